@@ -1,0 +1,1 @@
+"""Runs the generated CUDA source, unchanged, on the CPU."""

@@ -1,0 +1,99 @@
+"""Every error that sparsegen raises on purpose, with the exit code that the command line gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SparsegenError(Exception):
+    """Root of sparsegen's errors. The message says what happened and what to do next."""
+
+    exit_code = 1
+
+
+class MatrixError(SparsegenError):
+    """A matrix (a file or an object in memory) is malformed or of a kind that cannot be read.
+
+    Args:
+        message: what is wrong and what would be accepted.
+        source: the file, or a word for the object in memory (``"scipy.sparse matrix"``).
+        place: where in it: a line, an array's name and index, a tensor's name.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, source: str | Path | None = None, place: str | None = None) -> None:
+        self.source = None if source is None else str(source)
+        self.place = place
+        where = ", ".join(part for part in (self.source, place) if part)
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class OperandError(SparsegenError):
+    """An argument of an operator call has the wrong shape, dtype, device or memory layout."""
+
+    exit_code = 3
+
+
+class ConfigError(SparsegenError):
+    """A configuration names an unknown tunable, a value outside its choices, or breaks a constraint."""
+
+    exit_code = 3
+
+
+class DeviceUnavailableError(SparsegenError):
+    """The device asked for is not there, or what drives it (PyCUDA, a compiler) is missing."""
+
+    exit_code = 4
+
+
+class NoVariantError(SparsegenError):
+    """No variant may be dispatched: none is valid, none verified, or none was tuned and that was asked for."""
+
+    exit_code = 5
+
+
+class DatabaseError(SparsegenError):
+    """The tuning database cannot be used; the subclasses say why. The file is never overwritten."""
+
+    exit_code = 6
+
+
+class DatabaseCorruptError(DatabaseError):
+    """The file is not a SQLite database, is damaged, or does not hold sparsegen's tables."""
+
+
+class DatabaseNewerError(DatabaseError):
+    """The database was written by a newer sparsegen."""
+
+
+class DatabaseReadOnlyError(DatabaseError):
+    """The database, or the folder that it is in, cannot be written."""
+
+
+class DatabaseLockedError(DatabaseError):
+    """Another process holds the database longer than the time limit."""
+
+
+class DatabaseFullError(DatabaseError):
+    """The disk is full (or a quota is reached)."""
+
+
+class ImportFileError(DatabaseError):
+    """A JSON export that is to be imported is malformed or holds values that sparsegen would not write."""
+
+
+class CompileError(SparsegenError):
+    """A variant did not compile, or not in time. ``log`` is what the compiler printed."""
+
+    def __init__(self, message: str, *, log: str = "") -> None:
+        self.log = log
+        super().__init__(f"{message}\n{log}" if log else message)
+
+
+class LaunchError(SparsegenError):
+    """A kernel launch, or a call of the driver, failed."""
+
+
+class KernelFault(LaunchError):
+    """The emulator or a sanitizer caught a kernel at a fault: out of bounds, divergent barrier, ..."""

@@ -1,0 +1,103 @@
+"""The two halves of a backend: a toolchain that compiles and an executor that runs; CUDA and the emulator have both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sparsegen.family import Array, Device, Launch
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A compiled variant on disk.
+
+    Attributes:
+        entry: name of the kernel function.
+        binary: cubin (CUDA) or shared object (emulator); ``source`` lies beside it.
+        registers, spill_bytes, static_shared_bytes: of one thread / block, where the compiler tells.
+    """
+
+    entry: str
+    source: Path
+    binary: Path
+    registers: int | None = None
+    spill_bytes: int | None = None
+    static_shared_bytes: int | None = None
+
+
+class Toolchain(Protocol):
+    """Compiles rendered sources; needs no device and may be called from many threads at once."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Compiler, version, options and architecture: all that shapes the binary beside the source."""
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
+        """Compile, or find in the cache.
+
+        Raises:
+            CompileError: with the compiler's log; also after ``timeout`` seconds.
+            DeviceUnavailableError: the compiler is missing; the message says how to get it.
+        """
+
+
+class Buffer(Protocol):
+    """Device memory; freed when the object goes."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class LoadedKernel(Protocol):
+    """A kernel ready to launch on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of single calls in microseconds, and what the device's clocks did meanwhile."""
+
+    samples_us: tuple[float, ...]
+    clock_mhz: int | None = None
+    throttle_reasons: int | None = None
+
+
+class Executor(Protocol):
+    """Runs kernels on one device, from one thread at a time."""
+
+    @property
+    def device(self) -> Device: ...
+
+    def load(self, compiled: CompiledKernel) -> LoadedKernel: ...
+
+    def upload(self, array: Array) -> Buffer: ...
+
+    def allocate(self, nbytes: int) -> Buffer: ...
+
+    def fill(self, buffer: Buffer, byte: int) -> None:
+        """Set every byte; 0xFF makes NaN of every supported dtype."""
+
+    def download(self, buffer: Buffer, array: Array) -> None: ...
+
+    def launch(
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0
+    ) -> None:
+        """Pointers for buffers, 32-bit integers for ints; asynchronous on CUDA.
+
+        Raises:
+            LaunchError: the launch was refused or an earlier one failed.
+        """
+
+    def synchronize(self) -> None: ...
+
+    def measure(
+        self, call: Callable[[], Any], *, samples: int, warmup: int = 3, cold: bool = True, budget_s: float = 2.0
+    ) -> Timing:
+        """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget."""
+
+    def close(self) -> None: ...

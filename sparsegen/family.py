@@ -1,0 +1,249 @@
+"""What a kernel family declares: tuning space, constraints, launch geometry and preparation.
+
+Pure Python and NumPy: no GPU, no database, no template engine, so that every declaration is tested on a CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsegen.errors import ConfigError
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import SpmmProblem
+
+Array = npt.NDArray[Any]
+Value = int | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What families and dispatch may know of a device; ``key`` identifies it in the database.
+
+    ``index`` is the ordinal on this machine and takes no part in comparisons.
+    """
+
+    key: str
+    name: str
+    backend: str  # "cuda" or "emulator"
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    shared_memory_per_block: int  # bytes, with the opt-in limit
+    shared_memory_per_multiprocessor: int  # bytes
+    l2_bytes: int
+    index: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_memory_bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to launch: some grid dimension is zero (an empty result)."""
+        return 0 in self.grid
+
+
+class ArgumentKind(StrEnum):
+    """Where a kernel parameter comes from."""
+
+    PACKED = "packed"  # pointer to an array that `Family.prepare` made
+    OPERAND = "operand"  # pointer to a dense input of the call
+    RESULT = "result"  # pointer to the dense output
+    SIZE = "size"  # a 32-bit signed integer: a field of the problem or a size of the packed matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One kernel parameter, in the order of the CUDA signature."""
+
+    kind: ArgumentKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A matrix laid out for one variant.
+
+    Attributes:
+        arrays: by the names of the family's PACKED arguments.
+        sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
+        values: name of the array in ``arrays`` that holds A's values.
+        value_source: for each element of that array the nonzero's number in CSR order, or -1 for padding;
+            new values on the same pattern are a gather through it.
+    """
+
+    arrays: Mapping[str, Array]
+    sizes: Mapping[str, int]
+    values: str
+    value_source: Array
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A dimension of a tuning space.
+
+    Attributes:
+        choices: every value that renders.
+        searched: the values that the tuner tries at normal effort; the rest exist for ablations and
+            ``--effort max``.
+        packs: whether `Family.prepare` depends on it.
+    """
+
+    name: str
+    doc: str
+    default: Value
+    choices: tuple[Value, ...]
+    searched: tuple[Value, ...]
+    packs: bool
+
+
+def tunable(
+    default: Value,
+    choices: tuple[Value, ...],
+    doc: str,
+    *,
+    searched: tuple[Value, ...] | None = None,
+    packs: bool = False,
+) -> Any:
+    """Declare a field of a config dataclass; see `Tunable`."""
+    metadata = {"choices": choices, "searched": searched or choices, "doc": doc, "packs": packs}
+    return field(default=default, metadata=metadata)
+
+
+@cache
+def tunables(config_type: type[Any]) -> tuple[Tunable, ...]:
+    """The tunables of a config dataclass in declaration order."""
+    return tuple(
+        Tunable(f.name, default=f.default, **f.metadata) for f in dataclasses.fields(config_type) if f.metadata
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A sentence that says what must hold, and whether it does."""
+
+    holds: bool
+    sentence: str
+
+
+P = TypeVar("P", bound=SpmmProblem)
+C = TypeVar("C")
+
+
+class Family(ABC, Generic[P, C]):
+    """One way to compute an operator. Subclasses live in `sparsegen.kernels`, one file each."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one sentence
+    source: ClassVar[str]  # paper and section
+    template: ClassVar[str]  # path below templates/
+    entry: ClassVar[str]  # name of the __global__ function
+    problem_type: type[P]
+    config_type: type[C]
+
+    @abstractmethod
+    def arguments(self, problem: P) -> tuple[Argument, ...]:
+        """The kernel's parameters in the order of its CUDA signature."""
+
+    @abstractmethod
+    def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
+        """Everything that must hold for this config; also read out as pruning reasons and error texts."""
+
+    @abstractmethod
+    def constants(self, problem: P, config: C) -> Mapping[str, Value]:
+        """All that the source is specialised on beside the config; the rendered source depends on nothing else."""
+
+    @abstractmethod
+    def prepare(self, problem: P, config: C, matrix: CsrMatrix) -> Packed:
+        """Lay the matrix out for this config; may read only the tunables declared with ``packs=True``."""
+
+    @abstractmethod
+    def launch(self, problem: P, config: C, sizes: Mapping[str, int]) -> Launch:
+        """Launch geometry; ``sizes`` are those of the packed matrix."""
+
+    @abstractmethod
+    def guess(self, problem: P, features: Features, device: Device) -> C:
+        """The untuned config for these features: a rule of thumb, always valid."""
+
+    # --- what every family gets ---
+
+    def config(self, **values: Any) -> C:
+        """A config from names and values, each checked against its declared choices.
+
+        Values may be strings (from a command line or a file); nothing outside the choices passes, so that a
+        database or an import file that someone else wrote cannot reach a template.
+
+        Raises:
+            ConfigError: an unknown name or a value that is none of the choices.
+        """
+        known = {t.name: t for t in tunables(self.config_type)}
+        chosen: dict[str, Value] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ConfigError(f"{self.name} has no tunable {name!r}; it has {', '.join(known)}")
+            choices = known[name].choices
+            match = [c for c in choices if str(c).lower() == str(value).lower()]
+            if not match:
+                listed = ", ".join(str(c).lower() for c in choices)
+                raise ConfigError(f"{self.name}: {name} = {value!r} is none of {listed}")
+            chosen[name] = match[0]
+        return self.config_type(**chosen)
+
+    def config_dict(self, config: C) -> dict[str, Value]:
+        return {t.name: getattr(config, t.name) for t in tunables(self.config_type)}
+
+    def broken_constraints(self, problem: P, config: C, device: Device) -> list[str]:
+        return [c.sentence for c in self.constraints(problem, config, device) if not c.holds]
+
+    def require_valid(self, problem: P, config: C, device: Device) -> None:
+        """Raises ConfigError with the broken constraints in words."""
+        broken = self.broken_constraints(problem, config, device)
+        if broken:
+            raise ConfigError(f"{self.name} cannot run with {self.config_dict(config)}: " + "; ".join(broken))
+
+    def space(self, problem: P, device: Device, *, whole: bool = False) -> list[C]:
+        """All valid configs over the searched values (``whole``: over every choice), defaults first."""
+        axes = []
+        for t in tunables(self.config_type):
+            values = t.choices if whole else t.searched
+            axes.append(sorted(values, key=lambda v, t=t: v != t.default))  # type: ignore[misc]
+        names = [t.name for t in tunables(self.config_type)]
+        configs = (self.config_type(**dict(zip(names, point, strict=True))) for point in itertools.product(*axes))
+        return [c for c in configs if not self.broken_constraints(problem, c, device)]
+
+    def packing_key(self, config: C) -> tuple[Value, ...]:
+        """Configs with equal keys share one packed matrix."""
+        return tuple(getattr(config, t.name) for t in tunables(self.config_type) if t.packs)
+
+    def simplicity(self, config: C) -> int:
+        """How many tunables differ from their defaults; ties go to the smaller."""
+        return sum(getattr(config, t.name) != t.default for t in tunables(self.config_type))
+
+
+def size_values(problem: SpmmProblem, packed_sizes: Mapping[str, int], name: str) -> int:
+    """The value of a SIZE argument: a size of the packed matrix, else a field of the problem."""
+    return packed_sizes[name] if name in packed_sizes else int(getattr(problem, name))
+
+
+def empty_as_one(array: Array) -> Array:
+    """An array of at least one element, so that its device pointer is never null."""
+    return array if array.size else np.zeros(1, dtype=array.dtype)

@@ -1,0 +1,51 @@
+"""What dispatch sees of a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.formats import CsrMatrix
+
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Features of a sparsity pattern.
+
+    Attributes:
+        row_mean, row_cov, row_max: mean, coefficient of variation (standard deviation over mean, 0 for an
+            empty matrix) and maximum of the rows' lengths.
+        block_fill: nonzeros over the area of the 16 × 16 blocks that hold any; 0 for an empty matrix.
+    """
+
+    m: int
+    k: int
+    nnz: int
+    row_mean: float
+    row_cov: float
+    row_max: int
+    block_fill: float
+
+    @property
+    def density(self) -> float:
+        return self.nnz / (self.m * self.k) if self.m and self.k else 0.0
+
+    @classmethod
+    def of(cls, matrix: CsrMatrix) -> Features:
+        m, k = matrix.shape
+        lengths = np.diff(matrix.row_offsets)
+        mean = float(lengths.mean()) if m else 0.0
+        rows = np.repeat(np.arange(m, dtype=np.int64), lengths)
+        blocks = np.unique((rows // BLOCK) * (k // BLOCK + 1) + matrix.column_indices // BLOCK).size
+        return cls(
+            m=m,
+            k=k,
+            nnz=matrix.nnz,
+            row_mean=mean,
+            row_cov=float(lengths.std()) / mean if mean else 0.0,
+            row_max=int(lengths.max()) if m else 0,
+            block_fill=matrix.nnz / (blocks * BLOCK * BLOCK) if blocks else 0.0,
+        )

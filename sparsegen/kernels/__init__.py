@@ -1,0 +1,36 @@
+"""Kernel families, one file each, discovered by their ``FAMILY``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+from sparsegen.errors import ConfigError
+from sparsegen.family import Family
+
+
+@cache
+def families() -> dict[str, Family[Any, Any]]:
+    """Every family by name, in alphabetical order."""
+    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    found = [module.FAMILY for module in modules]
+    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+
+
+def family(name: str) -> Family[Any, Any]:
+    """The family of that name.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    try:
+        return families()[name]
+    except KeyError:
+        raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}") from None
+
+
+def families_of(operator: str) -> list[Family[Any, Any]]:
+    """The families that compute an operator."""
+    return [f for f in families().values() if f.problem_type.operator == operator]

@@ -1,0 +1,48 @@
+"""Every environment variable that sparsegen reads, in one frozen value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Places and defaults.
+
+    Attributes:
+        db: ``SPARSEGEN_DB``, a path or SQLAlchemy URL; default below the user's data folder.
+        cache: ``SPARSEGEN_CACHE``, the folder of compiled variants; default below the user's cache folder.
+        device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
+        nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
+        cxx: ``CXX``, the host compiler of the emulator.
+        cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
+    """
+
+    db: str
+    cache: Path
+    device: str | None
+    nvcc: str | None
+    cxx: str
+    cuda_include: Path | None
+    cuda_home: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        e = os.environ if environment is None else environment
+        data = Path(platformdirs.user_data_dir("sparsegen"))
+        home = e.get("CUDA_HOME") or e.get("CUDA_ROOT") or e.get("CUDA_PATH") or "/usr/local/cuda"
+        include = e.get("SPARSEGEN_CUDA_INCLUDE")
+        return cls(
+            db=e.get("SPARSEGEN_DB") or str(data / "tuning.db"),
+            cache=Path(e.get("SPARSEGEN_CACHE") or platformdirs.user_cache_dir("sparsegen")),
+            device=e.get("SPARSEGEN_DEVICE") or None,
+            nvcc=e.get("SPARSEGEN_NVCC") or None,
+            cxx=e.get("CXX") or "g++",
+            cuda_include=Path(include) if include else None,
+            cuda_home=Path(home),
+        )

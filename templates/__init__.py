@@ -1,0 +1,1 @@
+"""The CUDA templates, installed as ``sparsegen.templates``."""

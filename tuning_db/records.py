@@ -1,0 +1,92 @@
+"""What goes into the database and comes out of it, as plain frozen values; no SQLAlchemy here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from sparsegen.family import Device, Value
+from sparsegen.features import Features
+from sparsegen.operators import SpmmProblem
+
+
+class Outcome(StrEnum):
+    """What became of a variant. Only ``OK`` is ever dispatched."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    COMPILE_FAILED = "compile_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A problem on one sparsity pattern: what is tuned for. ``fingerprint`` is `CsrMatrix.fingerprint`."""
+
+    problem: SpmmProblem
+    fingerprint: str
+    features: Features
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A family and a config, as stored. ``source_digest`` is the SHA-256 of source + toolchain fingerprint."""
+
+    family: str
+    config: tuple[tuple[str, Value], ...]  # in declaration order
+    source_digest: str
+
+    @property
+    def config_dict(self) -> dict[str, Value]:
+        return dict(self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The times of one run of measurements, in microseconds."""
+
+    median_us: float
+    low_us: float  # 10th percentile
+    high_us: float  # 90th percentile
+    count: int
+    cold: bool = True  # L2 flushed before each call
+    clock_mhz: int | None = None
+    throttle_reasons: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One variant on one workload and device, whatever became of it.
+
+    ``sample`` is there exactly when the outcome is OK; ``reason`` says why it is not.
+    ``final`` marks a finalist's time, taken in turn with its rivals.
+    """
+
+    workload: Workload
+    device: Device
+    variant: Variant
+    outcome: Outcome
+    sample: Sample | None = None
+    reason: str = ""
+    worst_error: float | None = None  # over its bound; at most 1
+    registers: int | None = None
+    spill_bytes: int | None = None
+    compile_seconds: float | None = None
+    prepare_seconds: float | None = None
+    packed_bytes: int | None = None
+    final: bool = False
+    measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What somebody else's routine takes for the same workload on the same device."""
+
+    workload: Workload
+    device: Device
+    contender: str  # "cublas" or "cusparse"
+    version: str  # of the library that ran it, e.g. "torch 2.11.0+cu130"
+    sample: Sample
+    measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
