@@ -243,7 +243,7 @@ def _typed_sqlite(error: sqlite3.Error, location: Location) -> DatabaseError:
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return DatabaseReadOnlyError(
-            f"{facts}; make the file and its folder writable, or name another database with --db or SPARSEGEN_DB"
+            f"{facts}; make the file and its folder writable, or name another database with --db"
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DatabaseCorruptError(

@@ -26,8 +26,15 @@ from sparsegen.tuning_db.engine import (
     pragma,
     typed_errors,
 )
-from sparsegen.tuning_db.models import BaselineRow, DeviceRow, MatrixRow, MeasurementRow, ProblemRow,
-VariantRow from sparsegen.tuning_db.records import Baseline, Measurement, Workload
+from sparsegen.tuning_db.models import (
+    BaselineRow,
+    DeviceRow,
+    MatrixRow,
+    MeasurementRow,
+    ProblemRow,
+    VariantRow,
+)
+from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
@@ -293,7 +300,7 @@ class Store:
         with typed_errors(self._location):
             pages = [str(line) for (line,) in pragma(self._engine, "integrity_check")]
             dangling = pragma(self._engine, "foreign_key_check")
-        lost = [f"{table} row {row} refers to a missing row of {parent}" for table, row, parent, _ in dangling]
+        lost = [f"{table} row {row}: no such row of {parent}" for table, row, parent, _ in dangling]
         return [line for line in pages if line != "ok"] + lost
 
 
