@@ -82,6 +82,8 @@ def create_engine(location: Location, *, read_only: bool, lock_timeout: float) -
         raise DatabaseError(
             f"{location}: the driver {error.name!r} is missing; pip install 'sparsegen[postgres]'"
         ) from None
+    except sa.exc.ArgumentError as error:
+        raise DatabaseError(f"{location}: {error}") from None
     if engine.dialect.name == "postgresql":
 
         @sa.event.listens_for(engine, "begin")
@@ -134,6 +136,11 @@ def _check_file(path: Path, *, read_only: bool) -> None:
                     f"{path} is not a SQLite database; it is left as it is. Move it away, or name "
                     "another with --db"
                 )
+            if not read_only and not _writable(path):
+                # SQLite would open it for reading in silence, and the first measurement would be lost.
+                raise DatabaseReadOnlyError(
+                    f"{path} is not writable; make it so, or name another database with --db or SPARSEGEN_DB"
+                )
         elif path.exists():
             raise DatabaseError(f"{path} is not a file; name another database with --db")
         elif read_only:
@@ -146,6 +153,10 @@ def _check_file(path: Path, *, read_only: bool) -> None:
         ) from None
 
 
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 def _can_share(path: Path) -> bool:
     """Whether a reader can take part in WAL: it must write the shared-memory file beside the database.
 
@@ -153,8 +164,7 @@ def _can_share(path: Path) -> bool:
     whose content would be missed: then SQLite is asked to read it as far as it can, and says so where it
     cannot.
     """
-    effective = os.access in os.supports_effective_ids
-    if os.access(path.parent, os.W_OK, effective_ids=effective):
+    if _writable(path.parent):
         return True
     wal = path.with_name(path.name + "-wal")
     return wal.exists() and wal.stat().st_size > 0

@@ -297,9 +297,12 @@ class Store:
         """What the database itself finds wrong with its file: damaged pages, references to nothing."""
         if self._engine.dialect.name != "sqlite":
             return []
-        with typed_errors(self._location):
-            pages = [str(line) for (line,) in pragma(self._engine, "integrity_check")]
-            dangling = pragma(self._engine, "foreign_key_check")
+        try:
+            with typed_errors(self._location):
+                pages = [str(line) for (line,) in pragma(self._engine, "integrity_check")]
+                dangling = pragma(self._engine, "foreign_key_check")
+        except DatabaseCorruptError as error:  # so damaged that the check itself stops
+            return [str(error)]
         lost = [f"{table} row {row}: no such row of {parent}" for table, row, parent, _ in dangling]
         return [line for line in pages if line != "ok"] + lost
 
@@ -360,16 +363,21 @@ def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, A
 def _insert_new(
     connection: sa.Connection, row: type[Reference | MeasurementRow | BaselineRow], columns: dict[str, Any]
 ) -> bool:
-    """Insert, unless the unique constraint says that it is there; a savepoint serves every SQL dialect."""
+    """Insert, unless a row with the same natural key is there."""
+    table = row.__table__
+    assert isinstance(table, sa.Table)
+    key = _natural_key(table, columns)
+    there = sa.select(sa.literal(1)).where(*(table.c[name] == value for name, value in key.items()))
+    if connection.scalar(there) is not None:
+        return False
+    if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
+        connection.execute(sa.insert(row).values(columns))
+        return True
     try:
         with connection.begin_nested():
             connection.execute(sa.insert(row).values(columns))
     except sa.exc.IntegrityError:
-        table = row.__table__
-        assert isinstance(table, sa.Table)
-        key = _natural_key(table, columns)
-        there = sa.select(sa.literal(1)).where(*(table.c[name] == value for name, value in key.items()))
         if connection.scalar(there) is None:
             raise  # another constraint: not a repeat
-        return False
+        return False  # another process was faster
     return True

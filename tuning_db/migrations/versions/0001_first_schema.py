@@ -91,9 +91,9 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint(
             "outcome IN ('ok', 'wrong', 'crashed', 'timed_out', 'compile_failed')",
-            name="ck_measurements_outcome",
+            name=op.f("ck_measurements_outcome"),
         ),
-        sa.CheckConstraint("(outcome = 'ok') = (median_us IS NOT NULL)", name="ck_measurements_sample"),
+        sa.CheckConstraint("(outcome = 'ok') = (median_us IS NOT NULL)", name=op.f("ck_measurements_sample")),
     )
     op.create_index("ix_measurements_device_id_matrix_id", "measurements", ["device_id", "matrix_id"])
     op.create_table(
@@ -104,7 +104,7 @@ def upgrade() -> None:
         sa.UniqueConstraint(
             "problem_id", "matrix_id", "device_id", "contender", "version", "measured_at", name="uq_baselines"
         ),
-        sa.CheckConstraint("median_us IS NOT NULL", name="ck_baselines_sample"),
+        sa.CheckConstraint("median_us IS NOT NULL", name=op.f("ck_baselines_sample")),
     )
 
 
