@@ -90,7 +90,7 @@ def _alike(device: Device, other: Device) -> bool:
     return (device.backend, device.compute_capability) == (other.backend, other.compute_capability)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Layers:
     """Several layers read as one, the first on top."""
 
