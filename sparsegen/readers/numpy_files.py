@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,7 +17,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.formats import Array, Compressed, Coordinates
 from sparsegen.readers.files import hint
 
-Stored = Array | Compressed | Coordinates | scipy.sparse.dia_array
+Stored = Array | Compressed | Coordinates
 
 _PARTS: dict[str, tuple[str, ...]] = {
     "csr": ("indptr", "indices", "data"),
@@ -54,7 +55,7 @@ def read_npz(path: Path, tensor: str | None) -> Stored:
                 return _sparse(path, archive, members)
             name = _choose(path, list(members), tensor)
             return _matrix(path, _member(path, archive, members[name], name), name)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
         with path.open("rb") as stream:
             found = hint(stream.read(16))
         raise MatrixError(f"not a whole .npz (zip) file: {error}{found}", source=path) from error
@@ -82,9 +83,10 @@ def _sparse(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.Zip
         return Compressed(form, shape, part("indptr"), part("indices"), data)
     offsets = part("offsets")
     try:
-        return scipy.sparse.dia_array((data, offsets), shape=shape)
+        coordinates = scipy.sparse.dia_array((data, offsets), shape=shape).tocoo()
     except ValueError as error:
         raise MatrixError(f"not a dia matrix: {error}", source=path, place="array 'offsets'") from error
+    return Coordinates(shape, coordinates.row, coordinates.col, coordinates.data)
 
 
 def _choose(path: Path, names: list[str], tensor: str | None) -> str:
@@ -120,7 +122,7 @@ def _array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Array:
             shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
         else:
             raise ValueError(f"version {version} is only for structured arrays")
-    except ValueError as error:
+    except (ValueError, tokenize.TokenError) as error:
         stream.seek(0)
         raise MatrixError(
             f"not a NumPy array: {error}{hint(stream.read(16))}", source=path, place=place
@@ -140,7 +142,10 @@ def _array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Array:
             place=place,
         )
     stream.seek(0)
-    return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+    try:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+    except ValueError as error:
+        raise MatrixError(f"not a whole NumPy array: {error}", source=path, place=place) from error
 
 
 def _matrix(path: Path, array: Array, name: str | None) -> Array:

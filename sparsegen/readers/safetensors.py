@@ -51,7 +51,7 @@ def read_safetensors(path: Path, tensor: str | None) -> Array:
         raise MatrixError(
             "its header entry needs dtype, shape and two data_offsets", source=path, place=place
         ) from None
-    if kind not in _DTYPES:
+    if not isinstance(kind, str) or kind not in _DTYPES:
         raise MatrixError(
             f"dtype {kind} is not supported; there are {', '.join(_DTYPES)}", source=path, place=place
         )

@@ -13,6 +13,7 @@ import numpy as np
 from sparsegen.csr import check_shape
 from sparsegen.errors import MatrixError
 from sparsegen.formats import Array, Compressed
+from sparsegen.generators import normal_values
 from sparsegen.readers.files import hint, read_text
 
 _INTEGER = re.compile(rb"[+-]?\d{1,18}")
@@ -44,8 +45,7 @@ def read_smtx(path: Path, seed: int) -> Compressed:
             source=path,
             place="line 3",
         )
-    values = np.random.default_rng(seed).standard_normal(nnz, dtype=np.float32)
-    values[values == 0] = 1.0
+    values = normal_values(nnz, np.random.default_rng(seed))
     return Compressed("csr", shape, offsets, indices, values, "line 2, row_offsets", "line 3, column_indices")
 
 
