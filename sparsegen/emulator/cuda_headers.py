@@ -39,7 +39,7 @@ def find_cuda_headers(settings: Settings) -> CudaHeaders:
             return CudaHeaders(folder, _version(folder))
     raise DeviceUnavailableError(
         "the emulator needs CUDA's header files (no GPU, no driver): "
-        "`pip install 'sparsegen[emulator]'`, or set SPARSEGEN_CUDA_INCLUDE to a folder that has cuda_runtime.h"
+        "`pip install 'sparsegen[emulator]'`, or set SPARSEGEN_CUDA_INCLUDE to the folder of cuda_runtime.h"
     )
 
 

@@ -101,7 +101,9 @@ class EmulatorExecutor:
     def download(self, buffer: Buffer, array: Array) -> None:
         """Copy into ``array``, which must be C-contiguous and of the buffer's size."""
         if array.nbytes != buffer.nbytes or not array.flags.c_contiguous:
-            raise LaunchError(f"a buffer of {buffer.nbytes} bytes does not fit an array of {array.nbytes} bytes")
+            raise LaunchError(
+                f"a buffer of {buffer.nbytes} bytes does not fit an array of {array.nbytes} bytes"
+            )
         ctypes.memmove(array.ctypes.data, buffer.address, buffer.nbytes)
 
     def launch(
@@ -137,7 +139,13 @@ class EmulatorExecutor:
         """Nothing is ever under way."""
 
     def measure(
-        self, call: Callable[[], Any], *, samples: int, warmup: int = 3, cold: bool = True, budget_s: float = 2.0
+        self,
+        call: Callable[[], Any],
+        *,
+        samples: int,
+        warmup: int = 3,
+        cold: bool = True,
+        budget_s: float = 2.0,
     ) -> Timing:
         """Time single calls by the wall clock. ``cold`` is ignored: there is no L2 of our own to flush."""
         deadline = time.perf_counter() + budget_s

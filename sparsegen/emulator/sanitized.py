@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -84,9 +85,9 @@ def _split(data: bytes, arrays: Sequence[Array]) -> Iterator[Array]:
 
 def _summary(report: str) -> str:
     """The lines of a report that say what happened and where in the kernel."""
-    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    lines = [re.sub(r"^==\d+==", "", line.strip()) for line in report.splitlines() if line.strip()]
     headline = next((i for i, line in enumerate(lines) if any(word in line for word in HEADLINES)), None)
     if headline is None:
         return "\n".join(lines[:MAX_LINES])
-    details = [line for line in lines[headline + 1 :] if any(word in line for word in DETAILS)]
+    details = [line for line in lines[headline + 1 : -1] if any(word in line for word in DETAILS)]
     return "\n".join([lines[headline], *details][:MAX_LINES])

@@ -1,7 +1,7 @@
 """Compiles generated sources for the CPU with the host's C++ compiler.
 
-The runtime and a precompiled header are built once for each flavour (plain, sanitized) and kept in the cache; a
-variant then takes a fraction of a second.
+The runtime and a precompiled header are built once for each flavour (plain, sanitized) and kept in the cache;
+a variant then takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class EmulatorToolchain:
     def compile_sanitized(
         self, family: str, entry: str, source: str, *, timeout: float = 60.0
     ) -> CompiledKernel:
-        """An executable for `run_sanitized`, with address and undefined-behaviour checks; errors as `compile`."""
+        """An executable for `run_sanitized`, with all checks of the sanitizers; raises what `compile` does."""
         folder = self._variant(SANITIZED, family, entry, source, timeout)
         return CompiledKernel(entry=entry, source=folder / "kernel.cu", binary=folder / SANITIZED.output)
 
