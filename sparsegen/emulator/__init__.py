@@ -1,8 +1,8 @@
 """Runs the generated CUDA source, unchanged, on the CPU: one fiber for each CUDA thread.
 
 It proves what a kernel computes and that it touches only what it may; it proves neither speed nor the GPU's
-memory model. A small runtime in C++ lies beside this file; `toolchain` compiles a variant with the host's g++,
-`executor` runs it in this process, `sanitized` in a child process under AddressSanitizer and
+memory model. A small runtime in C++ lies beside this file; `toolchain` compiles a variant with the host's
+compiler, `executor` runs it in this process, `sanitized` in a child process under AddressSanitizer and
 UndefinedBehaviorSanitizer.
 """
 

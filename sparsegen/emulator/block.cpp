@@ -191,7 +191,9 @@ void Block::hold_meeting(const Thread& thread) {
         Thread& member = warp[std::countr_zero(rest)];
         WarpRequest& request = *member.request;
         request.ballot = ballot;
-        std::memcpy(request.result, warp[request.source_lane].request->value, WarpRequest::kValueBytes);
+        if (request.operation == WarpOperation::shuffle) {
+            std::memcpy(request.result, warp[request.source_lane].request->value, WarpRequest::kValueBytes);
+        }
         member.state = ThreadState::ready;
     }
 }

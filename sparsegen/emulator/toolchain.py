@@ -97,7 +97,7 @@ class EmulatorToolchain:
     def compile_sanitized(
         self, family: str, entry: str, source: str, *, timeout: float = 60.0
     ) -> CompiledKernel:
-        """An executable for `run_sanitized`, with all checks of the sanitizers; raises what `compile` does."""
+        """An executable for `run_sanitized`, with the sanitizers' checks; raises what `compile` does."""
         folder = self._variant(SANITIZED, family, entry, source, timeout)
         return CompiledKernel(entry=entry, source=folder / "kernel.cu", binary=folder / SANITIZED.output)
 
