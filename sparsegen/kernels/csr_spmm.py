@@ -20,11 +20,12 @@ from sparsegen.family import (
     tunable,
 )
 from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._rows import align_rows, order_rows
 from sparsegen.operators import Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
+MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             not c.prescale_indices or c.index_bits == 32, "prescale_indices needs index_bits = 32"
         )
         yield Constraint(
-            not c.prescale_indices or problem.k * problem.n <= MAX_INDEX,
-            f"prescale_indices needs k · n ({problem.k * problem.n}) below 2^31",
+            not (c.prescale_indices and self._is_wide(problem)),
+            f"prescale_indices needs a B ({problem.k * problem.n * itemsize} bytes) below 4 GiB",
         )
         yield Constraint(
             c.index_bits == 32 or problem.k <= 1 << 16, f"index_bits = 16 needs k ({problem.k}) of at most 65536"
@@ -144,6 +145,10 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         yield Constraint(shared <= 48 * 1024, f"static shared memory ({shared} bytes) is at most 48 KiB")
         column_blocks = -(-problem.n // c.tile_n)
         yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+
+    @staticmethod
+    def _is_wide(problem: SpmmProblem) -> bool:
+        return problem.k * (problem.n + MARGIN) * problem.dtype.itemsize >= 1 << 32
 
     @staticmethod
     def _static_shared_bytes(problem: SpmmProblem, c: CsrSpmmConfig) -> int:
@@ -173,6 +178,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             "dtype": problem.dtype.value,
             "layout": problem.layout.value,
             "epilogue": problem.epilogue.value,
+            "wide": self._is_wide(problem),
             "columns_divide": problem.n % config.tile_n == 0,
             "rows_divide": problem.m % config.rows_per_block == 0,
         }
@@ -182,8 +188,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         rows = align_rows(matrix, width if config.row_alignment == "padded" else 1, tail=width)
         indices: Array = rows.gather_repeating(matrix.column_indices)
         if config.prescale_indices:
-            indices = indices * np.int32(problem.n)
-        index_type = np.uint16 if config.index_bits == 16 else np.int32
+            indices = (indices.astype(np.int64) * (problem.n * problem.dtype.itemsize)).astype(np.uint32)
+        index_type = np.uint16 if config.index_bits == 16 else np.uint32
         return Packed(
             arrays={
                 "row_order": empty_as_one(
@@ -211,7 +217,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))
         threads_per_row = max(2, tile_n // (vector if vector > 1 else 2))
         threads_per_row = min(threads_per_row, 32)
-        prescale = row_major and problem.k * problem.n <= MAX_INDEX
+        prescale = row_major and not self._is_wide(problem)
         # A grid that leaves multiprocessors idle gains from splitting rows.
         blocks = max(1, problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
         row_splits = 1
