@@ -54,10 +54,10 @@ def info(as_json: bool) -> None:
         for (backend, family), sizes in sorted(totals.items())
     ]
     count, size = sum(map(len, totals.values())), sum(map(sum, totals.values()))
-    table = Table("backend", "family", "variants", "size", box=None, padding=(0, 2, 0, 0))
+    table = Table("backend", "family", "kept", box=None, padding=(0, 2, 0, 0))
     for (backend, family), sizes in sorted(totals.items()):
-        table.add_row(backend, family, str(len(sizes)), megabytes(sum(sizes)))
-    summary = Text(f"{count} variants, {megabytes(size)}, in {root}")
+        table.add_row(backend, family, amount(len(sizes), sum(sizes)))
+    summary = Text(f"{amount(count, size)}, in {root}")
     data = {"folder": str(root), "variants": count, "bytes": size, "families": rows}
     emit(as_json, data, *([table] if rows else []), summary)
 
@@ -72,7 +72,7 @@ def clear(yes: bool, as_json: bool) -> None:
     if found and not yes:
         if as_json:
             raise click.UsageError("clear --json needs --yes")
-        click.confirm(f"Delete {len(found)} variants in {root}?", abort=True)
+        click.confirm(f"Delete {len(found)} compiled variants in {root}?", abort=True)
     freed = 0
     for entry in found:
         size = folder_bytes(entry.folder)
@@ -82,7 +82,7 @@ def clear(yes: bool, as_json: bool) -> None:
             raise SparsegenError(f"{entry.folder} cannot be deleted: {error.strerror}") from error
         freed += size
     data = {"folder": str(root), "deleted": len(found), "bytes": freed}
-    emit(as_json, data, Text(f"deleted {len(found)} variants, {megabytes(freed)}, from {root}"))
+    emit(as_json, data, Text(f"deleted {amount(len(found), freed)}, from {root}"))
 
 
 def entries(root: Path) -> Iterator[Entry]:
@@ -101,6 +101,7 @@ def entries(root: Path) -> Iterator[Entry]:
                 yield Entry(backend, "(unfinished)", folder)
 
 
-def megabytes(size: int) -> str:
-    """Bytes in words."""
-    return f"{size / 1e6:.1f} MB"
+def amount(count: int, size: int) -> str:
+    """How many variants of how many bytes, in words."""
+    unit, divisor = ("MB", 1e6) if size >= 1e6 else ("kB", 1e3)
+    return f"{count} variant{'s' * (count != 1)}, {size / divisor:.1f} {unit}"

@@ -28,7 +28,9 @@ def command(as_json: bool) -> None:
         "devices": [{"device": option_value(device), **asdict(device)} for device in devices],
         "no_gpu_because": note,
     }
-    table = Table("device", "name", "compute", "SMs", "shared/block", "L2", "key", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        "device", "name", "compute", "SMs", "shared/block", "L2", "key", box=None, padding=(0, 2, 0, 0)
+    )
     for device in devices:
         major, minor = device.compute_capability
         table.add_row(

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from sparsegen.cli.common import emit, json_option
 from sparsegen.compiler import find_nvcc
 from sparsegen.emulator.cuda_headers import find_cuda_headers
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
-from sparsegen.inspection import find_cuobjdump
+from sparsegen.inspection import find_disassembler
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.engine import Location
 
@@ -69,7 +70,11 @@ def command(ctx: click.Context, as_json: bool) -> None:
     }
     table = Table("", "", "found", "for", box=None, padding=(0, 2, 0, 0))
     for check in checks:
-        mark = Text("ok", "green") if check.ok else Text("missing", "red" if check.needed_for == NEEDED else "yellow")
+        mark = (
+            Text("ok", "green")
+            if check.ok
+            else Text("missing", "red" if check.needed_for == NEEDED else "yellow")
+        )
         table.add_row(mark, check.name, check.found, f"{check.purpose} ({check.needed_for})")
     fixes = [f"{check.name}: {check.fix}" for check in checks if not check.ok]
     verdict = [f"{word} can{'' if ok else 'not'} be used" for word, ok in usable.items()]
@@ -99,10 +104,20 @@ def run_checks(settings: Settings) -> list[Check]:
         _database(settings),
         _folder("compile cache", settings.cache, "compiled variants", "SPARSEGEN_CACHE"),
         _look(
-            "NVIDIA driver", _driver, "running on a GPU", GPU, "install NVIDIA's driver (apt install nvidia-driver)"
+            "NVIDIA driver",
+            _driver,
+            "running on a GPU",
+            GPU,
+            "install NVIDIA's driver (apt install nvidia-driver)",
         ),
         _package("pycuda", "running on a GPU", GPU, "pip install 'sparsegen[cuda]'"),
-        _look("GPU", _gpus, "running on a GPU", GPU, "nvidia-smi should list one; in a container, pass --gpus all"),
+        _look(
+            "GPU",
+            _gpus,
+            "running on a GPU",
+            GPU,
+            "nvidia-smi should list one; in a container, pass --gpus all",
+        ),
         _look(
             "nvcc",
             lambda: _first_line([str(find_nvcc(settings)), "--version"], last=True),
@@ -112,17 +127,27 @@ def run_checks(settings: Settings) -> list[Check]:
         ),
         _look(
             "cuobjdump",
-            lambda: str(find_cuobjdump(settings)),
+            lambda: str(find_disassembler(settings)),
             "sparsegen source --sass",
             OPTIONAL,
             "install the CUDA toolkit (apt install cuda-cuobjdump), or set CUDA_HOME",
         ),
-        _look("NVML", _nvml, "clocks and throttling in measurements", OPTIONAL, "pip install nvidia-ml-py"),
+        _look(
+            "NVML",
+            _nvml,
+            "clocks and throttling in measurements",
+            OPTIONAL,
+            "pip install nvidia-ml-py, beside NVIDIA's driver",
+        ),
         *(
-            _look(name, lambda name=name: str(find_library(name)._name), purpose, OPTIONAL, fix)
+            _look(name, partial(_library, name), purpose, OPTIONAL, fix)
             for name, purpose, fix in (
                 ("cublas", "timing dense products beside", "pip install nvidia-cublas, or the CUDA toolkit"),
-                ("cusparse", "timing NVIDIA's sparse products beside", "pip install nvidia-cusparse, or the CUDA toolkit"),
+                (
+                    "cusparse",
+                    "timing NVIDIA's sparse products beside",
+                    "pip install nvidia-cusparse, or the CUDA toolkit",
+                ),
             )
         ),
         _package("torch", "PyTorch tensors", OPTIONAL, "pip install torch"),
@@ -154,7 +179,8 @@ def _look(name: str, find: Callable[[], str], purpose: str, needed_for: str, fix
 
 def _python() -> Check:
     found = ".".join(map(str, sys.version_info[:3]))
-    return Check("Python", sys.version_info >= (3, 11), found, "all of it", NEEDED, "install Python 3.11 or newer")
+    ok = sys.version_info >= (3, 11)
+    return Check("Python", ok, found, "all of it", NEEDED, "" if ok else "install Python 3.11 or newer")
 
 
 def _package(name: str, purpose: str, needed_for: str, fix: str, *other_names: str) -> Check:
@@ -175,7 +201,12 @@ def _database(settings: Settings) -> Check:
         ok = location.path.is_file() and os.access(location.path, os.R_OK | os.W_OK)
         found = str(location.path) if ok else f"{location.path} cannot be written"
         return Check(
-            "database", ok, found, "tuning results", NEEDED, "" if ok else "make it writable, or set SPARSEGEN_DB"
+            "database",
+            ok,
+            found,
+            "tuning results",
+            NEEDED,
+            "" if ok else "make it writable, or set SPARSEGEN_DB",
         )
     return _folder("database", location.path.parent, "tuning results", "SPARSEGEN_DB")
 
@@ -203,6 +234,11 @@ def _gpus() -> str:
     if not gpus:
         raise DeviceUnavailableError("none found")
     return ", ".join(gpu.name for gpu in gpus)
+
+
+def _library(name: str) -> str:
+    """Where one of NVIDIA's libraries was loaded from."""
+    return str(find_library(name)._name)
 
 
 def _nvml() -> str:

@@ -91,8 +91,8 @@ def _render(family: dict[str, Any]) -> RenderableType:
         Text(f"{family['name']}: {family['summary']}", style="bold"),
         Text(f"computes {family['operator']}; {family['source']}"),
         Text(
-            f"{family['points']:,} points before constraints; bold choices ({family['points_searched']:,} points) "
-            "are searched at normal effort"
+            f"{family['points']:,} points before constraints; "
+            f"normal effort searches the bold choices ({family['points_searched']:,} points)"
         ),
         Padding(table, (1, 0, 1, 2)),
         Text(f"What must hold, read out for {example}:"),
@@ -102,5 +102,3 @@ def _render(family: dict[str, Any]) -> RenderableType:
 
 def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-

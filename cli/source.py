@@ -61,7 +61,10 @@ class Choice:
 @click.option("--ptx", "form", flag_value="ptx", help="PTX instead of CUDA (needs nvcc, no GPU).")
 @click.option("--sass", "form", flag_value="sass", help="Machine code instead of CUDA (needs nvcc, no GPU).")
 @click.option(
-    "--resources", "form", flag_value="resources", help="Registers, spills and shared memory (needs nvcc, no GPU)."
+    "--resources",
+    "form",
+    flag_value="resources",
+    help="Registers, spills and shared memory (needs nvcc, no GPU).",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @json_option
@@ -131,7 +134,9 @@ def _named(
     """The family's guess, changed where the user says so."""
     family = kernels.family(name)
     guess = family.config_dict(family.guess(problem, features, device))
-    return Choice(family, family.config(**{**guess, **config}), "the command line" if config else "the family")
+    return Choice(
+        family, family.config(**{**guess, **config}), "the command line" if config else "the family"
+    )
 
 
 def _dispatched(

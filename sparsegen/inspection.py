@@ -1,7 +1,8 @@
-"""What the CUDA compiler made of a source: PTX from nvcc, SASS from cuobjdump. No device is needed."""
+"""What the CUDA compiler makes of a source: PTX from nvcc, SASS from cuobjdump or nvdisasm."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -10,6 +11,9 @@ from pathlib import Path
 from sparsegen.compiler import CudaToolchain, find_nvcc
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
+
+# Tools that print a cubin's machine code, the preferred one first, and their options.
+_DISASSEMBLERS = {"cuobjdump": ("-sass",), "nvdisasm": ()}
 
 
 def ptx(toolchain: CudaToolchain, source: str, *, timeout: float = 60.0) -> str:
@@ -38,29 +42,29 @@ def sass(cubin: Path, settings: Settings, *, timeout: float = 60.0) -> str:
     """The machine code of a compiled variant.
 
     Raises:
-        DeviceUnavailableError: cuobjdump is not installed.
-        CompileError: cuobjdump failed.
+        DeviceUnavailableError: no disassembler is installed.
+        CompileError: the disassembler failed.
     """
-    return _run([str(find_cuobjdump(settings)), "-sass", str(cubin)], timeout)
+    tool = find_disassembler(settings)
+    return _run([str(tool), *_DISASSEMBLERS[tool.stem], str(cubin)], timeout)
 
 
-def find_cuobjdump(settings: Settings) -> Path:
-    """cuobjdump: on PATH, beside nvcc, or below CUDA_HOME.
+def find_disassembler(settings: Settings) -> Path:
+    """cuobjdump or nvdisasm: on PATH, below CUDA_HOME, or beside nvcc.
 
     Raises:
-        DeviceUnavailableError: it is in none of these places; the message says how to get it.
+        DeviceUnavailableError: neither is in any of these places; the message says how to get them.
     """
-    candidates = [shutil.which("cuobjdump"), settings.cuda_home / "bin" / "cuobjdump"]
-    try:
-        candidates.append(find_nvcc(settings).resolve().parent / "cuobjdump")
-    except DeviceUnavailableError:
-        pass
-    for candidate in candidates:
-        if candidate is not None and Path(candidate).is_file():
-            return Path(candidate)
+    folders = [settings.cuda_home / "bin"]
+    with contextlib.suppress(DeviceUnavailableError):
+        folders.append(find_nvcc(settings).resolve().parent)
+    for name in _DISASSEMBLERS:
+        for candidate in (shutil.which(name), *(folder / name for folder in folders)):
+            if candidate is not None and Path(candidate).is_file():
+                return Path(candidate)
     raise DeviceUnavailableError(
-        "cuobjdump was found neither on PATH, nor beside nvcc, nor below CUDA_HOME: install the CUDA toolkit "
-        "(package cuda-cuobjdump), or set CUDA_HOME"
+        "cuobjdump and nvdisasm were found neither on PATH, nor below CUDA_HOME, nor beside nvcc: "
+        "apt install cuda-cuobjdump, or set CUDA_HOME to a CUDA toolkit"
     )
 
 
