@@ -228,7 +228,15 @@ class Family(ABC, Generic[P, C]):
             axes.append(sorted(values, key=lambda v, t=t: v != t.default))  # type: ignore[misc]
         names = [t.name for t in tunables(self.config_type)]
         configs = (self.config_type(**dict(zip(names, point, strict=True))) for point in itertools.product(*axes))
-        return [c for c in configs if not self.broken_constraints(problem, c, device)]
+        return [
+            c
+            for c in configs
+            if (whole or self.is_worth_trying(problem, c, device)) and not self.broken_constraints(problem, c, device)
+        ]
+
+    def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """Whether the tuner should spend time on a valid config at normal effort; measured rules of thumb."""
+        return True
 
     def packing_key(self, config: C) -> tuple[Value, ...]:
         """Configs with equal keys share one packed matrix."""

@@ -14,7 +14,8 @@ from sparsegen.family import Family
 @cache
 def families() -> dict[str, Family[Any, Any]]:
     """Every family by name, in alphabetical order."""
-    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    names = (m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in names)
     found = [module.FAMILY for module in modules]
     return {family.name: family for family in sorted(found, key=lambda f: f.name)}
 

@@ -1,0 +1,79 @@
+"""Which devices there are, and the toolchain and executor of each: CUDA GPUs and the emulator."""
+
+from __future__ import annotations
+
+import re
+
+from sparsegen.errors import DeviceUnavailableError
+from sparsegen.executor import Executor, Toolchain
+from sparsegen.family import Device
+from sparsegen.settings import Settings
+
+
+def gpu_devices() -> list[Device]:
+    """The CUDA GPUs.
+
+    Raises:
+        DeviceUnavailableError: PyCUDA or the driver is missing.
+    """
+    from sparsegen import runtime
+
+    return runtime.devices()
+
+
+def emulator_device() -> Device:
+    from sparsegen import emulator
+
+    return emulator.device()
+
+
+def devices() -> list[Device]:
+    """GPUs first, then the emulator, which is always there."""
+    try:
+        gpus = gpu_devices()
+    except DeviceUnavailableError:
+        gpus = []
+    return [*gpus, emulator_device()]
+
+
+def find_device(name: str | None = None) -> Device:
+    """A device by name: ``cuda``, ``cuda:1``, ``emulator``; None takes SPARSEGEN_DEVICE, else the first of `devices`.
+
+    Raises:
+        DeviceUnavailableError: there is no such device; the message says why and lists those there are.
+    """
+    name = name or Settings.from_environment().device
+    if name is None:
+        return devices()[0]
+    if name == "emulator":
+        return emulator_device()
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if match is None:
+        raise DeviceUnavailableError(f"no device {name!r}: use cuda, cuda:N or emulator")
+    gpus = gpu_devices()
+    index = int(match[1] or 0)
+    if index >= len(gpus):
+        raise DeviceUnavailableError(f"{name} is not there: {len(gpus)} GPU(s) found; see `sparsegen devices`")
+    return gpus[index]
+
+
+def toolchain(device: Device) -> Toolchain:
+    """What compiles for a device."""
+    if device.backend == "emulator":
+        from sparsegen.emulator.toolchain import EmulatorToolchain
+
+        return EmulatorToolchain()
+    from sparsegen.compiler import CudaToolchain
+
+    return CudaToolchain(device.compute_capability)
+
+
+def open_executor(device: Device) -> Executor:
+    """What runs on a device; close it when done."""
+    if device.backend == "emulator":
+        from sparsegen.emulator.executor import EmulatorExecutor
+
+        return EmulatorExecutor()
+    from sparsegen.runtime import CudaExecutor
+
+    return CudaExecutor(device)

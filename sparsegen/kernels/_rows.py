@@ -1,0 +1,94 @@
+"""Row order and alignment, as the SpMM families share them: NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.formats import Array, CsrMatrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlignedRows:
+    """Runs of nonzeros padded to whole vectors.
+
+    Attributes:
+        offsets: int32, where each run starts, and the end of the last.
+        source: int32, for each stored place the nonzero's number in CSR order, or -1 for padding.
+    """
+
+    offsets: Array
+    source: Array
+
+    def gather(self, per_nonzero: Array) -> Array:
+        """An array over nonzeros, laid out; zero in the padding."""
+        if per_nonzero.size == 0:
+            return np.zeros(self.source.shape, dtype=per_nonzero.dtype)
+        return np.where(self.source >= 0, per_nonzero[self.source], per_nonzero.dtype.type(0))
+
+    def gather_repeating(self, per_nonzero: Array) -> Array:
+        """An array over nonzeros, laid out; the padding repeats the last nonzero before it.
+
+        Padded column indices then point at a row of B that the run needs anyway: no extra memory traffic, and
+        a non-finite value elsewhere in B cannot leak in through 0 · Inf.
+        """
+        if per_nonzero.size == 0:
+            return np.zeros(self.source.shape, dtype=per_nonzero.dtype)
+        places = np.arange(self.source.size, dtype=np.int32)
+        latest = np.maximum.accumulate(np.where(self.source >= 0, places, 0))
+        return per_nonzero[np.maximum(self.source[latest], 0)]
+
+
+def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> AlignedRows:
+    """Lay runs of nonzeros one after the other, each padded to a multiple of ``alignment``.
+
+    Args:
+        lengths, starts: of each run, in nonzeros of CSR order.
+        tail: the whole is padded to a multiple of it, and holds at least that many places.
+    """
+    padded = -(-lengths.astype(np.int64) // alignment) * alignment
+    offsets = np.zeros(lengths.size + 1, dtype=np.int64)
+    np.cumsum(padded, out=offsets[1:])
+    total = max(tail, -(-int(offsets[-1]) // tail) * tail)
+    source = np.full(total, -1, dtype=np.int32)
+    nnz = int(lengths.sum())
+    within = np.arange(nnz, dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    source[np.repeat(offsets[:-1], lengths) + within] = np.repeat(starts, lengths) + within
+    return AlignedRows(offsets.astype(np.int32), source)
+
+
+def align_rows(matrix: CsrMatrix, alignment: int, *, tail: int) -> AlignedRows:
+    """The rows of a matrix in their order, each padded to a multiple of ``alignment`` nonzeros."""
+    offsets = matrix.row_offsets.astype(np.int64)
+    return align_runs(np.diff(offsets), offsets[:-1], alignment, tail)
+
+
+def order_rows(lengths: Array, order: str, bundle: int) -> Array:
+    """The rows in the order in which blocks take them (row swizzle; Gale et al., section V-C).
+
+    Args:
+        lengths: nonzeros per row.
+        order: ``natural``; ``bundled``: rows of like length become neighbours, bundles stay near their place;
+            ``binned``: bundles of neighbouring rows, the longest first; ``sorted``: by falling length.
+        bundle: rows per block.
+    """
+    rows = np.arange(lengths.size, dtype=np.int32)
+    if order == "natural":
+        return rows
+    if order == "sorted":
+        return np.argsort(-lengths, kind="stable").astype(np.int32)
+    bundled = rows if order == "binned" else np.argsort(-lengths, kind="stable").astype(np.int32)
+    bundles = -(-rows.size // bundle)
+    key = np.full(bundles * bundle, -1, dtype=np.int64)
+    if order == "binned":
+        key[: rows.size] = lengths
+        rank = np.argsort(-key.reshape(bundles, bundle).max(axis=1), kind="stable")
+    else:
+        key[: rows.size] = bundled
+        key[rows.size :] = rows.size
+        rank = np.argsort(key.reshape(bundles, bundle).min(axis=1), kind="stable")
+    padded = np.full(bundles * bundle, -1, dtype=np.int32)
+    padded[: rows.size] = bundled
+    result = padded.reshape(bundles, bundle)[rank].ravel()
+    return result[result >= 0]

@@ -1,0 +1,238 @@
+"""Sputnik's SpMM: 1-D tiles, subwarps, vector accesses, row swizzle (Gale et al., SC 2020, section V)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.family import (
+    Argument,
+    ArgumentKind,
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    empty_as_one,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._rows import align_rows, order_rows
+from sparsegen.operators import Layout, SpmmProblem
+
+MAX_GRID_Y = 65535
+MARGIN = 256  # columns past n that a partial tile may compute addresses for
+
+
+@dataclass(frozen=True)
+class CsrSpmmConfig:
+    """One point of the tuning space of `CsrSpmm`."""
+
+    tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block", searched=(16, 32, 64, 128))
+    tile_k: int = tunable(8, (4, 8, 16, 32), "nonzeros per unrolled strip", searched=(8, 16))
+    rows_per_block: int = tunable(8, (1, 2, 4, 8, 16, 32, 64), "rows of C per block")
+    threads_per_row: int = tunable(16, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(4, 8, 16, 32))
+    row_splits: int = tunable(1, (1, 2, 4, 8), "subwarps that share the nonzeros of a row")
+    dense_vector_width: int = tunable(4, (1, 2, 4, 8), "elements per load of B and store of C")
+    sparse_vector_width: int = tunable(4, (1, 2, 4), "nonzeros per load of A", searched=(4,), packs=True)
+    row_alignment: str = tunable(
+        "padded",
+        ("padded", "reverse_offset"),
+        "how vector loads of A are aligned: rows padded with zeros, or stepping back and masking",
+        searched=("padded",),
+        packs=True,
+    )
+    row_order: str = tunable(
+        "sorted",
+        ("natural", "bundled", "binned", "sorted"),
+        "row swizzle: rows of like length share a block (bundled), long blocks first (binned), both (sorted)",
+        searched=("sorted",),
+        packs=True,
+    )
+    prescale_indices: bool = tunable(
+        True, (False, True), "column indices stored times n", searched=(False, True), packs=True
+    )
+    residue_unroll: bool = tunable(False, (False, True), "unroll the residue of a row", searched=(False,))
+    staging: str = tunable(
+        "broadcast",
+        ("broadcast", "shared", "shared_async"),
+        "how a subwarp reads its nonzeros: each thread by itself, or through shared memory, or with cp.async ahead",
+    )
+    index_bits: int = tunable(32, (16, 32), "bits of a stored column index", packs=True)
+
+
+class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
+    """Rows of C in 1-D tiles; each row's nonzeros gather rows of B through the L1 cache."""
+
+    name = "csr_spmm"
+    summary = "CSR SpMM in 1-D tiles with subwarps, vector loads and row swizzle"
+    source = "Gale, Zaharia, Young, Elsen: Sparse GPU Kernels for Deep Learning, SC 2020, section V"
+    template = "spmm/csr_spmm.cu.j2"
+    entry = "csr_spmm"
+    problem_type = SpmmProblem
+    config_type = CsrSpmmConfig
+
+    def arguments(self, problem: SpmmProblem) -> tuple[Argument, ...]:
+        sizes = [Argument(ArgumentKind.SIZE, name) for name in ("m", "k", "n")]
+        packed = [
+            Argument(ArgumentKind.PACKED, name)
+            for name in ("row_order", "row_offsets", "column_indices", "values")
+        ]
+        operands = [Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands]
+        return (*sizes, *packed, *operands, Argument(ArgumentKind.RESULT, "c"))
+
+    def constraints(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> Iterator[Constraint]:
+        c, itemsize = config, problem.dtype.itemsize
+        threads = c.threads_per_row * c.row_splits * c.rows_per_block
+        yield Constraint(
+            threads % 32 == 0 and threads <= 1024,
+            f"threads_per_row · row_splits · rows_per_block ({threads}) is a multiple of 32, at most 1024",
+        )
+        yield Constraint(
+            c.tile_n % (c.threads_per_row * c.dense_vector_width) == 0,
+            f"threads_per_row · dense_vector_width ({c.threads_per_row * c.dense_vector_width}) divides "
+            f"tile_n ({c.tile_n})",
+        )
+        yield Constraint(
+            c.tile_n // c.threads_per_row <= 32,
+            f"a thread keeps tile_n / threads_per_row ({c.tile_n // c.threads_per_row}) sums, at most 32",
+        )
+        yield Constraint(
+            c.tile_k * (c.tile_n // c.threads_per_row) * itemsize <= 1024 or c.staging != "broadcast",
+            "a strip's values of B (tile_k · tile_n / threads_per_row elements) stay within 256 registers",
+        )
+        yield Constraint(
+            c.tile_k % c.sparse_vector_width == 0,
+            f"sparse_vector_width ({c.sparse_vector_width}) divides tile_k ({c.tile_k})",
+        )
+        yield Constraint(
+            c.dense_vector_width * itemsize <= 16,
+            f"dense_vector_width ({c.dense_vector_width}) elements are at most 16 bytes",
+        )
+        if problem.layout is Layout.ROW:
+            yield Constraint(
+                problem.n % c.dense_vector_width == 0,
+                f"dense_vector_width ({c.dense_vector_width}) divides n ({problem.n}), so that rows of B are aligned",
+            )
+        else:
+            yield Constraint(
+                c.dense_vector_width == 1, "dense_vector_width is 1 where B is column-major: a row is not contiguous"
+            )
+            yield Constraint(not c.prescale_indices, "prescale_indices is off where B is column-major")
+        yield Constraint(
+            not c.prescale_indices or c.index_bits == 32, "prescale_indices needs index_bits = 32"
+        )
+        yield Constraint(
+            not (c.prescale_indices and self._is_wide(problem)),
+            f"prescale_indices needs a B ({problem.k * problem.n * itemsize} bytes) below 4 GiB",
+        )
+        yield Constraint(
+            c.index_bits == 32 or problem.k <= 1 << 16, f"index_bits = 16 needs k ({problem.k}) of at most 65536"
+        )
+        yield Constraint(
+            c.staging != "shared_async" or c.sparse_vector_width * min(itemsize, c.index_bits // 8) >= 4,
+            "shared_async copies at least 4 bytes of indices and of values at once",
+        )
+        yield Constraint(
+            c.row_alignment == "padded" or c.sparse_vector_width > 1,
+            "reverse_offset aligns vector loads: sparse_vector_width is above 1",
+        )
+        shared = self._static_shared_bytes(problem, c)
+        yield Constraint(shared <= 48 * 1024, f"static shared memory ({shared} bytes) is at most 48 KiB")
+        column_blocks = -(-problem.n // c.tile_n)
+        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+
+    @staticmethod
+    def _is_wide(problem: SpmmProblem) -> bool:
+        return problem.k * (problem.n + MARGIN) * problem.dtype.itemsize >= 1 << 32
+
+    @staticmethod
+    def _static_shared_bytes(problem: SpmmProblem, c: CsrSpmmConfig) -> int:
+        subwarps = c.row_splits * c.rows_per_block
+        stages = {"broadcast": 0, "shared": 1, "shared_async": 2}[c.staging]
+        strips = subwarps * stages * c.tile_k * (c.index_bits // 8 + problem.dtype.itemsize)
+        sums = 4 * subwarps * c.tile_n if c.row_splits > 1 else 0
+        return strips + sums
+
+    def is_worth_trying(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> bool:
+        c = config
+        threads = c.threads_per_row * c.row_splits * c.rows_per_block
+        widest = max(w for w in (1, 2, 4, 8) if w * problem.dtype.itemsize <= 16 and problem.n % w == 0)
+        if problem.layout is Layout.COLUMN:
+            widest = 1
+        vectors = c.tile_n // (c.threads_per_row * c.dense_vector_width)
+        return (
+            threads in (128, 256)
+            and c.dense_vector_width in (widest, widest // 2)
+            and vectors <= 4
+            and c.tile_n <= max(16, 2 * problem.n)
+            and c.prescale_indices == (c.index_bits == 32 and problem.layout is Layout.ROW)
+        )
+
+    def constants(self, problem: SpmmProblem, config: CsrSpmmConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "wide": self._is_wide(problem),
+            "columns_divide": problem.n % config.tile_n == 0,
+            "rows_divide": problem.m % config.rows_per_block == 0,
+        }
+
+    def prepare(self, problem: SpmmProblem, config: CsrSpmmConfig, matrix: CsrMatrix) -> Packed:
+        width = config.sparse_vector_width
+        rows = align_rows(matrix, width if config.row_alignment == "padded" else 1, tail=width)
+        indices: Array = rows.gather_repeating(matrix.column_indices)
+        if config.prescale_indices:
+            indices = (indices.astype(np.int64) * (problem.n * problem.dtype.itemsize)).astype(np.uint32)
+        index_type = np.uint16 if config.index_bits == 16 else np.uint32
+        return Packed(
+            arrays={
+                "row_order": empty_as_one(
+                    order_rows(np.diff(matrix.row_offsets), config.row_order, config.rows_per_block)
+                ),
+                "row_offsets": rows.offsets,
+                "column_indices": indices.astype(index_type),
+                "values": problem.dtype.encode(rows.gather(matrix.values)),
+            },
+            sizes={},
+            values="values",
+            value_source=rows.source,
+        )
+
+    def launch(self, problem: SpmmProblem, config: CsrSpmmConfig, sizes: Mapping[str, int]) -> Launch:
+        c = config
+        return Launch(
+            grid=(-(-problem.m // c.rows_per_block), -(-problem.n // c.tile_n), 1),
+            block=(c.threads_per_row * c.row_splits * c.rows_per_block, 1, 1),
+        )
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
+        row_major = problem.layout is Layout.ROW
+        vector = max(w for w in (1, 2, 4) if not row_major or problem.n % w == 0) if row_major else 1
+        tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))
+        threads_per_row = max(2, tile_n // (vector if vector > 1 else 2))
+        threads_per_row = min(threads_per_row, 32)
+        prescale = row_major and not self._is_wide(problem)
+        # A grid that leaves multiprocessors idle gains from splitting rows.
+        blocks = max(1, problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
+        row_splits = 1
+        while row_splits < 8 and blocks * row_splits < 4 * device.multiprocessors and features.row_mean > 32 * row_splits:
+            row_splits *= 2
+        rows_per_block = max(1, 128 // (threads_per_row * row_splits))
+        return CsrSpmmConfig(
+            tile_n=tile_n,
+            threads_per_row=threads_per_row,
+            rows_per_block=rows_per_block,
+            row_splits=row_splits,
+            dense_vector_width=vector,
+            prescale_indices=prescale,
+            index_bits=32,
+        )
+
+
+FAMILY = CsrSpmm()

@@ -1,0 +1,246 @@
+"""SpMM from panels of B in shared memory: what Sputnik gathers through L1 is staged once and read conflict-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.family import (
+    Argument,
+    ArgumentKind,
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    empty_as_one,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._rows import align_runs, order_rows
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+MAX_GRID_Y = 65535
+THREADS_PER_MULTIPROCESSOR = 2048
+
+
+@dataclass(frozen=True)
+class PanelSpmmConfig:
+    """One point of the tuning space of `PanelSpmm`."""
+
+    tile_n: int = tunable(32, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
+    panel_k: int = tunable(
+        512, (64, 128, 256, 512, 1024, 2048, 4096), "rows of B per panel in shared memory", packs=True
+    )
+    stages: int = tunable(1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used")
+    warps: int = tunable(16, (4, 8, 16, 32), "warps per block")
+    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows")
+    row_splits: int = tunable(1, (1, 2, 4, 8), "of them, sets that take every row_splits-th step of nonzeros")
+    rows_per_group: int = tunable(
+        1, (1, 2, 4), "rows that share their loads of B: the union of their columns, zeros filled in", packs=True
+    )
+    step: int = tunable(4, (2, 4, 8), "nonzero columns per load of A", packs=True)
+    row_blocks: int = tunable(
+        0,
+        (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256),
+        "blocks that share the rows of a column tile and keep their panel; 0: a block for every batch of rows",
+    )
+    row_order: str = tunable(
+        "sorted", ("natural", "sorted"), "row swizzle: by falling length, so that a warp's rows are alike",
+        searched=("sorted",), packs=True,
+    )
+    index_bits: int = tunable(16, (16, 32), "bits of a stored offset into a panel", searched=(16,), packs=True)
+
+
+class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
+    """Blocks keep a panel of B in shared memory and stream rows of A past it."""
+
+    name = "panel_spmm"
+    summary = "SpMM from panels of B kept in shared memory, rows of A streamed past them"
+    source = "sparsegen, from the reuse argument of Gale et al., SC 2020, section V-A, and Hopper's 227 KiB per block"
+    template = "spmm/panel_spmm.cu.j2"
+    entry = "panel_spmm"
+    problem_type = SpmmProblem
+    config_type = PanelSpmmConfig
+
+    def arguments(self, problem: SpmmProblem) -> tuple[Argument, ...]:
+        sizes = [Argument(ArgumentKind.SIZE, name) for name in ("m", "k", "n", "groups", "panels")]
+        packed = [Argument(ArgumentKind.PACKED, name) for name in ("row_order", "run_offsets", "offsets", "values")]
+        operands = [Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands]
+        return (*sizes, *packed, *operands, Argument(ArgumentKind.RESULT, "c"))
+
+    def constraints(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> Iterator[Constraint]:
+        c = config
+        chunk = 16 // problem.dtype.itemsize
+        yield Constraint(
+            c.tile_n % chunk == 0, f"tile_n ({c.tile_n}) is made of whole 16-byte chunks of {chunk} elements"
+        )
+        yield Constraint(
+            c.threads_per_row % c.row_splits == 0,
+            f"row_splits ({c.row_splits}) divides threads_per_row ({c.threads_per_row})",
+        )
+        threads = max(1, c.threads_per_row // c.row_splits)
+        chunks = c.tile_n // chunk
+        yield Constraint(
+            chunks % threads == 0,
+            f"threads_per_row / row_splits ({threads}) divides the {chunks} chunks of a tile's row",
+        )
+        sums = c.tile_n // threads * c.rows_per_group
+        yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
+        yield Constraint(
+            c.warps * (sums + 32) <= 2048, f"the block's registers hold {sums} sums for each thread of {c.warps} warps"
+        )
+        one_panel = self._one_panel(problem, c)
+        yield Constraint(not one_panel or c.stages == 1, "several stages need several panels: panel_k is below k")
+        yield Constraint(
+            one_panel or c.row_blocks == 0, "row_blocks is 0 unless one panel holds all of B's rows (panel_k >= k)"
+        )
+        shared = self._shared_bytes(problem, c)
+        yield Constraint(
+            shared <= device.shared_memory_per_block,
+            f"the panels ({shared} bytes) fit a block's shared memory ({device.shared_memory_per_block} bytes)",
+        )
+        column_blocks = -(-problem.n // c.tile_n)
+        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+
+    @staticmethod
+    def _one_panel(problem: SpmmProblem, config: PanelSpmmConfig) -> bool:
+        return config.panel_k >= problem.k
+
+    def _shared_bytes(self, problem: SpmmProblem, config: PanelSpmmConfig) -> int:
+        rows = max(1, min(config.panel_k, problem.k))
+        return config.stages * rows * config.tile_n * problem.dtype.itemsize if self._one_panel(
+            problem, config
+        ) else config.stages * config.panel_k * config.tile_n * problem.dtype.itemsize
+
+    def _blocks_per_multiprocessor(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> int:
+        by_memory = device.shared_memory_per_multiprocessor // (self._shared_bytes(problem, config) + 1024)
+        return max(1, min(by_memory, THREADS_PER_MULTIPROCESSOR // (32 * config.warps)))
+
+    def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
+        c = config
+        if c.tile_n > max(8, 2 * problem.n):
+            return False
+        threads = c.threads_per_row // max(1, c.row_splits)
+        if threads < 1 or c.tile_n // max(1, threads) * c.rows_per_group > 32:
+            return False
+        columns = -(-problem.n // c.tile_n)
+        resident = self._blocks_per_multiprocessor(problem, c, device)
+        if resident * c.warps < 16:
+            return False
+        slots = resident * device.multiprocessors
+        if self._one_panel(problem, c):
+            larger = [k for k in (64, 128, 256, 512, 1024, 2048, 4096) if k >= problem.k]
+            if c.panel_k != larger[0] or c.row_blocks == 0:
+                return False
+            return c.row_blocks == self._filling_row_blocks(columns, slots)
+        return c.stages >= 2 and c.panel_k * c.tile_n * problem.dtype.itemsize >= 16384
+
+    @staticmethod
+    def _filling_row_blocks(columns: int, slots: int) -> int:
+        """The largest choice that keeps all blocks resident at once."""
+        choices = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+        return max((r for r in choices if columns * r <= slots), default=1)
+
+    def constants(self, problem: SpmmProblem, config: PanelSpmmConfig) -> Mapping[str, Value]:
+        chunk = 16 // problem.dtype.itemsize
+        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "columns_divide": problem.n % config.tile_n == 0,
+            "aligned": contiguous % chunk == 0,
+            "one_panel": self._one_panel(problem, config),
+        }
+
+    def prepare(self, problem: SpmmProblem, config: PanelSpmmConfig, matrix: CsrMatrix) -> Packed:
+        c, m = config, problem.m
+        panels = max(1, -(-problem.k // c.panel_k))
+        lengths = np.diff(matrix.row_offsets)
+        order = order_rows(lengths, c.row_order, 1)
+        groups = -(-m // c.rows_per_group)
+        columns, runs, entry_source = self._entries(c, matrix, order, panels)
+        # runs: for each entry the number of its (group, panel), rising.
+        run_lengths = np.bincount(runs, minlength=groups * panels)
+        run_starts = np.cumsum(run_lengths) - run_lengths
+        aligned = align_runs(run_lengths, run_starts, c.step, tail=c.step)
+        unit = c.tile_n * problem.dtype.itemsize // (16 if c.index_bits == 16 else 1)
+        local = (columns % c.panel_k) * unit
+        source = np.full((aligned.source.size, c.rows_per_group), -1, dtype=np.int32)
+        filled = aligned.source >= 0
+        source[filled] = entry_source[aligned.source[filled]]
+        value_source = source.ravel()
+        values = np.zeros(value_source.size, dtype=matrix.values.dtype)
+        present = value_source >= 0
+        values[present] = matrix.values[value_source[present]]
+        padded_order = np.full(groups * c.rows_per_group, -1, dtype=np.int32)
+        padded_order[:m] = order
+        index_type = np.uint16 if c.index_bits == 16 else np.uint32
+        return Packed(
+            arrays={
+                "row_order": empty_as_one(padded_order),
+                "run_offsets": aligned.offsets,
+                "offsets": aligned.gather_repeating(local).astype(index_type),
+                "values": problem.dtype.encode(values),
+            },
+            sizes={"groups": groups, "panels": panels},
+            values="values",
+            value_source=value_source,
+        )
+
+    @staticmethod
+    def _entries(
+        config: PanelSpmmConfig, matrix: CsrMatrix, order: Array, panels: int
+    ) -> tuple[Array, Array, Array]:
+        """Entries (columns of groups of rows) in their stored order.
+
+        Returns:
+            Their columns, their runs (group · panels + panel), and per entry and row of the group the number of
+            the nonzero in CSR order, or -1.
+        """
+        lengths = np.diff(matrix.row_offsets)
+        ordered_starts = matrix.row_offsets[:-1][order].astype(np.int64)
+        ordered_lengths = lengths[order].astype(np.int64)
+        within = np.arange(matrix.nnz) - np.repeat(np.cumsum(ordered_lengths) - ordered_lengths, ordered_lengths)
+        nonzeros = (np.repeat(ordered_starts, ordered_lengths) + within).astype(np.int32)
+        places = np.repeat(np.arange(order.size, dtype=np.int64), ordered_lengths)
+        columns = matrix.column_indices[nonzeros]
+        if config.rows_per_group == 1:
+            return columns, places * panels + columns // config.panel_k, nonzeros[:, None]
+        width = matrix.shape[1] + 1
+        keys, entry = np.unique(places // config.rows_per_group * width + columns, return_inverse=True)
+        source = np.full((keys.size, config.rows_per_group), -1, dtype=np.int32)
+        source[entry, places % config.rows_per_group] = nonzeros
+        group, column = keys // width, keys % width
+        return column, group * panels + column // config.panel_k, source
+
+    def launch(self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int]) -> Launch:
+        c = config
+        batches = -(-sizes["groups"] // (c.warps * 32 // c.threads_per_row))
+        return Launch(
+            grid=(min(c.row_blocks, batches) if c.row_blocks else batches, -(-problem.n // c.tile_n), 1),
+            block=(32 * c.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, c),
+        )
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
+        itemsize = problem.dtype.itemsize
+        chunk = 16 // itemsize
+        tile_n = next((t for t in (8, 16, 32) if t >= problem.n), 32 if problem.dtype is DType.FLOAT32 else 64)
+        threads = max(1, tile_n // (2 * chunk))
+        panel_k = next((k for k in (64, 128, 256, 512, 1024, 2048, 4096) if k >= problem.k), 4096)
+        one_panel = panel_k >= problem.k and problem.k * tile_n * itemsize <= device.shared_memory_per_block
+        if one_panel:
+            config = PanelSpmmConfig(tile_n=tile_n, panel_k=panel_k, threads_per_row=threads)
+            slots = self._blocks_per_multiprocessor(problem, config, device) * device.multiprocessors
+            row_blocks = self._filling_row_blocks(-(-problem.n // tile_n), slots)
+            return PanelSpmmConfig(tile_n=tile_n, panel_k=panel_k, threads_per_row=threads, row_blocks=row_blocks)
+        return PanelSpmmConfig(tile_n=tile_n, panel_k=min(512, panel_k // 2), threads_per_row=threads, stages=2)
+
+
+FAMILY = PanelSpmm()

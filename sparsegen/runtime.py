@@ -1,0 +1,316 @@
+"""CUDA devices, buffers, launches and timing; with compiler.py the only user of PyCUDA.
+
+Launches go through a raw ``cuLaunchKernel``: PyCUDA cannot wrap a stream of PyTorch or CuPy, and the raw call is
+cheaper and is captured by CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparsegen.errors import DeviceUnavailableError, LaunchError
+from sparsegen.executor import Buffer, CompiledKernel, Timing
+from sparsegen.family import Array, Device, Launch
+
+logger = logging.getLogger(__name__)
+
+STATIC_SHARED_LIMIT = 48 * 1024
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+
+
+@cache
+def driver() -> Any:
+    """PyCUDA's driver module, initialised.
+
+    Raises:
+        DeviceUnavailableError: PyCUDA or the NVIDIA driver is missing.
+    """
+    try:
+        import pycuda.driver as cuda
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"PyCUDA cannot be used ({error}): pip install 'sparsegen[cuda]' on a machine with an NVIDIA driver, "
+            "or use --device emulator"
+        ) from None
+    try:
+        cuda.init()
+    except cuda.Error as error:
+        raise DeviceUnavailableError(f"no CUDA device can be used: {error}") from None
+    return cuda
+
+
+@cache
+def libcuda() -> ctypes.CDLL:
+    """The driver's C interface with the signatures of the calls made through it; each returns a CUresult."""
+    library = ctypes.CDLL("libcuda.so.1")
+    unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
+    library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
+    library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
+    library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
+    library.cuModuleUnload.argtypes = [pointer]
+    library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
+    library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+    return library
+
+
+def _check(status: int, message: str) -> None:
+    if status:
+        raise LaunchError(f"{message}: {error_text(status)}")
+
+
+def error_text(status: int) -> str:
+    text = ctypes.c_char_p()
+    libcuda().cuGetErrorString(status, ctypes.byref(text))
+    return (text.value or b"unknown error").decode()
+
+
+def devices() -> list[Device]:
+    """The GPUs that PyCUDA sees."""
+    cuda = driver()
+    return [describe(cuda.Device(i), i) for i in range(cuda.Device.count())]
+
+
+def describe(device: Any, index: int) -> Device:
+    attribute = driver().device_attribute
+    name = device.name()
+    major, minor = device.compute_capability()
+    return Device(
+        key=f"{name.lower().replace(' ', '-')}-sm{major}{minor}",
+        name=name,
+        backend="cuda",
+        compute_capability=(major, minor),
+        multiprocessors=device.get_attribute(attribute.MULTIPROCESSOR_COUNT),
+        shared_memory_per_block=device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        shared_memory_per_multiprocessor=device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        l2_bytes=device.get_attribute(attribute.L2_CACHE_SIZE),
+        index=index,
+    )
+
+
+class CudaBuffer:
+    """Device memory of at least one byte, freed with the object."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._allocation = driver().mem_alloc(max(16, nbytes))
+        self.address = int(self._allocation)
+
+
+class CudaKernel:
+    """A function of a loaded module.
+
+    PyCUDA gives no access to a function's handle, which a raw launch needs, so the module is loaded through the
+    driver's C interface too.
+    """
+
+    def __init__(self, compiled: CompiledKernel) -> None:
+        library = libcuda()
+        self._module = ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()
+        image = compiled.binary.read_bytes()
+        _check(library.cuModuleLoadData(ctypes.byref(self._module), image), f"cannot load {compiled.binary}")
+        try:
+            _check(
+                library.cuModuleGetFunction(ctypes.byref(self.handle), self._module, compiled.entry.encode()),
+                f"{compiled.binary} has no kernel {compiled.entry!r}",
+            )
+        except LaunchError:
+            library.cuModuleUnload(self._module)
+            raise
+        self._dynamic_limit = STATIC_SHARED_LIMIT
+
+    def allow_shared_memory(self, nbytes: int) -> None:
+        """Raise the limit of dynamic shared memory; the default is 48 KiB."""
+        if nbytes > self._dynamic_limit:
+            status = libcuda().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+            _check(status, f"cannot allow {nbytes} bytes of shared memory per block")
+            self._dynamic_limit = nbytes
+
+    def unload(self) -> None:
+        """Drop the module; no launch of it may be under way."""
+        if self._module:
+            libcuda().cuModuleUnload(self._module)
+            self._module = ctypes.c_void_p()
+
+
+class BoundLaunch:
+    """One launch with everything fixed but the stream and the addresses that come with each call.
+
+    Not thread-safe by itself: the parameter block is reused, and the driver copies it during the launch. Calls
+    into ctypes release the interpreter lock, so concurrent callers need a bound launch each or a lock.
+    """
+
+    __slots__ = ("_arguments", "_cells", "_fixed", "_launch", "_slots", "_storage")
+
+    def __init__(self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int | None]) -> None:
+        kernel.allow_shared_memory(launch.shared_memory_bytes)
+        cells: list[Any] = []
+        slots = []
+        for argument in arguments:
+            if argument is None:
+                cell: Any = ctypes.c_uint64()
+                slots.append(cell)
+            elif isinstance(argument, int):
+                cell = ctypes.c_int32(argument)
+            else:
+                cell = ctypes.c_uint64(argument.address)
+            cells.append(cell)
+        self._cells = cells
+        self._slots = tuple(slots)
+        self._arguments = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        self._fixed = (
+            kernel.handle,
+            *(ctypes.c_uint(size) for size in (*launch.grid, *launch.block, launch.shared_memory_bytes)),
+        )
+        self._storage = (kernel, [a for a in arguments if a is not None and not isinstance(a, int)])
+        self._launch = libcuda().cuLaunchKernel if not launch.is_empty else _launch_nothing
+
+    def __call__(self, stream: int, *addresses: int) -> None:
+        """Launch on a stream (its handle), with the addresses for the open slots in order.
+
+        Raises:
+            LaunchError: the driver refused.
+        """
+        for slot, address in zip(self._slots, addresses, strict=True):
+            slot.value = address
+        status = self._launch(*self._fixed, stream, self._arguments, None)
+        if status:
+            raise LaunchError(f"cuLaunchKernel failed: {error_text(status)}")
+
+
+def _launch_nothing(*_: Any) -> int:
+    return 0
+
+
+class CudaExecutor:
+    """Runs kernels in the device's primary context, which PyTorch and CuPy share."""
+
+    def __init__(self, device: Device) -> None:
+        cuda = driver()
+        self.device = device
+        self._handle = cuda.Device(device.index)
+        self._context = self._handle.retain_primary_context()
+        self._context.push()
+        self._closed = False
+        self._flush: Any = None
+        # PyCUDA aborts at exit if a context is still on its stack.
+        atexit.register(self.close)
+
+    def load(self, compiled: CompiledKernel) -> CudaKernel:
+        return CudaKernel(compiled)
+
+    def upload(self, array: Array) -> CudaBuffer:
+        contiguous = np.ascontiguousarray(array)
+        buffer = self.allocate(contiguous.nbytes)
+        if contiguous.nbytes:
+            self._checked(driver().memcpy_htod, buffer.address, contiguous)
+        return buffer
+
+    def overwrite(self, buffer: Buffer, array: Array) -> None:
+        """Copy an array over a buffer of the same size."""
+        if array.nbytes:
+            self._checked(driver().memcpy_htod, buffer.address, np.ascontiguousarray(array))
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        try:
+            return CudaBuffer(nbytes)
+        except driver().MemoryError as error:
+            raise LaunchError(f"cannot allocate {nbytes} bytes on {self.device.name}: {error}") from error
+
+    def fill(self, buffer: Buffer, byte: int) -> None:
+        if buffer.nbytes:
+            self._checked(driver().memset_d8, buffer.address, byte, buffer.nbytes)
+
+    def download(self, buffer: Buffer, array: Array) -> None:
+        if array.nbytes:
+            self._checked(driver().memcpy_dtoh, array, buffer.address)
+
+    def bind(
+        self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+    ) -> BoundLaunch:
+        """Fix a launch; None marks the addresses that each call brings."""
+        return self._checked(BoundLaunch, kernel, launch, arguments)  # type: ignore[no-any-return]
+
+    def launch(
+        self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0
+    ) -> None:
+        self.bind(kernel, launch, arguments)(stream)
+
+    def synchronize(self) -> None:
+        self._checked(driver().Context.synchronize)
+
+    def measure(
+        self, call: Callable[[], Any], *, samples: int, warmup: int = 3, cold: bool = True, budget_s: float = 2.0
+    ) -> Timing:
+        """See `Executor.measure`; the flush writes four times the L2, so that neither input nor output stays."""
+        cuda = driver()
+        flush_bytes = 4 * self.device.l2_bytes
+        if cold and self._flush is None:
+            self._flush = self.allocate(flush_bytes)
+
+        def prepare() -> None:
+            if cold:
+                cuda.memset_d8_async(self._flush.address, 0, flush_bytes, None)
+
+        try:
+            for _ in range(warmup):
+                call()
+            self.synchronize()
+            times: list[float] = []
+            deadline = time.perf_counter() + budget_s
+            while len(times) < samples and (not times or time.perf_counter() < deadline):
+                pairs = [(cuda.Event(), cuda.Event()) for _ in range(min(10, samples - len(times)))]
+                for start, stop in pairs:
+                    prepare()
+                    start.record()
+                    call()
+                    stop.record()
+                self.synchronize()
+                times += [stop.time_since(start) * 1e3 for start, stop in pairs]
+        except cuda.Error as error:
+            raise LaunchError(f"{error}") from error
+        clock, throttle = self._clocks()
+        return Timing(tuple(times), clock, throttle)
+
+    def _clocks(self) -> tuple[int | None, int | None]:
+        """SM clock in MHz and throttle reasons, read while the device is still warm; None without NVML."""
+        nvml = _nvml_handle(self._handle.pci_bus_id())
+        if nvml is None:
+            return None, None
+        module, handle = nvml
+        clock = module.nvmlDeviceGetClockInfo(handle, module.NVML_CLOCK_SM)
+        return int(clock), int(module.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+    @staticmethod
+    def _checked(call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except driver().Error as error:
+            raise LaunchError(str(error)) from error
+
+    def close(self) -> None:
+        """Give the context back; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self._flush = None
+            self._context.pop()
+
+
+@cache
+def _nvml_handle(pci_bus_id: str) -> tuple[Any, Any] | None:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
+    except Exception as error:
+        logger.info("clocks are not recorded, NVML cannot be used: %s", error)
+        return None
