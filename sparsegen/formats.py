@@ -1,56 +1,302 @@
-"""Sparse containers, validated once on construction, so that no unchecked index ever reaches a kernel."""
+"""The sparse container, and matrices of other libraries converted to it: SciPy, NumPy, PyTorch and CuPy.
+
+PyTorch and CuPy are never imported here: an object of theirs can only exist once its owner has imported them.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
-from typing import Any
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from sparsegen.csr import (
+    MAX_INDEX,
+    Array,
+    CsrMatrix,
+    check_compressed,
+    check_shape,
+    is_canonical,
+    row_of,
+)
 from sparsegen.errors import MatrixError
 
-Array = npt.NDArray[Any]
-MAX_INDEX = 2**31 - 1
+__all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
+
+CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CsrMatrix:
-    """Compressed sparse rows: sorted, unique column indices in every row.
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """CSR, CSC, BSR or BSC arrays as they were stored, nothing checked yet.
 
     Attributes:
-        shape: (rows, columns), each below 2³¹.
-        row_offsets: int32, rows + 1.
-        column_indices: int32, nnz.
-        values: floating point, nnz.
-
-    Raises:
-        MatrixError: an invariant does not hold; the message names the row and the nonzero.
+        shape: (rows, columns) of the whole matrix.
+        offsets: one more than (block) rows for csr and bsr, than (block) columns for csc and bsc.
+        values: nnz, or blocks × block rows × block columns.
+        offsets_name, indices_name: what messages call the two arrays.
     """
 
+    layout: CompressedLayout
     shape: tuple[int, int]
-    row_offsets: Array
-    column_indices: Array
+    offsets: Array
+    indices: Array
+    values: Array
+    offsets_name: str = "indptr"
+    indices_name: str = "indices"
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """Row and column of every nonzero as they were stored, nothing checked yet; all of length nnz."""
+
+    shape: tuple[int, int]
+    rows: Array
+    columns: Array
     values: Array
 
-    @property
-    def nnz(self) -> int:
-        return int(self.values.shape[0])
 
-    def to_scipy(self) -> scipy.sparse.csr_array:
-        return scipy.sparse.csr_array((self.values, self.column_indices, self.row_offsets), shape=self.shape)
+def as_csr(
+    obj: Any, *, drop_zeros: bool = False, allow_nonfinite: bool = False, source: str | None = None
+) -> CsrMatrix:
+    """Any matrix to CSR with sorted indices and summed duplicates.
 
-    def with_values(self, values: Array) -> CsrMatrix:
-        """The same pattern with other values (nnz of them)."""
-        if values.shape != self.values.shape:
-            raise MatrixError(f"expected {self.nnz} values on this pattern, got shape {values.shape}")
-        return replace(self, values=values)
+    Args:
+        obj: a `CsrMatrix`; a ``scipy.sparse`` matrix or array of any format; a NumPy array of 2 dimensions;
+            a PyTorch tensor (dense, COO, CSR, CSC, BSR, BSC) or CuPy array or ``cupyx.scipy.sparse`` matrix,
+            copied from its device; or `Compressed` or `Coordinates`. Values stay float32 or float64; float16,
+            bfloat16, integers and booleans become float32.
+        drop_zeros: leave out stored zeros (after duplicates are summed). A dense array's zeros never count
+            as stored; a block's do.
+        allow_nonfinite: let NaN and infinities pass. They are refused by default: a kernel's result cannot
+            be verified with them, and in trained weights they are a mistake.
+        source: what messages call the matrix; default a word for its type.
 
-    def fingerprint(self) -> str:
-        """SHA-256 of the pattern (shape, offsets, indices); values do not enter."""
-        digest = hashlib.sha256(repr(self.shape).encode())
-        digest.update(np.ascontiguousarray(self.row_offsets, dtype="<i4").tobytes())
-        digest.update(np.ascontiguousarray(self.column_indices, dtype="<i4").tobytes())
-        return digest.hexdigest()
+    Raises:
+        MatrixError: malformed, not a matrix, or of a type that cannot be converted.
+    """
+    name = source or describe(obj)
+    matrix = _to_csr(_unwrap(obj, name), name)
+    if drop_zeros:
+        matrix = _without_zeros(matrix)
+    if not allow_nonfinite:
+        _require_finite(matrix, name)
+    return matrix
+
+
+def describe(obj: Any) -> str:
+    """A word for an object's type in messages: ``scipy.sparse csr_array``, ``torch Tensor``."""
+    if scipy.sparse.issparse(obj):
+        return f"scipy.sparse {type(obj).__name__}"
+    root = type(obj).__module__.partition(".")[0]
+    return type(obj).__name__ if root == "builtins" else f"{root} {type(obj).__name__}"
+
+
+def _unwrap(obj: Any, source: str) -> Any:
+    """Objects of PyTorch and CuPy to host arrays; all others as they are."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(obj, torch.Tensor):
+        return _from_torch(torch, obj, source)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(obj, cupy.ndarray):
+        return obj.get()
+    cupy_sparse = sys.modules.get("cupyx.scipy.sparse")
+    if cupy_sparse is not None and cupy_sparse.issparse(obj):
+        return obj.get()
+    return obj
+
+
+def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Coordinates:
+    tensor = tensor.detach()
+    if tensor.ndim != 2:
+        raise MatrixError(
+            f"expected a tensor of 2 dimensions, got shape {tuple(tensor.shape)}", source=source
+        )
+    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
+
+    def host(part: Any) -> Array:
+        # NumPy has no bfloat16; float32 holds it exactly.
+        array: Array = (part.float() if part.dtype == torch.bfloat16 else part).cpu().numpy()
+        return array
+
+    if tensor.layout == torch.strided:
+        return host(tensor)
+    if tensor.layout == torch.sparse_coo:
+        # The accessors of an uncoalesced tensor that do not raise start with an underscore.
+        rows, columns = host(tensor._indices())
+        return Coordinates(shape, rows, columns, host(tensor._values()))
+    values = host(tensor.values())
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        layout: CompressedLayout = "csr" if tensor.layout == torch.sparse_csr else "bsr"
+        offsets, indices = host(tensor.crow_indices()), host(tensor.col_indices())
+        return Compressed(layout, shape, offsets, indices, values, "crow_indices", "col_indices")
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        layout = "csc" if tensor.layout == torch.sparse_csc else "bsc"
+        offsets, indices = host(tensor.ccol_indices()), host(tensor.row_indices())
+        return Compressed(layout, shape, offsets, indices, values, "ccol_indices", "row_indices")
+    raise MatrixError(
+        f"tensors of layout {tensor.layout} cannot be read; use .to_sparse_csr()", source=source
+    )
+
+
+def _to_csr(obj: Any, source: str) -> CsrMatrix:
+    if isinstance(obj, CsrMatrix):
+        values = as_real(obj.values, source)
+        return obj if values is obj.values else obj.with_values(values)
+    if isinstance(obj, Compressed):
+        return _from_compressed(obj, source)
+    if isinstance(obj, Coordinates):
+        return _from_coordinates(obj, source)
+    if scipy.sparse.issparse(obj):
+        return _from_scipy(obj, source)
+    if isinstance(obj, np.ndarray):
+        return _from_dense(np.asarray(obj), source)
+    raise MatrixError(
+        "expected a scipy.sparse matrix, a NumPy, PyTorch or CuPy array or a CsrMatrix; "
+        "load_matrix() reads files",
+        source=source,
+    )
+
+
+def _from_scipy(matrix: Any, source: str) -> CsrMatrix:
+    shape = check_shape(matrix.shape, source=source)
+    if matrix.format in ("csr", "csc", "bsr"):
+        return _from_compressed(
+            Compressed(matrix.format, shape, matrix.indptr, matrix.indices, matrix.data), source
+        )
+    coordinates = matrix.tocoo()
+    return _from_coordinates(Coordinates(shape, coordinates.row, coordinates.col, coordinates.data), source)
+
+
+def _from_dense(array: Array, source: str) -> CsrMatrix:
+    shape = check_shape(array.shape, source=source)
+    kept = as_real(array, source) != 0
+    counts = np.count_nonzero(kept, axis=1)
+    offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    return CsrMatrix(shape, offsets, np.nonzero(kept)[1], as_real(array[kept], source))
+
+
+def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:
+    shape = check_shape(stored.shape, source=source)
+    by_row = stored.layout in ("csr", "bsr")
+    offsets, indices, values = map(np.asarray, (stored.offsets, stored.indices, stored.values))
+    blocked = stored.layout in ("bsr", "bsc")
+    if values.ndim != (3 if blocked else 1):
+        expected = "blocks × block rows × block columns" if blocked else "one dimension"
+        raise MatrixError(
+            f"expected {expected}, got shape {values.shape}",
+            source=source,
+            place="values",
+        )
+    block = (int(values.shape[1]), int(values.shape[2])) if blocked else (1, 1)
+    if 0 in block or shape[0] % block[0] or shape[1] % block[1]:
+        raise MatrixError(
+            f"blocks of {block} do not tile a matrix of shape {shape}", source=source, place="shape"
+        )
+    rows, columns = shape[0] // block[0], shape[1] // block[1]
+    word = "block " if blocked else ""
+    check_compressed(
+        offsets,
+        indices,
+        (rows, columns) if by_row else (columns, rows),
+        source=source,
+        offsets_name=stored.offsets_name,
+        indices_name=stored.indices_name,
+        major=word + ("row" if by_row else "column"),
+        minor=word + ("column" if by_row else "row"),
+    )
+    if values.shape[0] != indices.size:
+        raise MatrixError(
+            f"expected {indices.size} values, one for each index, got shape {values.shape}",
+            source=source,
+            place="values",
+        )
+    values = as_real(values, source)
+    if stored.layout == "csr" and is_canonical(offsets, indices):
+        return CsrMatrix(shape, offsets, indices, values)
+    if values.size > MAX_INDEX:
+        raise MatrixError(f"{values.size} stored values are over the 32-bit index range", source=source)
+    offsets, indices = offsets.astype(np.int32), indices.astype(np.int32)
+    match stored.layout:
+        case "csr":
+            # A copy: sum_duplicates works in place, and the values may be the caller's.
+            csr = scipy.sparse.csr_array((values, indices, offsets), shape=shape, copy=True)
+        case "csc":
+            csr = scipy.sparse.csc_array((values, indices, offsets), shape=shape).tocsr()
+        case "bsr":
+            csr = scipy.sparse.bsr_array((values, indices, offsets), shape=shape, blocksize=block).tocsr()
+        case "bsc":
+            # The transpose of a BSC matrix is a BSR matrix of transposed blocks.
+            transposed = np.ascontiguousarray(values.transpose(0, 2, 1))
+            csr = scipy.sparse.bsr_array(
+                (transposed, indices, offsets), shape=shape[::-1], blocksize=block[::-1]
+            ).T.tocsr()
+    return _canonical(csr)
+
+
+def _from_coordinates(stored: Coordinates, source: str) -> CsrMatrix:
+    shape = check_shape(stored.shape, source=source)
+    values = as_real(np.asarray(stored.values), source)
+    for name, indices, size in (("row", stored.rows, shape[0]), ("column", stored.columns, shape[1])):
+        if indices.shape != values.shape or indices.ndim != 1:
+            raise MatrixError(
+                f"expected {name} indices of the values' shape {values.shape}, got {indices.shape}",
+                source=source,
+                place=f"{name} indices",
+            )
+        if indices.dtype.kind not in "iu":
+            raise MatrixError(
+                f"expected integers, got {indices.dtype}", source=source, place=f"{name} indices"
+            )
+        if indices.size and (indices.min() < 0 or indices.max() >= size):
+            at = int(((indices < 0) | (indices >= size)).argmax())
+            raise MatrixError(
+                f"{name} {indices[at]} is outside [0, {size})", source=source, place=f"nonzero {at}"
+            )
+    if values.size > MAX_INDEX:
+        raise MatrixError(f"{values.size} nonzeros are over the 32-bit index range", source=source)
+    rows, columns = stored.rows.astype(np.int32), stored.columns.astype(np.int32)
+    return _canonical(scipy.sparse.coo_array((values, (rows, columns)), shape=shape).tocsr())
+
+
+def as_real(values: Array, source: str, *, place: str = "values") -> Array:
+    """float32 and float64 as they are; float16, integers and booleans to float32.
+
+    Raises:
+        MatrixError: complex numbers, objects, text and whatever else is no real number.
+    """
+    if values.dtype.kind not in "fiub":
+        hint = "; take its real part first" if values.dtype.kind == "c" else ""
+        raise MatrixError(f"expected real numbers, got {values.dtype}{hint}", source=source, place=place)
+    wide = values.dtype.kind == "f" and values.dtype.itemsize > 4
+    # astype also brings a foreign byte order to the machine's own.
+    return values.astype(np.float64 if wide else np.float32, copy=False)
+
+
+def _canonical(csr: Any) -> CsrMatrix:
+    csr.sum_duplicates()
+    return CsrMatrix(csr.shape, csr.indptr, csr.indices, csr.data)
+
+
+def _without_zeros(matrix: CsrMatrix) -> CsrMatrix:
+    kept = matrix.values != 0
+    if kept.all():
+        return matrix
+    before = np.concatenate(([0], np.cumsum(kept, dtype=np.int64)))
+    return CsrMatrix(
+        matrix.shape, before[matrix.row_offsets], matrix.column_indices[kept], matrix.values[kept]
+    )
+
+
+def _require_finite(matrix: CsrMatrix, source: str) -> None:
+    finite = np.isfinite(matrix.values)
+    if finite.all():
+        return
+    at = int(finite.argmin())
+    raise MatrixError(
+        f"the value is {matrix.values[at]}; correct it, or allow NaN and infinities (allow_nonfinite)",
+        source=source,
+        place=f"row {row_of(matrix.row_offsets, at)}, column {matrix.column_indices[at]}, nonzero {at}",
+    )

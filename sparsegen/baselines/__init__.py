@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.executor import Buffer, Timing
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +108,8 @@ class Session:
         out: Array = np.empty((p.n, p.m) if call.columns else (p.m, p.n), dtype=p.dtype.storage)
         self.executor.download(call.result, out)
         actual = p.dtype.decode(out.T if call.columns else out).astype(np.float64)
-        exact: Any = self.reference.exact if p.result.shape == (p.m, p.n) and p.layout == "row" else self.reference.exact.T
+        by_rows = p.layout is Layout.ROW
+        exact = self.reference.exact if by_rows else self.reference.exact.T
         error = np.linalg.norm(actual - exact) / max(np.linalg.norm(exact), 1e-30)
         return bool(error < 40 * p.dtype.unit_roundoff + 1e-5)
 

@@ -1,0 +1,177 @@
+"""What the commands share: options, problems from options, and output as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.matrix_io import load_matrix
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+
+F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=StrEnum)
+PIPE_WIDTH = 120  # columns of a table that goes to a file or a pipe
+
+
+class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic only from click 8.2 on
+    """One of a `StrEnum`'s values; gives the member."""
+
+    def __init__(self, enum: type[E]) -> None:
+        super().__init__([member.value for member in enum])
+        self._enum = enum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> E:
+        return self._enum(super().convert(value, param, ctx))
+
+
+# --- options; each decorator names the parameter that the command receives ---
+
+
+def matrix_options(*, required: bool = True) -> Callable[[F], F]:
+    """``matrix``: Path (or None), ``tensor``: str | None, ``seed``: int, ``drop_zeros``: bool, for `load`."""
+
+    def decorate(function: F) -> F:
+        options = (
+            click.option(
+                "--matrix",
+                required=required,
+                type=click.Path(path_type=Path),
+                help="Sparse matrix: .npz, .npy, .mtx[.gz], .smtx[.gz] or .safetensors.",
+            ),
+            click.option("--tensor", help="Which array of a file that holds several."),
+            click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack."),
+            click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
+        )
+        return _apply(options, function)
+
+    return decorate
+
+
+def problem_options(function: F) -> F:
+    """``n``: int, ``dtype``: DType, ``layout``: Layout, ``epilogue``: Epilogue, for `problem_from`."""
+    options = (
+        click.option(
+            "-n", "n", type=click.IntRange(min=1), default=128, show_default=True, help="Columns of B and C."
+        ),
+        click.option(
+            "--dtype",
+            type=EnumChoice(DType),
+            default=DType.FLOAT32.value,
+            show_default=True,
+            help="Element type of A, B and C; sums are float32.",
+        ),
+        click.option(
+            "--layout",
+            type=EnumChoice(Layout),
+            default=Layout.ROW.value,
+            show_default=True,
+            help="Memory order of B and C.",
+        ),
+        click.option(
+            "--epilogue",
+            type=EnumChoice(Epilogue),
+            default=Epilogue.NONE.value,
+            show_default=True,
+            help="What is done to C before it is stored.",
+        ),
+    )
+    return _apply(options, function)
+
+
+def device_option(function: F) -> F:
+    """``device``: str | None, for `sparsegen.backends.find_device`."""
+    return click.option(
+        "--device",
+        help="cuda, cuda:N or emulator; default SPARSEGEN_DEVICE, else the first GPU, else the emulator.",
+    )(function)
+
+
+def db_option(function: F) -> F:
+    """``db``: str | None, a path or URL; None means `sparsegen.settings.Settings.db`."""
+    return click.option(
+        "--db", help="Tuning database: a path or SQLAlchemy URL; default SPARSEGEN_DB, else the user's own."
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """``as_json``: bool, for `emit`. Errors become JSON as well."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)
+
+
+def config_option(function: F) -> F:
+    """``config``: tuple of ``key=value``, for `parse_config`."""
+    return click.option(
+        "--config",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A tunable's value; may be repeated. See `sparsegen families`.",
+    )(function)
+
+
+def _apply(options: Iterable[Callable[[F], F]], function: F) -> F:
+    for option in reversed(tuple(options)):
+        function = option(function)
+    return function
+
+
+# --- from options to values ---
+
+
+def load(matrix: Path, tensor: str | None = None, seed: int = 0, drop_zeros: bool = False) -> CsrMatrix:
+    """The matrix of `matrix_options`."""
+    return load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros)
+
+
+def problem_from(
+    matrix: CsrMatrix | Features, n: int, dtype: DType, layout: Layout, epilogue: Epilogue
+) -> SpmmProblem:
+    """The problem of `problem_options` for a matrix, or for one of which only the features are known."""
+    m, k = matrix.shape if isinstance(matrix, CsrMatrix) else (matrix.m, matrix.k)
+    return SpmmProblem(m=m, k=k, n=n, dtype=dtype, layout=layout, epilogue=epilogue)
+
+
+def parse_config(pairs: Iterable[str]) -> dict[str, str]:
+    """``key=value`` pairs to a dictionary; the family checks names and values.
+
+    Raises:
+        click.BadParameter: no equals sign, or a key given twice.
+    """
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not (key and equals and value):
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--config")
+        if key in values:
+            raise click.BadParameter(f"{key} is given twice", param_hint="--config")
+        values[key] = value
+    return values
+
+
+# --- output ---
+
+
+def emit(as_json: bool, data: Mapping[str, Any], *renderables: RenderableType) -> None:
+    """Print ``data`` as one JSON object, or else the renderables for people."""
+    if as_json:
+        click.echo(json.dumps(data, indent=2, default=str))
+        return
+    console = make_console()
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that uses the terminal's width, and a fixed one where there is no terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream, highlight=False, emoji=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH
+    )

@@ -1,0 +1,86 @@
+"""The ``sparsegen`` command: its subcommands are imported when they are called, so that help is instant."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any, NoReturn
+
+import click
+
+from sparsegen import __version__
+from sparsegen.errors import SparsegenError
+
+INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+
+# Name -> one line of help. The module sparsegen.cli.<name> exports `command`.
+COMMANDS = {
+    "tune": "Search for the fastest variant for a matrix and record it.",
+    "lookup": "Say what would run for a matrix, and why.",
+    "verify": "Check a variant's result against float64.",
+    "source": "Print the CUDA source, PTX or SASS of a variant.",
+    "families": "List kernel families with their tuning spaces and constraints.",
+    "db": "List, show, exchange, check and migrate tuning databases.",
+    "devices": "List the devices that variants can run on.",
+    "doctor": "Say what is missing on this machine, and how to get it.",
+    "cache": "Show or clear the cache of compiled variants.",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand when it is asked for; turns errors into messages and exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"sparsegen.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own version imports every command for its help.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["sparsegen.json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SparsegenError as error:
+            _fail(ctx, type(error).__name__, str(error), error.exit_code)
+        except click.ClickException as error:
+            if not ctx.meta["sparsegen.json"]:
+                raise  # click shows the usage with it
+            _fail(ctx, type(error).__name__, error.format_message(), error.exit_code)
+        except KeyboardInterrupt:
+            _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED)
+
+
+def _fail(ctx: click.Context, kind: str, message: str, exit_code: int) -> NoReturn:
+    """End with an error: JSON on stdout where ``--json`` was given, else a line on stderr."""
+    if ctx.meta["sparsegen.json"]:
+        click.echo(json.dumps({"error": {"type": kind, "message": message}}))
+    else:
+        click.echo(f"error: {message}", err=True)
+    raise click.exceptions.Exit(exit_code)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input, 4 no device or tool, "
+    "5 no valid variant, 6 database.",
+)
+@click.version_option(__version__, prog_name="sparsegen")
+def cli() -> None:
+    """Tune, record, dispatch and inspect sparse GPU kernels."""
+
+
+def main() -> None:
+    """The entry point of the ``sparsegen`` script."""
+    cli(prog_name="sparsegen")

@@ -1,0 +1,200 @@
+"""Compressed sparse rows, validated on construction, so that no unchecked index ever reaches a kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from sparsegen.errors import MatrixError
+
+Array = npt.NDArray[Any]
+MAX_INDEX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CsrMatrix:
+    """Compressed sparse rows: sorted, unique column indices in every row.
+
+    The constructor takes index arrays of any integer type, narrows them to int32 once they are known to fit,
+    and keeps read-only views: an array that already has the right type is shared, not copied, and stays
+    writable for its owner (who must not change its indices any more).
+
+    Attributes:
+        shape: (rows, columns), each below 2³¹.
+        row_offsets: int32, rows + 1.
+        column_indices: int32, nnz.
+        values: floating point, nnz; NaN and infinities are let through here (`formats.as_csr` refuses them).
+
+    Raises:
+        MatrixError: an invariant does not hold; the message names the row and the nonzero.
+    """
+
+    shape: tuple[int, int]
+    row_offsets: Array
+    column_indices: Array
+    values: Array
+
+    def __post_init__(self) -> None:
+        shape = check_shape(self.shape)
+        offsets, columns, values = map(np.asarray, (self.row_offsets, self.column_indices, self.values))
+        check_compressed(offsets, columns, shape)
+        if values.ndim != 1 or values.shape != columns.shape:
+            raise MatrixError(
+                f"expected one value for each of the {columns.size} column indices, got shape {values.shape}",
+                place="values",
+            )
+        if values.dtype.kind != "f":
+            raise MatrixError(
+                f"expected floating-point values, got {values.dtype}; as_csr() converts others",
+                place="values",
+            )
+        unsorted = _first_unsorted(offsets, columns)
+        if unsorted is not None:
+            row = row_of(offsets, unsorted)
+            raise MatrixError(
+                f"column {columns[unsorted]} follows column {columns[unsorted - 1]}; columns must increase "
+                "within a row (as_csr() sorts them and sums duplicates)",
+                place=f"row {row}, nonzero {unsorted}",
+            )
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "row_offsets", _frozen(offsets, np.dtype(np.int32)))
+        object.__setattr__(self, "column_indices", _frozen(columns, np.dtype(np.int32)))
+        object.__setattr__(self, "values", _frozen(values, values.dtype))
+
+    @property
+    def nnz(self) -> int:
+        return int(self.values.shape[0])
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        return scipy.sparse.csr_array((self.values, self.column_indices, self.row_offsets), shape=self.shape)
+
+    def with_values(self, values: Array) -> CsrMatrix:
+        """The same pattern with other values (nnz of them)."""
+        if values.shape != self.values.shape:
+            raise MatrixError(f"expected {self.nnz} values on this pattern, got shape {values.shape}")
+        return replace(self, values=values)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the pattern (shape, offsets, indices); values do not enter."""
+        digest = hashlib.sha256(repr(self.shape).encode())
+        digest.update(np.ascontiguousarray(self.row_offsets, dtype="<i4").tobytes())
+        digest.update(np.ascontiguousarray(self.column_indices, dtype="<i4").tobytes())
+        return digest.hexdigest()
+
+
+def check_shape(shape: Any, *, source: str | None = None) -> tuple[int, int]:
+    """Two sizes from 0 to 2³¹ - 1 as Python integers; by arithmetic alone, nothing is allocated.
+
+    Raises:
+        MatrixError: another number of dimensions, a size that is no integer, or one out of range.
+    """
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        raise MatrixError(
+            f"expected two integer sizes, got {shape!r}", source=source, place="shape"
+        ) from None
+    if len(sizes) != 2:
+        raise MatrixError(
+            f"expected a matrix of 2 dimensions, got {len(sizes)} {sizes}", source=source, place="shape"
+        )
+    for size, word in zip(sizes, ("rows", "columns"), strict=True):
+        if not 0 <= size <= MAX_INDEX:
+            raise MatrixError(
+                f"{size} {word} are outside the 32-bit index range [0, {MAX_INDEX}]",
+                source=source,
+                place="shape",
+            )
+    return sizes[0], sizes[1]
+
+
+def check_compressed(
+    offsets: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    *,
+    source: str | None = None,
+    offsets_name: str = "row_offsets",
+    indices_name: str = "column_indices",
+    major: str = "row",
+    minor: str = "column",
+) -> None:
+    """Check that compressed arrays can be walked safely; their order within a row is not looked at.
+
+    Args:
+        offsets: integers, ``shape[0] + 1``: from 0 to nnz without a decrease.
+        indices: integers, nnz: each in ``[0, shape[1])``.
+        shape: sizes along the compressed (major) and the indexed (minor) dimension.
+        offsets_name, indices_name, major, minor: words for the messages (CSC swaps rows and columns).
+
+    Raises:
+        MatrixError: the first thing that does not hold, with its array, row and nonzero.
+    """
+
+    def refuse(message: str, place: str) -> MatrixError:
+        return MatrixError(message, source=source, place=place)
+
+    for array, name in ((offsets, offsets_name), (indices, indices_name)):
+        if array.ndim != 1:
+            raise refuse(f"expected 1 dimension, got shape {array.shape}", name)
+        if array.dtype.kind not in "iu":
+            raise refuse(f"expected integers, got {array.dtype}", name)
+    majors, minors = shape
+    if indices.size > MAX_INDEX:
+        raise refuse(f"{indices.size} nonzeros are over the 32-bit index range ({MAX_INDEX})", indices_name)
+    if offsets.size != majors + 1:
+        raise refuse(f"{majors} {major}s need {majors + 1} offsets, got {offsets.size}", offsets_name)
+    if offsets[0] != 0:
+        raise refuse(f"the first offset must be 0, got {offsets[0]}", f"{offsets_name}[0]")
+    # Compared, not subtracted: a difference of unsigned offsets would wrap around.
+    decreasing = offsets[1:] < offsets[:-1]
+    if decreasing.any():
+        row = int(decreasing.argmax())
+        raise refuse(
+            f"offsets must not decrease or be negative, got {offsets[row + 1]} after {offsets[row]}",
+            f"{offsets_name}[{row + 1}], the end of {major} {row}",
+        )
+    if offsets[-1] != indices.size:
+        raise refuse(
+            f"the last offset must be the number of nonzeros, {indices.size}, got {offsets[-1]}",
+            f"{offsets_name}[{majors}]",
+        )
+    if indices.size and (indices.min() < 0 or indices.max() >= minors):
+        at = int(((indices < 0) | (indices >= minors)).argmax())
+        raise refuse(
+            f"{minor} {indices[at]} is outside [0, {minors})",
+            f"{indices_name}[{at}], {major} {row_of(offsets, at)}, nonzero {at}",
+        )
+
+
+def row_of(offsets: Array, nonzero: int) -> int:
+    """The row that a nonzero, counted through the whole matrix, belongs to."""
+    return int(np.searchsorted(offsets, nonzero, side="right")) - 1
+
+
+def is_canonical(offsets: Array, columns: Array) -> bool:
+    """Whether the columns increase strictly within every row: sorted and without duplicates."""
+    return _first_unsorted(offsets, columns) is None
+
+
+def _first_unsorted(offsets: Array, columns: Array) -> int | None:
+    """The first nonzero whose column does not exceed that of its predecessor in the same row."""
+    if columns.size < 2:
+        return None
+    increases = columns[1:] > columns[:-1]
+    starts = offsets[(offsets > 0) & (offsets < columns.size)]
+    increases[starts - 1] = True  # the first nonzero of a row has no predecessor
+    return None if increases.all() else int(increases.argmin()) + 1
+
+
+def _frozen(array: Array, dtype: np.dtype[Any]) -> Array:
+    """A contiguous, read-only view (or converted copy); the caller's own array stays writable."""
+    view = np.ascontiguousarray(array, dtype=dtype).view()
+    view.setflags(write=False)
+    return view

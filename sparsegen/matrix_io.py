@@ -1,0 +1,69 @@
+"""Matrix files to `CsrMatrix`: the suffix chooses a reader of `sparsegen.readers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparsegen.errors import MatrixError
+from sparsegen.formats import CsrMatrix, as_csr
+from sparsegen.readers.files import check_readable
+from sparsegen.readers.matrix_market import read_matrix_market
+from sparsegen.readers.numpy_files import read_npy, read_npz
+from sparsegen.readers.safetensors import read_safetensors
+from sparsegen.readers.smtx import read_smtx
+
+SUFFIXES = (".npz", ".npy", ".mtx", ".mtx.gz", ".smtx", ".smtx.gz", ".safetensors")
+
+
+def load_matrix(
+    path: str | Path,
+    *,
+    tensor: str | None = None,
+    seed: int = 0,
+    drop_zeros: bool = False,
+    allow_nonfinite: bool = False,
+) -> CsrMatrix:
+    """Read a matrix file; nothing in it is ever unpickled.
+
+    Args:
+        path: SciPy ``.npz`` (csr, csc, coo, bsr, dia), NumPy ``.npz`` or ``.npy`` of a dense matrix, Matrix
+            Market ``.mtx[.gz]``, DLMC ``.smtx[.gz]`` or ``.safetensors``.
+        tensor: which array of a ``.npz`` or ``.safetensors`` file that holds several.
+        seed: of the values of a ``.smtx`` file, which stores none.
+        drop_zeros: leave out zeros that a sparse file stores.
+        allow_nonfinite: let NaN and infinities pass; see `as_csr`.
+
+    Returns:
+        The matrix with sorted indices and summed duplicates; its values are float64 if the file's are, else
+        float32.
+
+    Raises:
+        MatrixError: names the file and the place in it.
+    """
+    path = Path(path)
+    try:
+        stored = _read(path, tensor, seed)
+        return as_csr(stored, drop_zeros=drop_zeros, allow_nonfinite=allow_nonfinite, source=str(path))
+    except OSError as error:
+        raise MatrixError(f"cannot be read: {error.strerror or error}", source=path) from error
+    except MemoryError as error:
+        raise MatrixError("the matrix does not fit into this machine's memory", source=path) from error
+
+
+def _read(path: Path, tensor: str | None, seed: int) -> Any:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        suffix = Path(path.stem).suffix.lower() + suffix
+    if suffix not in SUFFIXES:
+        raise MatrixError(f"unknown suffix {suffix!r}; there are {', '.join(SUFFIXES)}", source=path)
+    check_readable(path)
+    if suffix == ".npz":
+        return read_npz(path, tensor)
+    if suffix == ".safetensors":
+        return read_safetensors(path, tensor)
+    if tensor is not None:
+        raise MatrixError(f"a {suffix} file holds one matrix; leave out --tensor", source=path)
+    if suffix == ".npy":
+        return read_npy(path)
+    return read_smtx(path, seed) if suffix.startswith(".smtx") else read_matrix_market(path)

@@ -1,0 +1,62 @@
+"""Opening matrix files: whole contents, gzip, and what a file with the wrong suffix really is."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from sparsegen.errors import MatrixError
+
+_SIGNATURES = {
+    b"PK\x03\x04": "a zip archive (.npz)",
+    b"\x93NUMPY": "a NumPy array (.npy)",
+    b"\x1f\x8b": "gzip-compressed (.gz)",
+    b"%%MatrixMarket": "Matrix Market (.mtx)",
+}
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what is not a file with something in it.
+
+    Raises:
+        MatrixError: missing, a folder, a device, empty, or not permitted.
+    """
+    try:
+        if not path.exists():
+            raise MatrixError("there is no such file", source=path)
+        if not path.is_file():
+            raise MatrixError("this is no file" + (" but a folder" if path.is_dir() else ""), source=path)
+        if path.stat().st_size == 0:
+            raise MatrixError("the file is empty", source=path)
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise MatrixError(f"cannot be read: {error.strerror}", source=path) from error
+
+
+def read_text(path: Path) -> bytes:
+    """The contents of a text file, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        MatrixError: damaged or truncated gzip, or nothing in it.
+    """
+    content = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except EOFError:
+            raise MatrixError("the gzip stream is truncated; copy the file again", source=path) from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise MatrixError(f"not a sound gzip file: {error}{hint(content)}", source=path) from error
+    if not content.strip():
+        raise MatrixError("the file is empty", source=path)
+    return content
+
+
+def hint(content: bytes) -> str:
+    """What the first bytes say that a file is, as the end of a message; empty if they say nothing."""
+    for signature, word in _SIGNATURES.items():
+        if content.startswith(signature):
+            return f"; its content is {word}"
+    return ""

@@ -1,0 +1,65 @@
+"""Files of the Deep Learning Matrix Collection (Gale et al., Sparse GPU Kernels for Deep Learning, 2020).
+
+Three lines of text: ``rows, columns, nonzeros``; the row offsets; the column indices. There are no values.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen.csr import check_shape
+from sparsegen.errors import MatrixError
+from sparsegen.formats import Array, Compressed
+from sparsegen.generators import normal_values
+from sparsegen.readers.files import hint, read_text
+
+_INTEGER = re.compile(rb"[+-]?\d{1,18}")
+
+
+def read_smtx(path: Path, seed: int) -> Compressed:
+    """The pattern, with standard normal float32 values drawn from ``seed``, none of them zero.
+
+    Raises:
+        MatrixError: with the line and the number in it, for what is malformed.
+    """
+    content = read_text(path)
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines[3:], start=4):
+        if line.strip():
+            raise MatrixError("a .smtx file has three lines", source=path, place=f"line {number}")
+    header, offsets_line, indices_line = (*lines, b"", b"")[:3]
+    sizes = header.replace(b",", b" ").split()
+    if len(sizes) != 3 or not all(_INTEGER.fullmatch(size) for size in sizes):
+        raise MatrixError(f"expected 'rows, columns, nonzeros'{hint(content)}", source=path, place="line 1")
+    rows, columns, nnz = map(int, sizes)
+    shape = check_shape((rows, columns), source=f"{path}, line 1")
+    offsets = _integers(path, 2, offsets_line)
+    indices = _integers(path, 3, indices_line)
+    if indices.size != nnz:
+        raise MatrixError(
+            f"line 1 declares {nnz} nonzeros, but there are {indices.size} column indices; "
+            "the file is truncated or its header wrong",
+            source=path,
+            place="line 3",
+        )
+    values = normal_values(nnz, np.random.default_rng(seed))
+    return Compressed("csr", shape, offsets, indices, values, "line 2, row_offsets", "line 3, column_indices")
+
+
+def _integers(path: Path, number: int, line: bytes) -> Array:
+    """The int64 numbers of one line."""
+    tokens = line.split()
+    try:
+        if b"_" not in line:  # int() would take 1_000
+            return np.array(list(map(int, tokens)), dtype=np.int64)
+    except (ValueError, OverflowError):
+        pass
+    at = next(i for i, token in enumerate(tokens) if not _INTEGER.fullmatch(token))
+    raise MatrixError(
+        f"{tokens[at][:20].decode('latin-1')!r} is no 64-bit integer",
+        source=path,
+        place=f"line {number}, number {at + 1}",
+    )
