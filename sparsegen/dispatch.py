@@ -1,0 +1,346 @@
+"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
+
+In this order: the same problem and sparsity pattern; a workload of equal sizes and close features; the vote
+of the nearest measured workloads; the family's own guess. Dispatch never tunes, and it never trusts what it
+reads: a config from a database passes through `Family.config` and the constraints before anything else sees
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.family import Device, Family, Value
+from sparsegen.features import Features
+from sparsegen.kernels import families_of
+from sparsegen.neighbours import (
+    NEIGHBOURS,
+    Config,
+    Neighbour,
+    canonical,
+    configured,
+    nearest,
+    predict,
+    suspects,
+)
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.records import Measurement, Workload
+
+log = logging.getLogger(__name__)
+
+BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
+FARTHEST = 8.0  # octaves; beyond it a rule of thumb knows better
+DENSE = "cublas"  # the contender that a dense product is
+CACHED_CHOICES = 4096
+
+
+class How(StrEnum):
+    """Where a choice comes from, best grounds first."""
+
+    EXACT = "exact"
+    BUCKET = "bucket"
+    NEAREST = "nearest"
+    DEFAULT = "default"
+
+
+class OnMiss(StrEnum):
+    """What to do when neither this workload nor its bucket was measured."""
+
+    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's guess
+    DEFAULT = "default"  # the family's guess
+    DENSE = "dense"  # a dense product, unless sparse is measured or expected to be faster
+    TUNE = "tune"  # `sparsegen.prepare` tunes; `choose` itself answers as for NEAREST
+    ERROR = "error"  # NoVariantError
+
+    @classmethod
+    def parse(cls, value: OnMiss | str) -> OnMiss:
+        """Raises ConfigError for a word that is none of these."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise ConfigError(f"on_miss = {value!r} is none of {', '.join(cls)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant to run, and on what grounds.
+
+    Attributes:
+        how, why: the grounds, as a word and in a sentence.
+        expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
+        dense_us: the same for a dense cuBLAS product.
+        use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
+        neighbours: the measured workloads that were asked.
+    """
+
+    problem: SpmmProblem
+    family: Family[Any, Any]
+    config: Any
+    how: How
+    why: str
+    expected_us: float | None = None
+    dense_us: float | None = None
+    use_dense: bool = False
+    neighbours: tuple[Neighbour, ...] = ()
+
+    @property
+    def config_dict(self) -> dict[str, Value]:
+        return self.family.config_dict(self.config)
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether it rests on measurements of this workload or its bucket."""
+        return self.how in (How.EXACT, How.BUCKET)
+
+    @property
+    def dense_is_faster(self) -> bool:
+        """Whether a dense product is measured or estimated to take less time."""
+        return self.dense_us is not None and self.expected_us is not None and self.dense_us < self.expected_us
+
+    def explain(self) -> str:
+        """The choice in words, several lines."""
+        values = ", ".join(f"{name}={str(value).lower()}" for name, value in self.config_dict.items())
+        lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
+        if self.expected_us is not None:
+            verb = "measured" if self.how is How.EXACT else "estimated"
+            lines.append(f"  {verb} {self.expected_us:.1f} µs")
+        if self.dense_us is not None:
+            lines.append(
+                f"  dense cuBLAS {self.dense_us:.1f} µs" + (", which is FASTER" * self.dense_is_faster)
+            )
+        if self.use_dense:
+            lines.append("  so the dense product runs instead (on_miss=dense)")
+        lines += [
+            f"  asked: {n.workload.problem.m} × {n.workload.problem.k} × {n.workload.problem.n}, "
+            f"{n.workload.features.nnz} nonzeros, {n.distance:.2f} octaves away"
+            for n in self.neighbours
+        ]
+        return "\n".join(lines)
+
+
+Key = tuple[SpmmProblem, str, str, OnMiss]
+_caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
+
+
+def choose(
+    problem: SpmmProblem,
+    features: Features,
+    fingerprint: str,
+    device: Device,
+    database: Layer,
+    *,
+    on_miss: OnMiss | str = OnMiss.NEAREST,
+) -> Choice:
+    """The variant to run for this problem on this pattern and device.
+
+    An answer is kept in memory for as long as nothing is written through the same ``database`` object; what
+    other processes write is seen after `forget`.
+
+    Raises:
+        NoVariantError: nothing may run, or nothing was measured and ``on_miss`` is ``"error"``.
+    """
+    miss = OnMiss.parse(on_miss)
+    cache = _caches.setdefault(database, {})
+    key = (problem, fingerprint, device.key, miss)
+    kept = cache.get(key)
+    generation = database.generation
+    if kept is not None and kept[0] == generation:
+        return kept[1]
+    choice = _Search(Workload(problem, fingerprint, features), device, database).choose(miss)
+    if choice.dense_is_faster and not choice.use_dense:
+        log.warning(
+            "dense cuBLAS is faster here: %.1f µs against %.1f µs for %s",
+            choice.dense_us,
+            choice.expected_us,
+            choice.family.name,
+        )
+    if len(cache) >= CACHED_CHOICES:
+        cache.clear()
+    cache[key] = (generation, choice)
+    return choice
+
+
+def forget(database: Layer) -> None:
+    """Drop the answers kept for this database, so that other processes' results are seen."""
+    _caches.pop(database, None)
+
+
+class _Search:
+    """One look-up that was not in memory."""
+
+    def __init__(self, workload: Workload, device: Device, database: Layer) -> None:
+        self.workload, self.device, self.database = workload, device, database
+        self.problem = workload.problem
+        self.own = database.measurements(workload, device)
+        self.suspects = suspects(self.own)  # whatever a neighbour says, it failed here
+
+    def choose(self, miss: OnMiss) -> Choice:
+        found = self.exact()
+        if found is None:
+            near = nearest(
+                self.problem,
+                self.workload.features,
+                self.device,
+                self.database.list_workloads(like=self.device),
+            )
+            found = self.bucket(near)
+            if found is None:
+                found = self.on_miss(near, miss)
+        if miss is OnMiss.DENSE and self.dense_pays(found):
+            return replace(found, use_dense=True)
+        return found
+
+    def on_miss(self, near: Sequence[Neighbour], miss: OnMiss) -> Choice:
+        if miss is OnMiss.ERROR:
+            raise NoVariantError(
+                f"nothing was measured for {describe(self.problem)} on this pattern and {self.device.name}; "
+                "run `sparsegen tune`, or choose another on_miss"
+            )
+        chosen = None if miss is OnMiss.DEFAULT else self.nearest(near)
+        return chosen or self.default()
+
+    @staticmethod
+    def dense_pays(choice: Choice) -> bool:
+        return choice.dense_is_faster or (choice.how is How.DEFAULT and choice.expected_us is None)
+
+    # --- the four grounds --------------------------------------------------------------------------------
+
+    def exact(self) -> Choice | None:
+        found = self.first_allowed(self.own)
+        if found is None:
+            return None
+        config, time_us = found
+        why = f"the fastest of {len(ranking.times(self.own))} variants measured on this very workload"
+        return self.choice(
+            config, How.EXACT, why, expected_us=time_us, dense_us=self.dense_us(self.workload, self.device)
+        )
+
+    def bucket(self, near: Sequence[Neighbour]) -> Choice | None:
+        for neighbour in near:
+            if neighbour.distance > BUCKET_RADIUS:
+                return None
+            if neighbour.workload.problem != self.problem or neighbour.device.key != self.device.key:
+                continue
+            found = self.first_allowed(self.database.measurements(neighbour.workload, neighbour.device))
+            if found is not None:
+                config, time_us = found
+                why = "the fastest on a matrix of the same size with nearly the same row lengths"
+                return self.estimated(
+                    config, How.BUCKET, why, time_us * self.work_ratio(neighbour), [neighbour]
+                )
+        return None
+
+    def nearest(self, near: Sequence[Neighbour]) -> Choice | None:
+        asked = [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
+        records = [(n, self.database.measurements(n.workload, n.device)) for n in asked]
+        predictions = predict(records, self.is_allowed)
+        if not predictions:
+            return None
+        first = predictions[0]
+        flop = max(1, self.problem.cost(self.workload.features.nnz).flop)
+        percent = (first.slowdown - 1) * 100
+        why = (
+            f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best on average, "
+            "weighted by nearness"
+        )
+        return self.estimated(first.config, How.NEAREST, why, first.seconds_per_flop * 1e6 * flop, asked)
+
+    def default(self) -> Choice:
+        reasons = []
+        for family in families_of(self.problem.operator):
+            try:
+                config = family.guess(self.problem, self.workload.features, self.device)
+                family.require_valid(self.problem, config, self.device)
+            except ConfigError as error:
+                reasons.append(str(error))
+                continue
+            key: Config = (family.name, tuple(family.config_dict(config).items()))
+            if key in self.suspects:
+                reasons.append(f"{family.name}'s guess failed on this workload")
+                continue
+            return self.choice(key, How.DEFAULT, "a rule of thumb: nothing measured is near", dense_us=None)
+        raise NoVariantError(
+            f"no family has a variant for {describe(self.problem)} on {self.device.name}: "
+            + "; ".join(reasons)
+        )
+
+    # --- what they share ---------------------------------------------------------------------------------
+
+    def is_allowed(self, config: Config) -> bool:
+        family, values = configured(config)
+        return (
+            family.problem_type.operator == self.problem.operator
+            and config not in self.suspects
+            and not family.broken_constraints(self.problem, values, self.device)
+        )
+
+    def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
+        """The best-ranked config that may run here, and its time there in µs."""
+        for found in ranking.ranked(measurements):
+            config = canonical(found.variant.family, found.variant.config)
+            if config is not None and self.is_allowed(config):
+                return config, found.time_us
+        return None
+
+    def choice(
+        self,
+        config: Config,
+        how: How,
+        why: str,
+        *,
+        expected_us: float | None = None,
+        dense_us: float | None,
+        neighbours: Sequence[Neighbour] = (),
+    ) -> Choice:
+        family, values = configured(config)
+        return Choice(
+            self.problem,
+            family,
+            values,
+            how,
+            why,
+            expected_us=expected_us,
+            dense_us=dense_us,
+            neighbours=tuple(neighbours),
+        )
+
+    def estimated(
+        self, config: Config, how: How, why: str, expected_us: float, neighbours: Sequence[Neighbour]
+    ) -> Choice:
+        dense = None
+        for n in neighbours:  # the nearest one that knows: a dense product depends on the sizes alone
+            there = self.dense_us(n.workload, n.device)
+            if there is not None:
+                dense = there * _volume(self.problem) / _volume(n.workload.problem)
+                break
+        return self.choice(config, how, why, expected_us=expected_us, dense_us=dense, neighbours=neighbours)
+
+    def dense_us(self, workload: Workload, device: Device) -> float | None:
+        times = [
+            b.sample.median_us for b in self.database.baselines(workload, device) if b.contender == DENSE
+        ]
+        return times[-1] if times else None
+
+    def work_ratio(self, neighbour: Neighbour) -> float:
+        there = neighbour.workload.features.nnz
+        return (self.workload.features.nnz + 1) / (there + 1)
+
+
+def _volume(problem: SpmmProblem) -> float:
+    return float(max(1, problem.m) * max(1, problem.k) * problem.n)
+
+
+def describe(problem: SpmmProblem) -> str:
+    """A problem in a few words, for messages."""
+    return (
+        f"{problem.operator} m={problem.m} k={problem.k} n={problem.n} {problem.dtype} {problem.layout} "
+        f"epilogue={problem.epilogue}"
+    )

@@ -1,0 +1,194 @@
+"""What the configs measured on similar workloads say about one that was not measured.
+
+The k nearest workloads in log-feature space each vote on every candidate config with its slowdown against the
+best config there, weighted by nearness; a config that a neighbour has not tried is judged by the similar ones
+it has (Nadaraya-Watson regression over the share of equal tunables). The winner of a single neighbour would
+be its noise as much as its merit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparsegen.errors import ConfigError
+from sparsegen.family import Array, Device, Family, Value
+from sparsegen.features import Features
+from sparsegen.kernels import families
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.records import Measurement, Outcome, Workload
+from sparsegen.tuning_db.store import Tuned
+
+NEIGHBOURS = 6  # that vote
+CANDIDATES = 40  # best configs of each neighbour that are voted on
+OWN_WEIGHT = 0.25  # distance at which a neighbour counts half as much as an equal workload
+OTHER_EPILOGUE = 0.5  # distance added; the epilogue touches C once
+OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
+SIMILARITY = 0.35  # weight of a config for each tunable in which it differs
+
+Config = tuple[str, tuple[tuple[str, Value], ...]]  # family and values, in declaration order
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A measured workload and its distance in octaves (a factor of two in one feature is about one)."""
+
+    workload: Workload
+    device: Device
+    distance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A config and what the neighbours expect of it.
+
+    Attributes:
+        slowdown: expected time over the best one's, at least 1.
+        seconds_per_flop: weighted geometric mean of its times on the neighbours over their useful FLOP.
+    """
+
+    config: Config
+    slowdown: float
+    seconds_per_flop: float
+
+
+def position(problem: SpmmProblem, features: Features) -> Array:
+    """The workload's place in feature space: float64, in octaves."""
+    return np.array(
+        [
+            0.5 * math.log2(problem.m + 1),
+            0.5 * math.log2(problem.k + 1),
+            math.log2(problem.n),
+            0.5 * math.log2(features.nnz + 1),
+            math.log2(features.row_mean + 1),
+            features.row_cov,
+            0.5 * math.log2(features.row_max + 1),
+            0.5 * math.log2(1e-3 + features.block_fill),
+        ]
+    )
+
+
+def nearest(
+    problem: SpmmProblem, features: Features, device: Device, known: Iterable[Tuned]
+) -> list[Neighbour]:
+    """The workloads with the same operator, dtype and layout that have OK measurements, nearest first."""
+    here = position(problem, features)
+    found = []
+    for tuned in known:
+        other = tuned.workload.problem
+        kind = (other.operator, other.dtype, other.layout)
+        if not tuned.ok or kind != (problem.operator, problem.dtype, problem.layout):
+            continue
+        distance = float(np.linalg.norm(here - position(other, tuned.workload.features)))
+        distance += OTHER_EPILOGUE * (other.epilogue != problem.epilogue)
+        distance += OTHER_DEVICE * (tuned.device.key != device.key)
+        found.append(Neighbour(tuned.workload, tuned.device, distance))
+    return sorted(found, key=lambda n: n.distance)
+
+
+def canonical(family_name: str, values: Iterable[tuple[str, Value]]) -> Config | None:
+    """The complete config as its family declares it, or None when this version's families do not know it."""
+    known = families().get(family_name)
+    if known is None:
+        return None
+    try:
+        config = known.config(**dict(values))
+    except ConfigError:
+        return None
+    return family_name, tuple(known.config_dict(config).items())
+
+
+def configured(config: Config) -> tuple[Family[Any, Any], Any]:
+    """The family and its config object."""
+    known = families()[config[0]]
+    return known, known.config(**dict(config[1]))
+
+
+def suspects(measurements: Iterable[Measurement]) -> set[Config]:
+    """Configs that were wrong, crashed or hung and have not been put right since."""
+    listed = list(measurements)
+    good = {m.variant for m in ranking.dispatchable(listed)}
+    bad = (Outcome.WRONG, Outcome.CRASHED, Outcome.TIMED_OUT)
+    blamed = {m.variant for m in listed if m.outcome in bad} - good
+    found = (canonical(v.family, v.config) for v in blamed)
+    return {config for config in found if config is not None}
+
+
+def predict(
+    neighbours: Sequence[tuple[Neighbour, Sequence[Measurement]]], is_allowed: Callable[[Config], bool]
+) -> list[Prediction]:
+    """The candidates that are allowed here, the best expected one first; empty when there is none.
+
+    Args:
+        neighbours: each with everything measured on it.
+        is_allowed: whether a config may run here at all.
+    """
+    voters = []
+    for neighbour, measurements in neighbours:
+        times = _times(measurements)
+        if times:
+            flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
+            voters.append((1.0 / (neighbour.distance**2 + OWN_WEIGHT**2), flop, times))
+    doubtful = {config for _, measurements in neighbours for config in suspects(measurements)}
+    candidates: dict[Config, None] = {}  # an ordered set: equal scores go to the nearer neighbour's config
+    for _, _, times in voters:
+        for config in sorted(times, key=times.__getitem__)[:CANDIDATES]:
+            if config not in candidates and config not in doubtful and is_allowed(config):
+                candidates[config] = None
+    if not candidates:
+        return []
+    listed = list(candidates)
+    total = sum(weight for weight, _, _ in voters)
+    slowdown, pace = np.zeros(len(listed)), np.zeros(len(listed))
+    for weight, flop, times in voters:
+        logs = _log_times(listed, times)
+        slowdown += weight / total * (logs - math.log(min(times.values())))
+        pace += weight / total * (logs - math.log(flop))
+    order = np.argsort(slowdown, kind="stable")
+    return [Prediction(listed[i], math.exp(slowdown[i]), math.exp(pace[i]) * 1e-6) for i in order]
+
+
+def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:
+    """Microseconds of every dispatchable config; of several sources of one config the best-ranked counts."""
+    times: dict[Config, float] = {}
+    for found in ranking.ranked(measurements):
+        config = canonical(found.variant.family, found.variant.config)
+        if config is not None:
+            times.setdefault(config, found.time_us)
+    return times
+
+
+def _log_times(candidates: Sequence[Config], times: dict[Config, float]) -> Array:
+    """log(µs) of each candidate on one neighbour: measured, or inferred from the similar configs measured there."""
+    logs = np.full(len(candidates), math.log(max(times.values())))  # of a family that was not tried at all
+    for name in {family for family, _ in candidates}:
+        tried = [config for config in times if config[0] == name]
+        mine = [i for i, config in enumerate(candidates) if config[0] == name]
+        if not tried:
+            continue
+        theirs = np.array([_codes(config) for config in tried])
+        ours = np.array([_codes(candidates[i]) for i in mine])
+        differing = (ours[:, None, :] != theirs[None, :, :]).sum(axis=2)
+        weights = SIMILARITY**differing
+        known = np.log([times[config] for config in tried])
+        logs[mine] = (weights @ known) / weights.sum(axis=1)
+    for i, config in enumerate(candidates):
+        if config in times:
+            logs[i] = math.log(times[config])
+    return logs
+
+
+@cache
+def _code(value: Value) -> int:
+    """A number for a tunable's value: equal for equal values of one tunable, which is all that is compared."""
+    return hash(str(value)) & 0x7FFFFFFF
+
+
+def _codes(config: Config) -> list[int]:
+    return [_code(value) for _, value in config[1]]

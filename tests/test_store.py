@@ -1,0 +1,396 @@
+"""The store: what goes in comes out, from many threads and processes, and through every kind of failure."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tuning_samples import A100, H100, baseline, failed, timed, variant, workload
+
+from sparsegen.errors import (
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseLockedError,
+    DatabaseNewerError,
+    DatabaseReadOnlyError,
+)
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.tuning_db import engine as engine_module
+from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.store import Store
+
+POSTGRES = os.environ.get("SPARSEGEN_TEST_POSTGRES")
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgres", marks=pytest.mark.skipif(not POSTGRES, reason="no server"))]
+)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database that does not exist yet; a schema of its own on the PostgreSQL server."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "new folder" / "tuning.db")
+        return
+    import psycopg
+
+    assert POSTGRES is not None
+    with psycopg.connect(POSTGRES, autocommit=True) as admin:
+        admin.execute("DROP SCHEMA IF EXISTS sparsegen_test CASCADE")
+        admin.execute("CREATE SCHEMA sparsegen_test")
+        yield f"{POSTGRES}?options=-csearch_path%3Dsparsegen_test"
+        admin.execute("DROP SCHEMA sparsegen_test CASCADE")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tuning.db"
+
+
+def test_what_goes_in_comes_out(location: str) -> None:
+    good = timed(12.5, tile_n=32, index_bits=32)
+    bad = failed(Outcome.CRASHED, "illegal\x1b[31m address\nat line 3", tile_n=128, at=1)
+    with Store.open(location) as store:
+        store.add_measurement(good)
+        store.add_measurement(bad)
+        store.add_baseline(baseline(20.0))
+    with Store.open(location) as store:
+        assert store.measurements(workload(), H100) == [
+            good,
+            replace(bad, reason="illegal�[31m address\nat line 3"),
+        ]
+        assert store.baselines(workload(), H100) == [baseline(20.0)]
+        assert store.winner(workload(), H100) == good
+        assert store.measurements(workload(), A100) == store.measurements(workload(tag="other"), H100) == []
+        assert store.winner(workload(n=65), H100) is None
+
+
+def test_adding_twice_adds_once(location: str) -> None:
+    with Store.open(location) as store:
+        before = store.generation
+        for _ in range(2):
+            store.add_all([timed(1.0), timed(1.0, at=1)], [baseline(2.0)])
+        assert len(store.measurements(workload(), H100)) == 2
+        assert len(store.baselines(workload(), H100)) == 1
+        assert store.generation > before
+
+
+def test_all_or_nothing(location: str) -> None:
+    broken = replace(timed(1.0, at=1), sample=None)
+    with Store.open(location) as store:
+        with pytest.raises(ValueError, match="sample"):
+            store.add_all([timed(1.0), broken], [])
+        assert store.all_measurements() == []
+
+
+def test_listings_and_winners_narrow(location: str) -> None:
+    column = workload(tag="column")
+    column = replace(column, problem=replace(column.problem, layout=Layout.COLUMN, epilogue=Epilogue.BIAS))
+    with Store.open(location) as store:
+        store.add_measurement(timed(3.0, tile_n=32))
+        store.add_measurement(timed(2.0, tile_n=64, at=1))
+        store.add_measurement(timed(5.0, workload(tag="b"), device=A100))
+        store.add_measurement(timed(7.0, column))
+        store.add_measurement(failed(Outcome.WRONG, at=2, tile_n=128))
+        listed = store.list_workloads()
+        assert [(t.measurements, t.ok) for t in listed if t.workload == workload()] == [(3, 2)]
+        assert len(listed) == 3 and len(store.list_workloads(like=H100)) == 2
+        assert [t.workload for t in store.list_workloads(epilogue=Epilogue.BIAS)] == [column]
+        winners = store.winners("spmm", DType.FLOAT32, Layout.ROW, None, H100)
+        assert [w.variant for w in winners] == [variant(tile_n=64)]
+        assert store.winners("spmm", DType.FLOAT16, Layout.ROW, None, H100) == []
+
+
+def write_many(location: str, tag: int, count: int) -> None:
+    with Store.open(location) as store:
+        for i in range(count):
+            store.add_measurement(timed(1.0 + i, at=1000 * tag + i))
+
+
+def test_processes_open_and_write_at_once(location: str) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=write_many, args=(location, tag, 30)) for tag in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    with Store.open(location) as store:
+        assert len(store.all_measurements()) == 90
+        assert store.damage() == []
+
+
+def test_threads_share_a_store(location: str) -> None:
+    with Store.open(location) as store:
+        threads = [
+            threading.Thread(
+                target=lambda tag=tag: [
+                    store.add_measurement(timed(1.0, at=100 * tag + i)) for i in range(20)
+                ]
+            )
+            for tag in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(store.all_measurements()) == 80
+
+
+def write_until_killed(location: str, pipe: int) -> None:
+    with Store.open(location) as store:
+        for i in range(100000):
+            store.add_measurement(timed(1.0, at=i))
+            os.write(pipe, b".")
+
+
+def test_kill_minus_9_loses_nothing_that_was_added(path: Path) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        write_until_killed(str(path), writer)
+    os.close(writer)
+    confirmed = 0
+    while confirmed < 25:
+        confirmed += len(os.read(reader, 64))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while more := os.read(reader, 64):
+        confirmed += len(more)
+    os.close(reader)
+    with Store.open(path) as store:
+        assert len(store.all_measurements()) in (confirmed, confirmed + 1)
+        assert store.damage() == []
+
+
+# --- failures: each a typed error, the file as it was
+# ----------------------------------------------------------
+
+
+def fill(path: Path, count: int = 3) -> None:
+    with Store.open(path) as store:
+        for i in range(count):
+            store.add_measurement(timed(1.0 + i, at=i))
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"PK\x03\x04" + bytes(5000)])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_garbage_is_refused_and_kept(path: Path, content: bytes, read_only: bool) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DatabaseCorruptError, match="not a SQLite database"):
+        Store.open(path, read_only=read_only)
+    assert path.read_bytes() == content
+
+
+def test_a_truncated_file_is_refused_and_kept(path: Path) -> None:
+    fill(path, 200)
+    content = path.read_bytes()
+    content = content[: len(content) // 2]
+    path.write_bytes(content)
+    with pytest.raises(DatabaseCorruptError, match="left as it is"):
+        Store.open(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_page_is_found_when_it_is_read(path: Path) -> None:
+    fill(path, 200)
+    content = bytearray(path.read_bytes())
+    page = int.from_bytes(content[16:18], "big")
+    for start in range(len(content) - 6 * page, len(content), page):
+        content[start : start + page] = b"\xff" * page
+    path.write_bytes(content)
+    with Store.open(path, read_only=True) as store:
+        with pytest.raises(DatabaseCorruptError):
+            store.all_measurements()
+        assert store.damage()
+    assert path.read_bytes() == content
+
+
+def test_another_applications_file_is_refused_and_kept(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE songs (title TEXT)")
+        other.execute("CREATE TABLE alembic_version (version_num TEXT)")
+    content = path.read_bytes()
+    with pytest.raises(DatabaseCorruptError, match="songs"):
+        Store.open(path)
+    assert path.read_bytes() == content
+
+
+def test_missing_tables_are_found(path: Path) -> None:
+    fill(path)
+    with sqlite3.connect(path) as other:
+        other.execute("DROP TABLE baselines")
+    with pytest.raises(DatabaseCorruptError, match="baselines"):
+        Store.open(path)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_schema_is_refused(path: Path, read_only: bool) -> None:
+    fill(path)
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE sparsegen_version SET version_num = '9001'")
+    with pytest.raises(DatabaseNewerError, match=r"9001.*upgrade sparsegen") as caught:
+        Store.open(path, read_only=read_only)
+    assert str(path) in str(caught.value)
+
+
+def test_a_lock_held_past_the_limit(path: Path) -> None:
+    fill(path)
+    with Store.open(path, lock_timeout=0.1) as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseLockedError, match="another process"):
+            store.add_measurement(timed(9.0, at=9))
+        assert len(store.all_measurements()) == 3, "readers do not wait"
+        other.execute("ROLLBACK")
+        other.close()
+        store.add_measurement(timed(9.0, at=9))
+        assert len(store.all_measurements()) == 4
+
+
+def test_a_full_disk_loses_nothing(path: Path) -> None:
+    fill(path)
+    store = Store.open(path)
+    engine_module.pragma(store._engine, "max_page_count = 1")  # SQLite raises it to the pages in use
+    added = 0
+    with pytest.raises(DatabaseFullError, match="free some space"):
+        for added in range(10000):
+            store.add_measurement(failed(Outcome.CRASHED, "x" * 4000, at=added, tile_n=32))
+    assert len(store.all_measurements()) == 3 + added
+    assert store.damage() == []
+    store.close()
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """Root may write anywhere: become nobody for the test."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody may enter (pytest's own are private)."""
+    import shutil
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def protect(folder: Path, *, folder_mode: int = 0o555) -> None:
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(folder_mode)
+
+
+def test_read_only_media(open_folder: Path, request: pytest.FixtureRequest) -> None:
+    path = open_folder / "tuning.db"
+    fill(path)
+    protect(open_folder)
+    before = path.read_bytes()
+    request.getfixturevalue("unprivileged")
+    with Store.open(path, read_only=True) as store:
+        assert len(store.all_measurements()) == 3
+        with pytest.raises(DatabaseReadOnlyError):
+            store.add_measurement(timed(1.0, at=77))
+    with pytest.raises(DatabaseReadOnlyError, match="--db"):
+        Store.open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_read_only_file_in_a_writable_folder(open_folder: Path, request: pytest.FixtureRequest) -> None:
+    path = open_folder / "tuning.db"
+    fill(path)
+    protect(open_folder, folder_mode=0o777)
+    request.getfixturevalue("unprivileged")
+    with pytest.raises(DatabaseReadOnlyError):
+        Store.open(path)
+    with Store.open(path, read_only=True) as store:
+        assert len(store.all_measurements()) == 3
+
+
+def test_a_folder_that_cannot_be_written(open_folder: Path, request: pytest.FixtureRequest) -> None:
+    protect(open_folder)
+    request.getfixturevalue("unprivileged")
+    for path in (open_folder / "tuning.db", open_folder / "deeper" / "tuning.db"):
+        with pytest.raises(DatabaseReadOnlyError, match="--db"):
+            Store.open(path)
+
+
+def test_reading_follows_a_writer(path: Path) -> None:
+    with Store.open(path) as writer, Store.open(path, read_only=True) as reader:
+        assert reader.all_measurements() == []
+        writer.add_measurement(timed(1.0))
+        assert len(reader.all_measurements()) == 1, "what is still in the log is seen"
+
+
+def test_a_file_system_without_wal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = engine_module.pragma
+    monkeypatch.setattr(
+        engine_module, "pragma", lambda e, text: [("delete",)] if "WAL" in text else real(e, text)
+    )
+    with Store.open(path) as store:
+        store.add_measurement(timed(1.0))
+        assert real(store._engine, "journal_mode")[0][0] == "delete"
+        assert real(store._engine, "synchronous")[0][0] == 2, "FULL: NORMAL could damage the file"
+
+
+def test_sqlite_is_set_up_for_us(path: Path) -> None:
+    with Store.open(path, lock_timeout=7.0) as store:
+        facts = {
+            name: engine_module.pragma(store._engine, name)[0][0]
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert facts == {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1, "busy_timeout": 7000}
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("sqlite://", "must name a file"),
+        ("nonsense://x", "nonsense"),
+        ("postgresql://nobody@127.0.0.1:1/none", "check the URL"),
+    ],
+)
+def test_places_that_are_none(location: str, words: str) -> None:
+    if location.startswith("postgresql"):
+        pytest.importorskip("psycopg")
+    with pytest.raises(DatabaseError, match=words):
+        Store.open(location)
+
+
+def test_reading_what_is_not_there(path: Path) -> None:
+    with pytest.raises(DatabaseError, match="no database"):
+        Store.open(path, read_only=True)
+    with pytest.raises(DatabaseError, match="not a file"):
+        Store.open(path.parent)
+    assert not path.exists()
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    path = tmp_path / "50% of ? & #1 ü.db"
+    fill(path)
+    assert path.is_file()
+    with Store.open(f"sqlite:///{path}".replace("%", "%25").replace("?", "%3F").replace("#", "%23")) as store:
+        assert store.location.endswith(".db")
+    with Store.open(path, read_only=True) as store:
+        assert len(store.all_measurements()) == 3
+
+
+def test_a_password_is_not_shown() -> None:
+    location = engine_module.Location.parse("postgresql://me:secret@host/db")
+    assert "secret" not in str(location)

@@ -1,0 +1,76 @@
+"""Devices, workloads and measurements that several tests of the database and of dispatch build on."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.kernels import family
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuning_db.conversion import ordered_config
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DIGEST = "ab" * 32
+H100 = Device("NVIDIA H100 80GB HBM3 sm_90", "NVIDIA H100", "cuda", (9, 0), 132, 232448, 233472, 50 << 20)
+A100 = Device("NVIDIA A100 sm_80", "NVIDIA A100", "cuda", (8, 0), 108, 166912, 167936, 40 << 20)
+
+
+def features(m: int = 128, k: int = 256, nnz: int = 3000, row_cov: float = 0.3) -> Features:
+    return Features(m, k, nnz, nnz / m, row_cov, int(nnz / m * 2), min(1.0, nnz / (m * k)))
+
+
+def workload(n: int = 64, *, tag: str = "a", **shape: Any) -> Workload:
+    """A workload whose fingerprint depends on ``tag``; ``shape`` goes to `features`."""
+    seen = features(**shape)
+    fingerprint = hashlib.sha256(f"{tag} {seen}".encode()).hexdigest()
+    return Workload(SpmmProblem(seen.m, seen.k, n), fingerprint, seen)
+
+
+def variant(digest: str = DIGEST, **values: Any) -> Variant:
+    """A complete config of csr_spmm."""
+    csr = family("csr_spmm")
+    return Variant("csr_spmm", ordered_config("csr_spmm", csr.config_dict(csr.config(**values))), digest)
+
+
+def timed(
+    microseconds: float,
+    of: Workload | None = None,
+    *,
+    device: Device = H100,
+    final: bool = False,
+    cold: bool = True,
+    at: int = 0,
+    digest: str = DIGEST,
+    **values: Any,
+) -> Measurement:
+    """An OK measurement, ``at`` seconds after `START`."""
+    return Measurement(
+        of or workload(),
+        device,
+        variant(digest, **values),
+        Outcome.OK,
+        Sample(microseconds, microseconds * 0.98, microseconds * 1.05, 50, cold, 1980, 0),
+        worst_error=0.25,
+        registers=40,
+        spill_bytes=0,
+        compile_seconds=1.5,
+        prepare_seconds=0.01,
+        packed_bytes=2**33,
+        final=final,
+        measured_at=START + timedelta(seconds=at),
+    )
+
+
+def failed(outcome: Outcome, reason: str = "it failed", *, at: int = 0, **values: Any) -> Measurement:
+    return Measurement(
+        workload(), H100, variant(**values), outcome, reason=reason, measured_at=START + timedelta(seconds=at)
+    )
+
+
+def baseline(microseconds: float, of: Workload | None = None, contender: str = "cublas") -> Baseline:
+    sample = Sample(microseconds, microseconds, microseconds, 50)
+    return Baseline(of or workload(), H100, contender, "torch 2.9", sample, START)

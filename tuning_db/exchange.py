@@ -1,0 +1,333 @@
+"""Export to JSON, import from it, and merge another database: all through the same strict validation.
+
+The document, version 1::
+
+    {"format": "sparsegen-tuning", "version": 1,
+     "devices": [...], "workloads": [{"problem": ..., "fingerprint": ..., "features": ...}],
+     "measurements": [{"workload": 0, "device": 0, "family": ..., "config": {...}, ...}],
+     "baselines": [{"workload": 0, "device": 0, "contender": ..., ...}]}
+
+``workload`` and ``device`` are positions in the lists above them. A config passes only if its family knows
+every value (`Family.config`), so no text from a file can reach a template. Nothing is imported unless all is
+valid.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsegen.errors import ConfigError, ImportFileError
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.kernels import family
+from sparsegen.operators import MAX_INDEX, OPERATORS, SpmmProblem
+from sparsegen.tuning_db.check import is_known
+from sparsegen.tuning_db.conversion import LONGEST_REASON, ordered_config
+from sparsegen.tuning_db.json_reader import Node, parse_json
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.store import Added, Store
+
+FORMAT, VERSION = "sparsegen-tuning", 1
+LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
+BIG = 2**63 - 1
+LARGEST_ERROR = 1e300
+HEX = "[0-9a-f]{64}"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a document or a database holds."""
+
+    measurements: tuple[Measurement, ...]
+    baselines: tuple[Baseline, ...]
+
+
+# --- export ------------------------------------------------------------------------------------------------
+
+
+def export_json(store: Store) -> tuple[str, int]:
+    """The whole database as a document, and how many measurements were left out.
+
+    Left out are those of families and config values that this sparsegen does not declare (any more).
+    """
+    everything = store.all_measurements()
+    kept = [m for m in everything if is_known(m.variant)]
+    return dump(Content(tuple(kept), tuple(store.all_baselines()))), len(everything) - len(kept)
+
+
+def dump(content: Content) -> str:
+    """The document of these records; equal records make equal text."""
+    devices: dict[str, tuple[int, Device]] = {}
+    workloads: dict[tuple[SpmmProblem, str], tuple[int, Workload]] = {}
+
+    def refer(record: Measurement | Baseline) -> dict[str, Any]:
+        device, workload = record.device, record.workload
+        key = (workload.problem, workload.fingerprint)
+        return {
+            "workload": workloads.setdefault(key, (len(workloads), workload))[0],
+            "device": devices.setdefault(device.key, (len(devices), device))[0],
+        }
+
+    measurements = [refer(m) | _measurement_dict(m) for m in content.measurements]
+    baselines = [
+        refer(b)
+        | {
+            "contender": b.contender,
+            "version": b.version,
+            "sample": asdict(b.sample),
+            "measured_at": b.measured_at.isoformat(),
+        }
+        for b in content.baselines
+    ]
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "devices": [_device_dict(device) for _, device in devices.values()],
+        "workloads": [_workload_dict(workload) for _, workload in workloads.values()],
+        "measurements": measurements,
+        "baselines": baselines,
+    }
+    # One record a line: fit for version control, and no larger than it must be.
+    parts = []
+    for name, value in document.items():
+        if isinstance(value, list):
+            parts.append(f'"{name}": [' + ",".join("\n" + json.dumps(record) for record in value) + "\n]")
+        else:
+            parts.append(f'"{name}": {json.dumps(value)}')
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def _device_dict(device: Device) -> dict[str, Any]:
+    fields = asdict(device)
+    del fields["index"]
+    return fields
+
+
+def _workload_dict(workload: Workload) -> dict[str, Any]:
+    return {
+        "problem": {"operator": workload.problem.operator} | workload.problem.to_dict(),
+        "fingerprint": workload.fingerprint,
+        "features": asdict(workload.features),
+    }
+
+
+MEASURED = {  # optional facts of a measurement: whether they are integers
+    "worst_error": False,
+    "registers": True,
+    "spill_bytes": True,
+    "compile_seconds": False,
+    "prepare_seconds": False,
+    "packed_bytes": True,
+}
+
+
+def _measurement_dict(m: Measurement) -> dict[str, Any]:
+    facts = {name: getattr(m, name) for name in MEASURED if getattr(m, name) is not None}
+    if m.worst_error is not None:  # infinite for an unwritten output, and JSON has no infinity
+        facts["worst_error"] = min(m.worst_error, LARGEST_ERROR)
+    return {
+        "family": m.variant.family,
+        "config": m.variant.config_dict,
+        "source_digest": m.variant.source_digest,
+        "outcome": str(m.outcome),
+        **({"sample": asdict(m.sample)} if m.sample else {}),
+        **({"reason": m.reason} if m.reason else {}),
+        **facts,
+        "final": m.final,
+        "measured_at": m.measured_at.isoformat(),
+    }
+
+
+# --- import ------------------------------------------------------------------------------------------------
+
+
+def import_json(store: Store, text: str, source: str) -> Added:
+    """Validate the whole document, then add what is not there yet, all or nothing.
+
+    Args:
+        source: the file's name, for error texts.
+
+    Raises:
+        ImportFileError: it names the place in the document.
+    """
+    content = load(text, source)
+    return store.add_all(content.measurements, content.baselines)
+
+
+def import_file(store: Store, path: Path) -> Added:
+    """`import_json` of a file of at most 512 MiB."""
+    return import_json(store, read_text(path), str(path))
+
+
+def merge(into: Store, other: Store) -> Added:
+    """Add what another database holds, by the same rules as an import."""
+    text, _ = export_json(other)
+    return import_json(into, text, other.location)
+
+
+def read_text(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise ImportFileError(f"{path}: {size} bytes are more than the limit of {LARGEST_FILE}")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ImportFileError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ImportFileError(f"{path}: not UTF-8 text at byte {error.start}") from None
+
+
+def load(text: str, source: str) -> Content:
+    """The records of a document, each value checked.
+
+    Raises:
+        ImportFileError: it names the place in the document.
+    """
+    root = parse_json(text, source)
+    head = root.members()
+    if "format" not in head or head["format"].value != FORMAT:
+        raise ImportFileError(f'{source}: not an export of sparsegen: "format" is not "{FORMAT}"')
+    if "version" not in head or head["version"].value != VERSION:
+        (head.get("version") or root).refuse(f"version {VERSION}; another needs another sparsegen")
+    fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
+    devices = [_device(node) for node in fields["devices"].items()]
+    workloads = [_workload(node) for node in fields["workloads"].items()]
+    return Content(
+        tuple(_measurement(node, workloads, devices) for node in fields["measurements"].items()),
+        tuple(_baseline(node, workloads, devices) for node in fields["baselines"].items()),
+    )
+
+
+def _device(node: Node) -> Device:
+    sizes = ("multiprocessors", "shared_memory_per_block", "shared_memory_per_multiprocessor", "l2_bytes")
+    f = node.fields(("key", "name", "backend", "compute_capability", *sizes))
+    version = [part.integer(0, 1000) for part in f["compute_capability"].items()]
+    if len(version) != 2:
+        f["compute_capability"].refuse("two integers")
+    return Device(
+        key=f["key"].text(200, ".+"),
+        name=f["name"].text(200),
+        backend=f["backend"].text(40, "[a-z]+"),
+        compute_capability=(version[0], version[1]),
+        multiprocessors=f["multiprocessors"].integer(0, MAX_INDEX),
+        shared_memory_per_block=f["shared_memory_per_block"].integer(0, BIG),
+        shared_memory_per_multiprocessor=f["shared_memory_per_multiprocessor"].integer(0, BIG),
+        l2_bytes=f["l2_bytes"].integer(0, BIG),
+    )
+
+
+def _problem(node: Node) -> SpmmProblem:
+    f = node.fields(("operator", "m", "k", "n", "dtype", "layout", "epilogue"))
+    operator = f.pop("operator")
+    if operator.text(40) not in OPERATORS:
+        operator.refuse(f"one of {', '.join(OPERATORS)}")
+    for name in ("m", "k", "n"):
+        f[name].integer(0, MAX_INDEX)
+    try:
+        return OPERATORS[operator.value].from_dict({name: member.value for name, member in f.items()})
+    except (ValueError, ConfigError) as error:
+        raise ImportFileError(f"{node.source}: {node.path}: {error}") from None
+
+
+def _workload(node: Node) -> Workload:
+    f = node.fields(("problem", "fingerprint", "features"))
+    problem = _problem(f["problem"])
+    names = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
+    v = f["features"].fields(names)
+    features = Features(
+        m=v["m"].integer(0, MAX_INDEX),
+        k=v["k"].integer(0, MAX_INDEX),
+        nnz=v["nnz"].integer(0, MAX_INDEX),
+        row_mean=v["row_mean"].number(),
+        row_cov=v["row_cov"].number(),
+        row_max=v["row_max"].integer(0, MAX_INDEX),
+        block_fill=v["block_fill"].number(),
+    )
+    if (features.m, features.k) != (problem.m, problem.k):
+        f["features"].refuse(f"m = {problem.m} and k = {problem.k}, as in the problem")
+    return Workload(problem, f["fingerprint"].text(64, HEX), features)
+
+
+def _sample(node: Node) -> Sample:
+    f = node.fields(("median_us", "low_us", "high_us", "count", "cold"), ("clock_mhz", "throttle_reasons"))
+
+    def optional(name: str) -> int | None:
+        member = f.get(name)
+        return None if member is None or member.value is None else member.integer(0, BIG)
+
+    return Sample(
+        median_us=f["median_us"].number(above=True),
+        low_us=f["low_us"].number(),
+        high_us=f["high_us"].number(),
+        count=f["count"].integer(1, MAX_INDEX),
+        cold=f["cold"].boolean(),
+        clock_mhz=optional("clock_mhz"),
+        throttle_reasons=optional("throttle_reasons"),
+    )
+
+
+def _variant(f: dict[str, Node], problem: SpmmProblem) -> Variant:
+    try:
+        known = family(f["family"].text(80))
+    except ConfigError as error:
+        raise ImportFileError(f"{f['family'].source}: {f['family'].path}: {error}") from None
+    if known.problem_type.operator != problem.operator:
+        f["family"].refuse(f"a family that computes {problem.operator}")
+    values = {}
+    for name, member in f["config"].members().items():
+        if type(member.value) not in (int, bool, str):
+            member.refuse("an integer, true, false or a word")
+        try:
+            known.config(**{name: member.value})
+        except ConfigError as error:
+            raise ImportFileError(f"{member.source}: {member.path}: {error}") from None
+        values[name] = member.value
+    config = known.config_dict(known.config(**values))  # a tunable added since has its default
+    digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
+    return Variant(known.name, ordered_config(known.name, config), digest)
+
+
+def _pick(node: Node, candidates: list[Any]) -> Any:
+    return candidates[node.integer(0, len(candidates) - 1)]
+
+
+def _measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
+    needed = ("workload", "device", "family", "config", "source_digest", "outcome", "final", "measured_at")
+    f = node.fields(needed, ("sample", "reason", *MEASURED))
+    workload = _pick(f["workload"], workloads)
+    outcome = f["outcome"].text(40)
+    if outcome not in list(Outcome):
+        f["outcome"].refuse(f"one of {', '.join(Outcome)}")
+    if ("sample" in f) != (outcome == Outcome.OK):
+        node.refuse("a sample exactly when the outcome is ok")
+    facts: dict[str, Any] = {
+        name: f[name].integer(0, BIG) if whole else f[name].number()
+        for name, whole in MEASURED.items()
+        if name in f
+    }
+    return Measurement(
+        workload=workload,
+        device=_pick(f["device"], devices),
+        variant=_variant(f, workload.problem),
+        outcome=Outcome(outcome),
+        sample=_sample(f["sample"]) if "sample" in f else None,
+        reason=f["reason"].text(LONGEST_REASON) if "reason" in f else "",
+        final=f["final"].boolean(),
+        measured_at=f["measured_at"].moment(),
+        **facts,
+    )
+
+
+def _baseline(node: Node, workloads: list[Workload], devices: list[Device]) -> Baseline:
+    f = node.fields(("workload", "device", "contender", "version", "sample", "measured_at"))
+    return Baseline(
+        workload=_pick(f["workload"], workloads),
+        device=_pick(f["device"], devices),
+        contender=f["contender"].text(40, "[a-z0-9_]+"),
+        version=f["version"].text(200),
+        sample=_sample(f["sample"]),
+        measured_at=f["measured_at"].moment(),
+    )

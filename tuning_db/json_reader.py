@@ -1,0 +1,122 @@
+"""Reads JSON that someone else wrote: every value is checked, and every complaint names its path."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from sparsegen.errors import ImportFileError
+from sparsegen.tuning_db.conversion import printable
+
+
+def parse_json(text: str, source: str) -> Node:
+    """The root of a JSON text.
+
+    Raises:
+        ImportFileError: not JSON, a name twice in one object, NaN or Infinity, nested too deeply.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ImportFileError(f"{source}: the name {twice!r} stands twice in one object")
+        return fields
+
+    def refuse(word: str) -> NoReturn:
+        raise ImportFileError(f"{source}: {word} is not a number that JSON has")
+
+    try:
+        return Node(json.loads(text, object_pairs_hook=unique, parse_constant=refuse), "$", source)
+    except (ValueError, RecursionError) as error:
+        raise ImportFileError(f"{source}: not valid JSON: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A JSON value, where it stands (``$.measurements[3].config``), and the file's name."""
+
+    value: Any
+    path: str
+    source: str
+
+    def refuse(self, expected: str) -> NoReturn:
+        """Raises ImportFileError with the path, what was expected and what is there."""
+        found = json.dumps(self.value)
+        found = found if len(found) <= 80 else found[:77] + "..."
+        raise ImportFileError(f"{self.source}: {self.path}: expected {expected}, found {found}")
+
+    def fields(self, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Node]:
+        """The members of an object: all required ones, perhaps optional ones, no others."""
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        unknown = set(self.value) - set(required) - set(optional)
+        missing = set(required) - set(self.value)
+        if unknown:
+            self.refuse(f"no member {sorted(unknown)[0]!r}")
+        if missing:
+            self.refuse(f"a member {sorted(missing)[0]!r}")
+        return self.members()
+
+    def members(self) -> dict[str, Node]:
+        """The members of an object with any names."""
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        return {name: Node(value, f"{self.path}.{name}", self.source) for name, value in self.value.items()}
+
+    def items(self) -> Iterator[Node]:
+        if not isinstance(self.value, list):
+            self.refuse("an array")
+        for i, value in enumerate(self.value):
+            yield Node(value, f"{self.path}[{i}]", self.source)
+
+    def integer(self, low: int, high: int) -> int:
+        if type(self.value) is not int or not low <= self.value <= high:
+            self.refuse(f"an integer in [{low}, {high}]")
+        return int(self.value)
+
+    def number(self, low: float = 0.0, *, above: bool = False) -> float:
+        """A finite number of at least ``low``, or more than it."""
+        kind = f"a finite number {'>' if above else '>='} {low:g}"
+        if type(self.value) not in (int, float):
+            self.refuse(kind)
+        try:
+            value = float(self.value)
+        except OverflowError:
+            self.refuse(kind)
+        if not math.isfinite(value) or value < low or (above and value == low):
+            self.refuse(kind)
+        return value
+
+    def boolean(self) -> bool:
+        if type(self.value) is not bool:
+            self.refuse("true or false")
+        return bool(self.value)
+
+    def text(self, longest: int, pattern: str | None = None) -> str:
+        """Printable text of at most ``longest`` characters that matches the pattern as a whole."""
+        value = self.value
+        if not isinstance(value, str) or len(value) > longest or printable(value) != value:
+            self.refuse(f"printable text of at most {longest} characters")
+        if pattern and not re.fullmatch(pattern, value):
+            self.refuse(f"text like {pattern}")
+        return value
+
+    def moment(self) -> datetime:
+        """An ISO 8601 time with its zone, not in the future (by more than a day: clocks differ)."""
+        text = self.text(40)
+        try:
+            value = datetime.fromisoformat(text)
+        except ValueError:
+            self.refuse("an ISO 8601 time")
+        if value.tzinfo is None:
+            self.refuse("an ISO 8601 time with its zone")
+        if not datetime(2020, 1, 1, tzinfo=UTC) <= value <= datetime.now(UTC) + timedelta(days=1):
+            self.refuse("a time from 2020 to now")
+        return value.astimezone(UTC)

@@ -1,0 +1,173 @@
+"""Layers of tuning results: the user's database over the project's over the seeds that sparsegen comes with.
+
+The user's (``--db``, ``SPARSEGEN_DB``, or the default below the user's data folder) is the only one that is
+written. The project's is ``.sparsegen/tuning.db`` in the working folder, to be kept with the code. The seeds
+are JSON exports inside the package. A workload known to an upper layer hides the same workload in those
+below.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from sparsegen.errors import DatabaseError
+from sparsegen.family import Device
+from sparsegen.operators import SpmmProblem
+from sparsegen.settings import Settings
+from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.exchange import load
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Workload
+from sparsegen.tuning_db.store import Store, Tuned
+
+log = logging.getLogger(__name__)
+
+PROJECT_DATABASE = Path(".sparsegen") / "tuning.db"
+
+
+class Layer(Protocol):
+    """What dispatch reads; `Store`, `MemoryLayer` and `Layers` all have it."""
+
+    @property
+    def generation(self) -> int:
+        """Grows when something was written through this object."""
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]: ...
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]: ...
+
+    def list_workloads(self, *, like: Device | None = None) -> list[Tuned]: ...
+
+
+Key = tuple[str, SpmmProblem, str]
+
+
+def _key(workload: Workload, device: Device) -> Key:
+    return device.key, workload.problem, workload.fingerprint
+
+
+class MemoryLayer:
+    """Records in memory, never written."""
+
+    generation = 0
+
+    def __init__(self, measurements: Iterable[Measurement], baselines: Iterable[Baseline]) -> None:
+        self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
+        self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
+        for m in sorted(measurements, key=lambda m: m.measured_at):
+            self._measurements[_key(m.workload, m.device)].append(m)
+        for b in sorted(baselines, key=lambda b: b.measured_at):
+            self._baselines[_key(b.workload, b.device)].append(b)
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
+        return list(self._measurements.get(_key(workload, device), ()))
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
+        return list(self._baselines.get(_key(workload, device), ()))
+
+    def list_workloads(self, *, like: Device | None = None) -> list[Tuned]:
+        return [
+            Tuned(
+                workload=found[0].workload,
+                device=found[0].device,
+                measurements=len(found),
+                ok=sum(m.outcome is Outcome.OK for m in found),
+                last_measured_at=found[-1].measured_at,
+            )
+            for found in self._measurements.values()
+            if like is None or _alike(found[0].device, like)
+        ]
+
+
+def _alike(device: Device, other: Device) -> bool:
+    return (device.backend, device.compute_capability) == (other.backend, other.compute_capability)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """Several layers read as one, the first on top."""
+
+    layers: Sequence[Layer]
+
+    @property
+    def generation(self) -> int:
+        return sum(layer.generation for layer in self.layers)
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
+        """Those of the topmost layer that has any: layers are never mixed within one workload."""
+        found = (layer.measurements(workload, device) for layer in self.layers)
+        return next((some for some in found if some), [])
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
+        """Those of the topmost layer that has any."""
+        found = (layer.baselines(workload, device) for layer in self.layers)
+        return next((some for some in found if some), [])
+
+    def list_workloads(self, *, like: Device | None = None) -> list[Tuned]:
+        seen: dict[Key, Tuned] = {}
+        for layer in self.layers:
+            for tuned in layer.list_workloads(like=like):
+                seen.setdefault(_key(tuned.workload, tuned.device), tuned)
+        return list(seen.values())
+
+    def close(self) -> None:
+        for layer in self.layers:
+            if isinstance(layer, Store):
+                layer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@cache
+def seeds() -> MemoryLayer:
+    """The packaged exports; one that does not fit this version's families is left out with a warning."""
+    measurements: list[Measurement] = []
+    baselines: list[Baseline] = []
+    folder = files("sparsegen.tuning_db") / "seeds"
+    found = sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else []
+    for file in found:
+        if not file.name.endswith(".json"):
+            continue
+        try:
+            content = load(file.read_text(encoding="utf-8"), file.name)
+        except DatabaseError as error:
+            log.warning("packaged tuning results left out: %s", error)
+            continue
+        measurements += content.measurements
+        baselines += content.baselines
+    return MemoryLayer(measurements, baselines)
+
+
+def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
+    """The user's database (``db``, else the settings'), the project's, where there are any, and the seeds.
+
+    All are opened for reading: whoever writes opens a `Store`.
+
+    Raises:
+        DatabaseError: and its children, see `Store.open`. A broken database is never passed over in silence.
+    """
+    layers: list[Layer] = []
+    try:
+        for place in (db or settings.db, PROJECT_DATABASE):
+            location = Location.parse(place)
+            if (location.path is None or location.path.exists()) and not any(
+                isinstance(layer, Store) and layer.location == str(location) for layer in layers
+            ):
+                layers.append(Store.open(place, read_only=True))
+    except BaseException:
+        Layers(layers).close()
+        raise
+    return Layers([*layers, seeds()])

@@ -1,0 +1,102 @@
+"""Which of several measurements of one workload on one device is the best: the one place that says so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from sparsegen.family import Value, tunables
+from sparsegen.kernels import families
+from sparsegen.tuning_db.records import Measurement, Outcome, Variant
+
+TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A variant that may be dispatched, its time, and its newest measurement of the kind compared."""
+
+    variant: Variant
+    time_us: float
+    measurement: Measurement
+
+
+def dispatchable(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """The OK measurements of variants that nothing speaks against.
+
+    A variant is out once it was wrong, and when it crashed or hung later than it last succeeded. Another
+    source digest is another variant: a mended template starts anew.
+    """
+    listed = list(measurements)
+    wrong = {m.variant for m in listed if m.outcome is Outcome.WRONG}
+    failed = {}
+    for m in listed:
+        if m.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT):
+            failed[m.variant] = max(m.measured_at, failed.get(m.variant, m.measured_at))
+    good: dict[Variant, list[Measurement]] = defaultdict(list)
+    for m in listed:
+        if m.outcome is Outcome.OK and m.sample is not None and m.variant not in wrong:
+            good[m.variant].append(m)
+    return [
+        m
+        for variant, mine in good.items()
+        if variant not in failed or max(o.measured_at for o in mine) > failed[variant]
+        for m in mine
+    ]
+
+
+def times(measurements: Iterable[Measurement]) -> dict[Variant, Ranked]:
+    """One time for each variant: the median of its samples' medians.
+
+    Cold and warm times are not comparable: warm ones count only where there is no cold one at all.
+    """
+    good = dispatchable(measurements)
+    cold = [m for m in good if m.sample is not None and m.sample.cold]
+    by_variant: dict[Variant, list[Measurement]] = defaultdict(list)
+    for m in cold or good:
+        by_variant[m.variant].append(m)
+    return {
+        variant: Ranked(
+            variant,
+            median(m.sample.median_us for m in mine if m.sample is not None),
+            max(mine, key=lambda m: m.measured_at),
+        )
+        for variant, mine in by_variant.items()
+    }
+
+
+def ranked(measurements: Iterable[Measurement]) -> list[Ranked]:
+    """Dispatchable variants of one workload on one device, best first.
+
+    Finalists, which were timed in turn with their rivals, come before all others. Among variants within `TIE`
+    of the fastest the simplest config comes first.
+    """
+    listed = list(measurements)
+    finals = times(m for m in listed if m.final or m.outcome is not Outcome.OK)
+    rest = [r for variant, r in times(listed).items() if variant not in finals]
+    return _by_time(finals.values()) + _by_time(rest)
+
+
+def best(measurements: Iterable[Measurement]) -> Measurement | None:
+    """The newest measurement of the best variant, or None when nothing may be dispatched."""
+    order = ranked(measurements)
+    return order[0].measurement if order else None
+
+
+def simplicity(variant: Variant) -> int:
+    """How many tunables differ from their defaults; a family that is not installed counts every tunable."""
+    known = families().get(variant.family)
+    if known is None:
+        return len(variant.config)
+    defaults: dict[str, Value] = {t.name: t.default for t in tunables(known.config_type)}
+    return sum(value != defaults.get(name) for name, value in variant.config)
+
+
+def _by_time(candidates: Iterable[Ranked]) -> list[Ranked]:
+    order = sorted(candidates, key=lambda r: r.time_us)
+    if not order:
+        return []
+    tied = [r for r in order if r.time_us <= order[0].time_us * (1 + TIE)]
+    return sorted(tied, key=lambda r: (simplicity(r.variant), r.time_us)) + order[len(tied) :]

@@ -1,0 +1,383 @@
+"""The store: measurements go in one by one and come out, for many threads and processes at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, contains_eager
+
+from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
+from sparsegen.family import Device
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.tuning_db import conversion, migrations, ranking
+from sparsegen.tuning_db.engine import (
+    WRITES,
+    Location,
+    create_engine,
+    enter_wal_mode,
+    pragma,
+    typed_errors,
+)
+from sparsegen.tuning_db.models import (
+    BaselineRow,
+    DeviceRow,
+    MatrixRow,
+    MeasurementRow,
+    ProblemRow,
+    VariantRow,
+)
+from sparsegen.tuning_db.records import Baseline, Measurement, Workload
+
+Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
+Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A workload on a device, and how much is known about it."""
+
+    workload: Workload
+    device: Device
+    measurements: int
+    ok: int
+    last_measured_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """How many rows an `add_all` added; the others were there already."""
+
+    measurements: int
+    baselines: int
+
+
+class Store:
+    """A tuning database. Every method may be called from any thread; many processes may hold the same file.
+
+    ``generation`` counts the writes through this object, so that a cache above it knows when to look again.
+    """
+
+    def __init__(self, engine: sa.Engine, location: Location, *, read_only: bool) -> None:
+        """Use `Store.open`."""
+        self._engine = engine
+        self._location = location
+        self._writes = itertools.count(1)
+        self.read_only = read_only
+        self.generation = 0
+
+    @classmethod
+    def open(cls, location: str | Path, *, read_only: bool = False, lock_timeout: float = 30.0) -> Self:
+        """Open a path or SQLAlchemy URL; a new database gets its folders and tables, an old one its
+        migrations.
+
+        Args:
+            read_only: open what exists and change nothing, also on read-only media.
+            lock_timeout: seconds to wait for another process.
+
+        Raises:
+            DatabaseCorruptError, DatabaseNewerError, DatabaseReadOnlyError, DatabaseLockedError,
+            DatabaseFullError: see there; the file is left as it is.
+            DatabaseError: a server that does not answer, a missing driver, no file to read.
+        """
+        place = Location.parse(location)
+        engine = create_engine(place, read_only=read_only, lock_timeout=lock_timeout)
+        store = cls(engine, place, read_only=read_only)
+        try:
+            with typed_errors(place):
+                store._make_ready(lock_timeout)
+        except (DatabaseCorruptError, DatabaseNewerError) as error:
+            store.close()
+            if str(place) in str(error):
+                raise
+            raise type(error)(f"{place}: {error}") from None
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _make_ready(self, lock_timeout: float) -> None:
+        with self._engine.connect() as connection, connection.begin():
+            revision = migrations.current_revision(connection)
+        if self.read_only:
+            if revision != migrations.HEAD:
+                raise DatabaseError(
+                    f"{self.location} has schema version {revision or 'none'} and is opened to be read; "
+                    "run `sparsegen db migrate` where it can be written"
+                )
+            return
+        if self._engine.dialect.name == "sqlite":
+            enter_wal_mode(self._engine, lock_timeout)
+        if revision != migrations.HEAD:
+            with self._writing() as connection:
+                migrations.upgrade(connection)
+        else:  # a file that cannot be written is refused now, not after the first measurement
+            with self._writing():
+                pass
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        if self.read_only:
+            raise DatabaseReadOnlyError(f"{self.location} was opened for reading only")
+        with (
+            typed_errors(self._location),
+            self._engine.connect().execution_options(**{WRITES: True}) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with typed_errors(self._location), Session(self._engine) as session:
+            yield session
+
+    @property
+    def location(self) -> str:
+        """The path, or the URL without its password: for people."""
+        return str(self._location)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- writing -------------------------------------------------------------------------------------------
+
+    def add_measurement(self, m: Measurement) -> None:
+        """Record a measurement; it is committed when this returns."""
+        self.add_all([m], [])
+
+    def add_baseline(self, b: Baseline) -> None:
+        """Record a baseline; it is committed when this returns."""
+        self.add_all([], [b])
+
+    def add_all(self, measurements: Iterable[Measurement], baselines: Iterable[Baseline]) -> Added:
+        """Record all of them, or on any error none; what is there already is left alone."""
+        with self._writing() as connection:
+            ids: Ids = {}
+            added = Added(
+                sum(_add_measurement(connection, m, ids) for m in measurements),
+                sum(_add_baseline(connection, b, ids) for b in baselines),
+            )
+        self.generation = next(self._writes)
+        return added
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
+        """Everything recorded of this workload on this device, whatever its outcome, oldest first."""
+        return self._measurements(*_exactly(workload, device))
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
+        """The baselines of this workload on this device, oldest first."""
+        return self._baselines(*_exactly(workload, device))
+
+    def winner(self, workload: Workload, device: Device) -> Measurement | None:
+        """The best variant's newest measurement (see `ranking.ranked`), or None."""
+        return ranking.best(self.measurements(workload, device))
+
+    def winners(
+        self, operator: str, dtype: DType, layout: Layout, epilogue: Epilogue | None, device: Device
+    ) -> list[Measurement]:
+        """The winner of every workload of this kind on devices of the same backend and compute capability.
+
+        Args:
+            epilogue: None for any.
+        """
+        tuned = self.list_workloads(
+            operator=operator, dtype=dtype, layout=layout, epilogue=epilogue, like=device
+        )
+        found = (self.winner(t.workload, t.device) for t in tuned if t.ok)
+        return [winner for winner in found if winner is not None]
+
+    def list_workloads(
+        self,
+        *,
+        operator: str | None = None,
+        dtype: DType | None = None,
+        layout: Layout | None = None,
+        epilogue: Epilogue | None = None,
+        like: Device | None = None,
+    ) -> list[Tuned]:
+        """What was measured, by device and problem; every argument narrows it.
+
+        Args:
+            like: only devices of this one's backend and compute capability.
+        """
+        wanted = {
+            ProblemRow.operator: operator,
+            ProblemRow.dtype: dtype,
+            ProblemRow.layout: layout,
+            ProblemRow.epilogue: epilogue,
+        }
+        conditions = [column == str(value) for column, value in wanted.items() if value is not None]
+        if like is not None:
+            columns = conversion.device_columns(like)
+            names = ("backend", "compute_capability_major", "compute_capability_minor")
+            conditions += [getattr(DeviceRow, name) == columns[name] for name in names]
+        counted = (
+            sa.select(
+                MeasurementRow.device_id,
+                MeasurementRow.matrix_id,
+                MeasurementRow.problem_id,
+                sa.func.count().label("total"),
+                sa.func.sum(sa.case((MeasurementRow.outcome == "ok", 1), else_=0)).label("ok"),
+                sa.func.max(MeasurementRow.measured_at).label("last"),
+            )
+            .group_by(MeasurementRow.device_id, MeasurementRow.matrix_id, MeasurementRow.problem_id)
+            .subquery()
+        )
+        query = (
+            sa.select(DeviceRow, MatrixRow, ProblemRow, counted.c.total, counted.c.ok, counted.c.last)
+            .join(counted, counted.c.device_id == DeviceRow.id)
+            .join(MatrixRow, counted.c.matrix_id == MatrixRow.id)
+            .join(ProblemRow, counted.c.problem_id == ProblemRow.id)
+            .where(*conditions)
+            .order_by(DeviceRow.key, ProblemRow.id, MatrixRow.id)
+        )
+        with self._reading() as session:
+            return [
+                Tuned(conversion.to_workload(matrix, problem), conversion.to_device(device), total, ok, last)
+                for device, matrix, problem, total, ok, last in session.execute(query)
+            ]
+
+    def all_measurements(self) -> list[Measurement]:
+        """Everything, oldest first."""
+        return self._measurements()
+
+    def all_baselines(self) -> list[Baseline]:
+        """Everything, oldest first."""
+        return self._baselines()
+
+    def _measurements(self, *conditions: sa.ColumnElement[bool]) -> list[Measurement]:
+        row = MeasurementRow
+        query = (
+            sa.select(row)
+            .join(row.device)
+            .join(row.matrix)
+            .join(row.problem)
+            .join(row.variant)
+            .options(*(contains_eager(r) for r in (row.device, row.matrix, row.problem, row.variant)))
+            .where(*conditions)
+            .order_by(row.measured_at, row.id)
+        )
+        with self._reading() as session:
+            return [conversion.to_measurement(found) for found in session.scalars(query)]
+
+    def _baselines(self, *conditions: sa.ColumnElement[bool]) -> list[Baseline]:
+        row = BaselineRow
+        query = (
+            sa.select(row)
+            .join(row.device)
+            .join(row.matrix)
+            .join(row.problem)
+            .options(*(contains_eager(r) for r in (row.device, row.matrix, row.problem)))
+            .where(*conditions)
+            .order_by(row.measured_at, row.id)
+        )
+        with self._reading() as session:
+            return [conversion.to_baseline(found) for found in session.scalars(query)]
+
+    # --- upkeep --------------------------------------------------------------------------------------------
+
+    def damage(self) -> list[str]:
+        """What the database itself finds wrong with its file: damaged pages, references to nothing."""
+        if self._engine.dialect.name != "sqlite":
+            return []
+        try:
+            with typed_errors(self._location):
+                pages = [str(line) for (line,) in pragma(self._engine, "integrity_check")]
+                dangling = pragma(self._engine, "foreign_key_check")
+        except DatabaseCorruptError as error:  # so damaged that the check itself stops
+            return [str(error)]
+        lost = [f"{table} row {row}: no such row of {parent}" for table, row, parent, _ in dangling]
+        return [line for line in pages if line != "ok"] + lost
+
+
+def _exactly(workload: Workload, device: Device) -> list[sa.ColumnElement[bool]]:
+    problem = conversion.problem_columns(workload.problem)
+    return [
+        DeviceRow.key == device.key,
+        MatrixRow.fingerprint == workload.fingerprint,
+        *(getattr(ProblemRow, name) == value for name, value in problem.items()),
+    ]
+
+
+def _add_measurement(connection: sa.Connection, m: Measurement, ids: Ids) -> bool:
+    if (m.sample is not None) != (m.outcome == "ok"):
+        raise ValueError(f"a measurement has a sample exactly when its outcome is ok, not {m.outcome}")
+    columns = conversion.measurement_columns(m) | _workload_ids(connection, m.workload, m.device, ids)
+    columns["variant_id"] = _id_of(connection, VariantRow, conversion.variant_columns(m.variant), ids)
+    return _insert_new(connection, MeasurementRow, columns)
+
+
+def _add_baseline(connection: sa.Connection, b: Baseline, ids: Ids) -> bool:
+    columns = conversion.baseline_columns(b) | _workload_ids(connection, b.workload, b.device, ids)
+    return _insert_new(connection, BaselineRow, columns)
+
+
+def _workload_ids(connection: sa.Connection, workload: Workload, device: Device, ids: Ids) -> dict[str, int]:
+    return {
+        "device_id": _id_of(connection, DeviceRow, conversion.device_columns(device), ids),
+        "matrix_id": _id_of(connection, MatrixRow, conversion.matrix_columns(workload), ids),
+        "problem_id": _id_of(connection, ProblemRow, conversion.problem_columns(workload.problem), ids),
+    }
+
+
+def _natural_key(table: sa.Table, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns of the table's unique constraint, with their values."""
+    unique = next(c for c in table.constraints if isinstance(c, sa.UniqueConstraint))
+    return {column.name: columns[column.name] for column in unique.columns}
+
+
+def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, Any], ids: Ids) -> int:
+    """The id of the row with these columns, inserted when it is not there."""
+    table = row.__table__
+    assert isinstance(table, sa.Table)
+    key = _natural_key(table, columns)
+    cached = (row, tuple(key.values()))
+    if cached not in ids:
+        find = sa.select(row.id).where(*(table.c[name] == value for name, value in key.items()))
+        found = connection.scalar(find)
+        if found is None:
+            _insert_new(connection, row, columns)
+            found = connection.scalar(find)
+        assert found is not None, "it was inserted here or by another process"
+        ids[cached] = found
+    return ids[cached]
+
+
+def _insert_new(
+    connection: sa.Connection, row: type[Reference | MeasurementRow | BaselineRow], columns: dict[str, Any]
+) -> bool:
+    """Insert, unless a row with the same natural key is there."""
+    table = row.__table__
+    assert isinstance(table, sa.Table)
+    key = _natural_key(table, columns)
+    there = sa.select(sa.literal(1)).where(*(table.c[name] == value for name, value in key.items()))
+    if connection.scalar(there) is not None:
+        return False
+    if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
+        connection.execute(sa.insert(row).values(columns))
+        return True
+    try:
+        with connection.begin_nested():
+            connection.execute(sa.insert(row).values(columns))
+    except sa.exc.IntegrityError:
+        if connection.scalar(there) is None:
+            raise  # another constraint: not a repeat
+        return False  # another process was faster
+    return True
