@@ -1,0 +1,91 @@
+// A thread block: its threads as fibers, and the scheduler that runs them one at a time.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <vector_types.h>
+
+#include "async_copy.h"
+#include "fiber.h"
+#include "shared_memory.h"
+#include "stacks.h"
+#include "warp.h"
+
+namespace sparsegen::emulator {
+
+/// A kernel bound to its parameters: `call(arguments)` runs one thread's part.
+struct KernelCall {
+    void (*call)(void** arguments);
+    void** arguments;
+};
+
+enum class ThreadState : unsigned char { ready, at_block_barrier, at_warp_meeting, exited };
+
+class Block;
+
+struct Thread {
+    Fiber fiber;
+    Block* block = nullptr;
+    uint3 index{};
+    unsigned number = 0;  // in the block
+    ThreadState state = ThreadState::ready;
+    int line = 0;                    // where it waits
+    WarpRequest* request = nullptr;  // at a warp meeting
+    AsyncCopies copies;
+
+    unsigned lane() const { return number % kWarpSize; }
+};
+
+/// One block at a time of a grid; made once for each OS thread of a launch. Threads never change OS threads.
+class Block {
+public:
+    Block(KernelCall kernel, dim3 grid_size, dim3 block_size, std::size_t dynamic_shared_bytes);
+
+    /// Runs the block of that index to its end.
+    ///
+    /// Throws KernelFault. After that the object can only be destroyed.
+    void run(uint3 index);
+
+    // --- called on the block's threads ---
+    void sync(Thread& thread, int line);
+    void meet(Thread& thread, WarpRequest& request);
+    [[noreturn]] void fail(Thread& thread, const std::string& text);
+
+    const uint3& index() const { return index_; }
+    const dim3& size() const { return size_; }
+    const dim3& grid_size() const { return grid_size_; }
+    SharedMemory& shared_memory() { return shared_memory_; }
+
+private:
+    static void thread_main();
+    bool run_warp(unsigned warp, bool backward);
+    void resume(Thread& thread);
+    void suspend(Thread& thread);
+    void open_barrier_if_complete();
+    bool meeting_is_complete(const Thread& thread) const;
+    void hold_meeting(const Thread& thread);
+    unsigned warp_members(unsigned warp) const;
+    std::string describe_deadlock() const;
+    std::string name() const;
+
+    KernelCall kernel_;
+    dim3 grid_size_;
+    dim3 size_;
+    uint3 index_{};
+    unsigned count_;
+    Stacks stacks_;
+    std::unique_ptr<Thread[]> threads_;
+    Fiber scheduler_;
+    SharedMemory shared_memory_;
+    unsigned live_ = 0;     // threads that have not exited
+    unsigned waiting_ = 0;  // of these, at the block's barrier
+    int barrier_line_ = 0;
+    std::string fault_;
+};
+
+extern constinit thread_local Thread* running_thread;
+
+}  // namespace sparsegen::emulator

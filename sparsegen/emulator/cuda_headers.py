@@ -1,0 +1,59 @@
+"""Where CUDA's headers are: the emulator takes half and bfloat16, vector types and qualifiers from them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsegen.errors import DeviceUnavailableError
+from sparsegen.settings import Settings
+
+NEEDED = ("cuda_runtime.h", "cuda_runtime_api.h", "cuda_fp16.h", "cuda_bf16.h", "crt/host_defines.h")
+
+
+@dataclass(frozen=True, slots=True)
+class CudaHeaders:
+    """A folder with all of `NEEDED`, and its CUDART_VERSION (``"13000"``)."""
+
+    include: Path
+    version: str
+
+    @property
+    def options(self) -> list[str]:
+        """For the compiler; as system headers, so that they raise no warnings."""
+        folders = [self.include, self.include / "cccl"]
+        return [option for folder in folders if folder.is_dir() for option in ("-isystem", str(folder))]
+
+
+def find_cuda_headers(settings: Settings) -> CudaHeaders:
+    """The first complete folder: ``SPARSEGEN_CUDA_INCLUDE``, NVIDIA's wheels, the CUDA toolkit.
+
+    Raises:
+        DeviceUnavailableError: none is complete.
+    """
+    for folder in candidate_folders(settings):
+        if all((folder / name).is_file() for name in NEEDED):
+            return CudaHeaders(folder, _version(folder))
+    raise DeviceUnavailableError(
+        "the emulator needs CUDA's header files (no GPU, no driver): "
+        "`pip install 'sparsegen[emulator]'`, or set SPARSEGEN_CUDA_INCLUDE to the folder of cuda_runtime.h"
+    )
+
+
+def candidate_folders(settings: Settings) -> Iterator[Path]:
+    if settings.cuda_include:
+        yield settings.cuda_include
+    # The wheels share the namespace package `nvidia`: nvidia/cu13/include.
+    wheels = importlib.util.find_spec("nvidia")
+    for root in (wheels.submodule_search_locations or ()) if wheels else ():
+        yield from sorted(Path(root).glob("*/include"), reverse=True)
+    yield settings.cuda_home / "include"
+
+
+def _version(include: Path) -> str:
+    text = (include / "cuda_runtime_api.h").read_text(errors="replace")
+    found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return found.group(1) if found else "unknown"

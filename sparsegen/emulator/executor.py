@@ -1,0 +1,172 @@
+"""Runs compiled variants in this process, on host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen.emulator import device as emulator_device
+from sparsegen.errors import KernelFault, LaunchError
+from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing
+from sparsegen.family import Array, Device, Launch
+
+LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
+ERROR_BYTES = 1024
+ALIGNMENT = 256  # of device memory from cuMemAlloc
+INT32 = np.iinfo(np.int32)
+
+
+class HostBuffer:
+    """Exactly ``nbytes`` bytes of host memory, aligned as device memory is."""
+
+    def __init__(self, nbytes: int) -> None:
+        backing = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
+        offset = -backing.ctypes.data % ALIGNMENT
+        self.bytes: Array = backing[offset : offset + nbytes]
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.bytes.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorKernel:
+    """A variant's C function, in a shared object that stays loaded until the process ends."""
+
+    entry: str
+    function: Callable[..., int]
+
+
+class EmulatorExecutor:
+    """The emulator's `sparsegen.executor.Executor`. Launches return when the kernel has ended.
+
+    A wild address in a kernel ends this process, and an endless loop hangs it: run what is not trusted in a
+    worker process, or through `sparsegen.emulator.sanitized`.
+
+    Args:
+        threads: OS threads for a grid's blocks; default one for each CPU.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads or os.cpu_count() or 1
+        self._device = emulator_device()
+        self._loaded: dict[Path, EmulatorKernel] = {}
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    def load(self, compiled: CompiledKernel) -> EmulatorKernel:
+        if compiled.binary not in self._loaded:
+            try:
+                function = ctypes.CDLL(str(compiled.binary)).sparsegen_emulator_launch
+            except (OSError, AttributeError) as error:
+                raise LaunchError(f"{compiled.binary} cannot be loaded: {error}") from error
+            function.restype = ctypes.c_int
+            function.argtypes = [
+                ctypes.c_uint * 3,
+                ctypes.c_uint * 3,
+                ctypes.c_size_t,
+                ctypes.POINTER(ctypes.c_void_p),
+                ctypes.c_int,
+                ctypes.c_char_p,
+                ctypes.c_size_t,
+            ]
+            self._loaded[compiled.binary] = EmulatorKernel(compiled.entry, function)
+        return self._loaded[compiled.binary]
+
+    def upload(self, array: Array) -> HostBuffer:
+        buffer = HostBuffer(array.nbytes)
+        buffer.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return buffer
+
+    def allocate(self, nbytes: int) -> HostBuffer:
+        return HostBuffer(nbytes)
+
+    def fill(self, buffer: Buffer, byte: int) -> None:
+        """Set every byte; 0xFF makes NaN of every supported dtype."""
+        ctypes.memset(buffer.address, byte, buffer.nbytes)
+
+    def download(self, buffer: Buffer, array: Array) -> None:
+        """Copy into ``array``, which must be C-contiguous and of the buffer's size."""
+        if array.nbytes != buffer.nbytes or not array.flags.c_contiguous:
+            raise LaunchError(
+                f"a buffer of {buffer.nbytes} bytes does not fit an array of {array.nbytes} bytes"
+            )
+        ctypes.memmove(array.ctypes.data, buffer.address, buffer.nbytes)
+
+    def launch(
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0
+    ) -> None:
+        """Run the kernel to its end; ``stream`` has no meaning here.
+
+        Raises:
+            KernelFault: a divergent barrier, a bad shuffle, ...; the text names the block and the line.
+            LaunchError: no device could launch it.
+        """
+        if launch.is_empty:
+            return
+        if not isinstance(kernel, EmulatorKernel):
+            raise LaunchError("this kernel was not loaded by the emulator")
+        values = [_parameter(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        outcome = kernel.function(
+            (ctypes.c_uint * 3)(*launch.grid),
+            (ctypes.c_uint * 3)(*launch.block),
+            launch.shared_memory_bytes,
+            pointers,
+            self._threads,
+            error,
+            ERROR_BYTES,
+        )
+        if outcome != LAUNCH_DONE:
+            text = f"{kernel.entry}: {error.value.decode(errors='replace')}"
+            raise KernelFault(text) if outcome == LAUNCH_FAULTED else LaunchError(text)
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
+
+    def measure(
+        self,
+        call: Callable[[], Any],
+        *,
+        samples: int,
+        warmup: int = 3,
+        cold: bool = True,
+        budget_s: float = 2.0,
+    ) -> Timing:
+        """Time single calls by the wall clock. ``cold`` is ignored: there is no L2 of our own to flush."""
+        deadline = time.perf_counter() + budget_s
+        for _ in range(warmup):
+            call()
+            if time.perf_counter() > deadline:
+                break
+        times: list[float] = []
+        while len(times) < samples and (not times or time.perf_counter() < deadline):
+            started = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - started) * 1e6)
+        return Timing(samples_us=tuple(times))
+
+    def close(self) -> None:
+        self._loaded.clear()
+
+
+def _parameter(argument: Buffer | int) -> ctypes.c_void_p | ctypes.c_int32:
+    if isinstance(argument, (int, np.integer)):
+        if not INT32.min <= argument <= INT32.max:
+            raise LaunchError(f"the integer argument {argument} does not fit 32 bits")
+        return ctypes.c_int32(int(argument))
+    return ctypes.c_void_p(argument.address)

@@ -1,0 +1,28 @@
+// Kernel launches: the blocks of a grid, spread over OS threads.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "block.h"
+
+namespace sparsegen::emulator {
+
+/// Runs every block of the grid.
+///
+/// Throws LaunchRefused (the device could not launch it) and KernelFault (what some block did).
+void launch(KernelCall kernel, dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, unsigned workers);
+
+/// Calls `kernel` with the parameters that `arguments` points to, one by one, as cuLaunchKernel does.
+template <auto kernel>
+void call_with(void** arguments) {
+    [arguments]<class... Parameters, std::size_t... number>(void (*)(Parameters...),
+                                                           std::index_sequence<number...>) {
+        kernel(*static_cast<std::remove_const_t<Parameters>*>(arguments[number])...);
+    }(kernel, [arguments]<class... Parameters>(void (*)(Parameters...)) {
+        return std::index_sequence_for<Parameters...>{};
+    }(kernel));
+}
+
+}  // namespace sparsegen::emulator

@@ -1,0 +1,59 @@
+// A block's shared memory. Every array is an allocation of its exact size, so that AddressSanitizer puts a redzone
+// around it, and is full of NaN when a block starts.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace sparsegen::emulator {
+
+class SharedMemory {
+public:
+    static constexpr std::size_t kAlignment = 128;
+    static constexpr std::size_t kStaticLimit = 48 * 1024;       // bytes a kernel may declare, in CUDA
+    static constexpr std::size_t kBlockLimit = 227 * 1024;       // bytes of one block, static and dynamic
+    static constexpr int kUninitialised = 0xFF;                  // NaN in float, half and bfloat16
+
+    explicit SharedMemory(std::size_t dynamic_bytes);
+
+    /// Back to uninitialised, for the next block.
+    void reset();
+
+    void* dynamic() const { return dynamic_.memory.get(); }
+
+    /// The static array declared at `key`, made when the first thread of the first block comes by.
+    void* array(const void* key, std::size_t bytes);
+
+private:
+    struct Release {
+        void operator()(void* memory) const;
+    };
+    struct Array {
+        const void* key;
+        std::size_t bytes;
+        std::unique_ptr<void, Release> memory;
+    };
+    static Array allocate(const void* key, std::size_t bytes);
+    static void fill(const Array& array);
+
+    Array dynamic_;
+    std::vector<Array> arrays_;
+    std::size_t static_bytes_ = 0;
+};
+
+/// Of the running block; what the macros below expand to.
+void* dynamic_shared_memory();
+void* static_shared_memory(const void* key, std::size_t bytes);
+
+}  // namespace sparsegen::emulator
+
+/// `__shared__ type name[count];`
+#define SPARSEGEN_SHARED(type, name, count)                                                              \
+    static const char name##_declaration = 0;                                                            \
+    type(&name)[count] = *static_cast<type(*)[count]>(                                                   \
+        ::sparsegen::emulator::static_shared_memory(&name##_declaration, sizeof(type[count])))
+
+/// `extern __shared__ type name[];`, aligned to 128 bytes and exactly as long as the launch says.
+#define SPARSEGEN_DYNAMIC_SHARED(type, name)                                                             \
+    type* const name = static_cast<type*>(::sparsegen::emulator::dynamic_shared_memory())

@@ -1,0 +1,25 @@
+"""Fixtures and options that all tests share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.settings import Settings
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
+
+
+@pytest.fixture(scope="session")
+def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """The environment's settings with a cache that only this run of the tests uses."""
+    return replace(Settings.from_environment(), cache=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def emulator_toolchain(emulator_settings: Settings) -> EmulatorToolchain:
+    return EmulatorToolchain(emulator_settings)

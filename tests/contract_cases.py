@@ -1,0 +1,224 @@
+"""What the contract tests run: adversarial matrices, and a seeded sample of every family's variants.
+
+A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix that
+leads to the same source.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from sparsegen.emulator import device
+from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_values, tunables
+from sparsegen.features import Features
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels import families
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.render import render
+
+COLUMNS = (1, 7, 8, 32, 40, 64, 132)
+RANDOM_VARIANTS = 2  # for each dtype, layout and epilogue
+TRIES = 60
+
+
+def csr(dense: Array) -> CsrMatrix:
+    """The nonzeros of a dense float32 array."""
+    found = scipy.sparse.csr_array(dense)
+    found.sort_indices()
+    return CsrMatrix(
+        dense.shape, found.indptr.astype(np.int32), found.indices.astype(np.int32), found.data.astype(np.float32)
+    )
+
+
+@cache
+def matrices() -> dict[str, CsrMatrix]:
+    """Small matrices, each with a shape or a pattern that kernels get wrong."""
+    rng = np.random.default_rng(7)
+
+    def sparse(m: int, k: int, density: float) -> Array:
+        values = rng.standard_normal((m, k)).astype(np.float32)
+        return np.where(rng.random((m, k)) < density, values, np.float32(0))
+
+    empty_rows = sparse(67, 50, 0.3)
+    empty_rows[[0, 1, 17, 18, 19, 40, 65, 66]] = 0
+    huge_row = sparse(9, 1100, 0.004)
+    huge_row[4] = rng.standard_normal(1100)
+    trailing_empty_columns = sparse(32, 300, 0.15)
+    trailing_empty_columns[:, 140:] = 0
+    lengths = sparse(96, 90, 1.0)
+    lengths[np.arange(90)[None, :] >= np.arange(96)[:, None]] = 0  # row i has i nonzeros
+    return {
+        "odd_shape": csr(sparse(37, 113, 0.2)),
+        "aligned_shape": csr(sparse(64, 128, 0.1)),
+        "empty_rows": csr(empty_rows),
+        "huge_row": csr(huge_row),
+        "no_nonzeros": csr(sparse(33, 40, 0.0)),
+        "trailing_empty_columns": csr(trailing_empty_columns),
+        "every_row_length": csr(lengths),
+        "dense": csr(sparse(40, 72, 1.0)),
+        "one_row": csr(sparse(1, 200, 0.5)),
+        "one_column": csr(sparse(50, 1, 0.5)),
+        "one_element": csr(np.ones((1, 1), dtype=np.float32)),
+        "wide": csr(sparse(16, 2050, 0.02)),
+        "no_rows": csr(sparse(0, 24, 0.5)),
+        "no_columns": csr(sparse(24, 0, 0.5)),
+    }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A problem without its matrix."""
+
+    n: int
+    dtype: DType
+    layout: Layout
+    epilogue: Epilogue
+
+    def problem(self, matrix: CsrMatrix) -> SpmmProblem:
+        m, k = matrix.shape
+        return SpmmProblem(m, k, self.n, self.dtype, self.layout, self.epilogue)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A config, the kind of problem, and the matrices (by name) that lead to this source."""
+
+    family: Family[Any, Any]
+    config: Any
+    kind: Kind
+    matrices: tuple[str, ...]
+    source: str
+
+    def __str__(self) -> str:
+        changed = [
+            f"{t.name}={getattr(self.config, t.name)}"
+            for t in tunables(self.family.config_type)
+            if getattr(self.config, t.name) != t.default
+        ]
+        kind = f"{self.kind.dtype}-{self.kind.layout}-{self.kind.epilogue}-n{self.kind.n}"
+        return "-".join([self.family.name, kind, *changed])
+
+
+def guess(family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix) -> Any:
+    return family.guess(problem, Features.of(matrix), device())
+
+
+def random_config(family: Family[Any, Any], rng: random.Random) -> Any:
+    """Any point of the declared space, valid or not."""
+    return family.config_type(**{t.name: rng.choice(t.choices) for t in tunables(family.config_type)})
+
+
+def random_valid_config(
+    family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
+) -> Any | None:
+    """A valid config with some tunables fixed: the guess with as many random changes as the constraints let pass."""
+    start = family.config_dict(guess(family, problem, matrix)) | fixed
+    free = [t for t in tunables(family.config_type) if t.name not in fixed]
+    for attempt in range(TRIES):
+        changes = rng.sample(free, round(len(free) * (1 - attempt / TRIES)))
+        config = family.config_type(**start | {t.name: rng.choice(t.choices) for t in changes})
+        if not family.broken_constraints(problem, config, device()):
+            return config
+    return None
+
+
+def kinds(rng: random.Random) -> Iterator[Kind]:
+    """Every dtype, layout and epilogue, each with some n."""
+    for dtype, layout, epilogue in itertools.product(DType, Layout, Epilogue):
+        yield Kind(rng.choice(COLUMNS), dtype, layout, epilogue)
+
+
+@cache
+def sample(name: str) -> tuple[Variant, ...]:
+    """Guesses and random configs for every kind of problem, then more until every choice of every tunable occurs."""
+    family = families()[name]
+    rng = random.Random(name)
+    names = itertools.cycle(matrices())
+    found: dict[str, Variant] = {}
+
+    def add(config: Any, kind: Kind, focus: str) -> None:
+        source = render(family, kind.problem(matrices()[focus]), config)
+        found.setdefault(source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source))
+
+    for kind in kinds(rng):
+        focus = next(names)
+        add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
+    for _ in range(RANDOM_VARIANTS):
+        for kind in kinds(rng):
+            focus = next(names)
+            config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
+            if config is not None:
+                add(config, kind, focus)
+    for tunable, choice in missing_choices(family, found.values()):
+        if (tunable, choice) not in missing_choices(family, found.values()):
+            continue  # an earlier one of these brought it along
+        places = list(itertools.product(kinds(rng), matrices()))
+        for kind, focus in rng.sample(places, len(places)):
+            fixed = {tunable.name: choice}
+            config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
+            if config is not None:
+                add(config, kind, focus)
+                break
+    return tuple(found.values())
+
+
+def missing_choices(family: Family[Any, Any], variants: Any) -> list[tuple[Tunable, Any]]:
+    """The choices of tunables that no variant makes."""
+    made = {(t.name, getattr(v.config, t.name)) for v in variants for t in tunables(family.config_type)}
+    return [
+        (t, choice)
+        for t in tunables(family.config_type)
+        for choice in t.choices
+        if (t.name, choice) not in made
+    ]
+
+
+def _matrices_of(family: Family[Any, Any], config: Any, kind: Kind, source: str) -> tuple[str, ...]:
+    names = []
+    for name, matrix in matrices().items():
+        problem = kind.problem(matrix)
+        valid = not family.broken_constraints(problem, config, device())
+        if valid and render(family, problem, config) == source:
+            names.append(name)
+    return tuple(names)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One launch: geometry, arguments in order, and the result's place among the arrays."""
+
+    launch: Launch
+    arguments: list[Array | int]
+    result: int
+
+
+def call(
+    family: Family[Any, Any], problem: SpmmProblem, config: Any, packed: Packed, operands: dict[str, Array]
+) -> Call:
+    """All that a launch takes; the result is full of NaN (0xFF bytes)."""
+    result = np.full(problem.result.shape, 0, dtype=problem.dtype.storage)
+    result.view(np.uint8)[...] = 0xFF
+    arguments: list[Array | int] = []
+    place = arrays = 0
+    for argument in family.arguments(problem):
+        match argument.kind:
+            case ArgumentKind.SIZE:
+                arguments.append(size_values(problem, packed.sizes, argument.name))
+                continue
+            case ArgumentKind.PACKED:
+                arguments.append(packed.arrays[argument.name])
+            case ArgumentKind.OPERAND:
+                arguments.append(operands[argument.name])
+            case ArgumentKind.RESULT:
+                place = arrays
+                arguments.append(result)
+        arrays += 1
+    return Call(family.launch(problem, config, packed.sizes), arguments, place)

@@ -1,0 +1,119 @@
+// A bug of each kind that the emulator must catch. Blocks of 64 threads; in, out and the shared memory hold 64 floats.
+#include "sparsegen_emulator.h"
+
+enum Bug {
+  kNone,
+  kReadOutOfBounds,
+  kWriteOutOfBounds,
+  kStaticSharedOverflow,
+  kDynamicSharedOverflow,
+  kUninitialisedShared,
+  kMissingBarrier,
+  kMissingBarrierBackward,
+  kMissingWait,
+  kOverwrittenTooSoon,
+  kDivergentBarrier,
+  kBarrierAgainstShuffle,
+  kShuffleFromExited,
+  kShuffleDiverged,
+  kShuffleFromOutsideMask,
+  kMisalignedVector,
+  kMisalignedCopy,
+  kEndlessLoop,
+  kSignedOverflow,
+};
+
+extern "C" __global__ void __launch_bounds__(64) bugs(int bug, const float* __restrict__ in, float* __restrict__ out) {
+  SPARSEGEN_SHARED(float, shared, 64);
+  SPARSEGEN_DYNAMIC_SHARED(float, dynamic);
+  const int t = threadIdx.x;
+  float x = in[t];
+  switch (bug) {
+    case kNone:
+      break;
+    case kReadOutOfBounds:
+      x += in[t + 1];
+      break;
+    case kWriteOutOfBounds:
+      out[t + 1] = x;
+      break;
+    case kStaticSharedOverflow: {
+      float* pointer = shared;
+      pointer[t + 1] = x;
+      break;
+    }
+    case kDynamicSharedOverflow:
+      dynamic[t + 1] = x;
+      break;
+    case kUninitialisedShared:
+      if (t < 63) shared[t] = x;
+      __syncthreads();
+      x = shared[t];
+      break;
+    case kMissingBarrier:
+      shared[t] = x;
+      x = shared[63 - t];
+      break;
+    case kMissingBarrierBackward:  // hidden while threads run in their order
+      shared[t] = x;
+      x = shared[t / 2];
+      break;
+    case kMissingWait:
+      sparsegen::emulator::copy_async(shared + t, in + t, 4, true);
+      sparsegen::emulator::copy_async_commit();
+      __syncthreads();
+      x = shared[t];
+      break;
+    case kOverwrittenTooSoon:
+      shared[t] = x;
+      __syncthreads();
+      x = shared[63 - t];  // another barrier is missing here
+      sparsegen::emulator::copy_async(shared + t, in + t, 4, true);
+      sparsegen::emulator::copy_async_commit();
+      __syncthreads();
+      sparsegen::emulator::copy_async_wait(0);
+      break;
+    case kDivergentBarrier:
+      if (t < 32) {
+        __syncthreads();
+      } else {
+        __syncthreads();
+      }
+      break;
+    case kBarrierAgainstShuffle:
+      if (t < 16) {
+        __syncthreads();
+      } else {
+        x = __shfl_xor_sync(0xffffffffu, x, 1);
+      }
+      break;
+    case kShuffleFromExited:
+      if (t == 3) return;
+      x = __shfl_xor_sync(0xffffffffu, x, 1);
+      break;
+    case kShuffleDiverged:
+      if (t % 32 < 16) {
+        x = __shfl_xor_sync(0xffffffffu, x, 1);
+      } else {
+        x = __shfl_xor_sync(0xffffffffu, x, 2);
+      }
+      break;
+    case kShuffleFromOutsideMask:
+      if (t < 16) x = __shfl_sync(0x0000ffffu, x, 20);
+      break;
+    case kMisalignedVector:
+      if (t == 0) x = reinterpret_cast<const float4*>(in + 1)->x;
+      break;
+    case kMisalignedCopy:
+      if (t == 0) sparsegen::emulator::copy_async(shared, in + 1, 8, true);
+      break;
+    case kEndlessLoop:
+      while (*static_cast<volatile float*>(out) != 1.0f) {
+      }
+      break;
+    case kSignedOverflow:
+      x = static_cast<float>((0x7fffffff - 10) + t);
+      break;
+  }
+  out[t] = x;
+}

@@ -1,0 +1,249 @@
+"""What every kernel family must do, over a sample of its variants: a new family is covered without a new test."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract_cases import (
+    COLUMNS,
+    Kind,
+    Variant,
+    call,
+    guess,
+    kinds,
+    matrices,
+    missing_choices,
+    random_config,
+    random_valid_config,
+    sample,
+)
+from sparsegen.emulator import device
+from sparsegen.emulator.sanitized import run_sanitized
+from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.errors import ConfigError
+from sparsegen.executor import CompiledKernel
+from sparsegen.family import ArgumentKind, Family, Packed, size_values, tunables
+from sparsegen.formats import CsrMatrix
+from sparsegen.kernels import families
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.render import render
+
+VARIANTS = [variant for name in families() for variant in sample(name)]
+COMPILERS = 2
+each_family = pytest.mark.parametrize("family", families().values(), ids=families())
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+
+
+@pytest.fixture(scope="module")
+def compiled(
+    request: pytest.FixtureRequest, emulator_toolchain: EmulatorToolchain
+) -> Iterator[dict[str, Future[CompiledKernel]]]:
+    """Every collected variant by its source, compiling ahead of the tests."""
+    wanted = {
+        item.callspec.params["variant"].source: item.callspec.params["variant"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "compiled" in item.fixturenames
+    }
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        yield {
+            source: pool.submit(
+                emulator_toolchain.compile_sanitized, variant.family.name, variant.family.entry, source
+            )
+            for source, variant in wanted.items()
+        }
+        pool.shutdown(cancel_futures=True)
+
+
+# --- what variants compute ---
+
+
+@pytest.mark.sanitizer
+@each_variant
+def test_the_product_is_right_and_memory_is_respected(
+    variant: Variant, compiled: dict[str, Future[CompiledKernel]]
+) -> None:
+    kernel = compiled[variant.source].result()
+    for name in variant.matrices:
+        matrix = matrices()[name]
+        problem = variant.kind.problem(matrix)
+        packed = variant.family.prepare(problem, variant.config, matrix)
+        run_and_compare(variant, kernel, problem, matrix, packed, where=name)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", VARIANTS[::6], ids=str)
+def test_new_values_are_a_gather_through_value_source(
+    variant: Variant, compiled: dict[str, Future[CompiledKernel]]
+) -> None:
+    name = variant.matrices[0]
+    old = matrices()[name]
+    problem = variant.kind.problem(old)
+    packed = variant.family.prepare(problem, variant.config, old)
+    new = old.with_values(np.random.default_rng(1).standard_normal(old.nnz).astype(np.float32))
+    updated = Packed(
+        arrays={**packed.arrays, packed.values: gathered(problem, packed, new)},
+        sizes=packed.sizes,
+        values=packed.values,
+        value_source=packed.value_source,
+    )
+    run_and_compare(variant, compiled[variant.source].result(), problem, new, updated, where=name)
+
+
+def run_and_compare(
+    variant: Variant, kernel: CompiledKernel, problem: SpmmProblem, matrix: CsrMatrix, packed: Packed, *, where: str
+) -> None:
+    operands = problem.random_operands(np.random.default_rng(0))
+    prepared = call(variant.family, problem, variant.config, packed, operands)
+    given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
+    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
+    worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])
+    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
+    for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
+        assert i == prepared.result or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+
+
+def gathered(problem: SpmmProblem, packed: Packed, matrix: CsrMatrix) -> Any:
+    """The packed values that ``value_source`` tells, in the shape and dtype of those that `prepare` made."""
+    source = packed.value_source
+    values = np.append(problem.dtype.encode(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
+    return values[source].reshape(packed.arrays[packed.values].shape)  # -1 takes the zero at the end
+
+
+# --- what families declare ---
+
+
+@each_family
+def test_the_sample_makes_every_choice(family: Family[Any, Any]) -> None:
+    missing = [f"{t.name} = {choice}" for t, choice in missing_choices(family, sample(family.name))]
+    assert not missing, "valid for no problem that was tried"
+
+
+@each_family
+def test_the_sample_meets_every_matrix_and_kind(family: Family[Any, Any]) -> None:
+    variants = sample(family.name)
+    assert {name for v in variants for name in v.matrices} == set(matrices())
+    met = {(v.kind.dtype, v.kind.layout, v.kind.epilogue) for v in variants}
+    assert len(met) == len(DType) * len(Layout) * len(Epilogue)
+
+
+@each_variant
+def test_packing_is_consistent(variant: Variant) -> None:
+    family, config = variant.family, variant.config
+    for name in variant.matrices:
+        matrix = matrices()[name]
+        problem = variant.kind.problem(matrix)
+        packed = family.prepare(problem, config, matrix)
+        arguments = family.arguments(problem)
+        by_kind = {kind: [a.name for a in arguments if a.kind is kind] for kind in ArgumentKind}
+        assert sorted(packed.arrays) == sorted(by_kind[ArgumentKind.PACKED])
+        assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands]
+        assert by_kind[ArgumentKind.RESULT] == [problem.result.name]
+        assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
+        assert all(isinstance(size_values(problem, packed.sizes, n), int) for n in by_kind[ArgumentKind.SIZE])
+        values = packed.arrays[packed.values]
+        assert values.dtype == problem.dtype.storage
+        assert values.size == packed.value_source.size
+        np.testing.assert_array_equal(values, gathered(problem, packed, matrix))
+        stored = packed.value_source[packed.value_source >= 0]
+        np.testing.assert_array_equal(np.sort(stored), np.arange(matrix.nnz), "each nonzero is stored once")
+
+
+@each_variant
+def test_launches_are_possible(variant: Variant) -> None:
+    for name in variant.matrices:
+        matrix = matrices()[name]
+        problem = variant.kind.problem(matrix)
+        packed = variant.family.prepare(problem, variant.config, matrix)
+        launch = variant.family.launch(problem, variant.config, packed.sizes)
+        assert 1 <= np.prod(launch.block) <= 1024
+        assert launch.shared_memory_bytes <= device().shared_memory_per_block
+        assert launch.grid[0] < 2**31 and max(launch.grid[1:]) <= 65535
+        assert launch.is_empty == (problem.m == 0)
+
+
+@each_family
+def test_packing_depends_only_on_the_tunables_that_say_so(family: Family[Any, Any]) -> None:
+    rng = random.Random(family.name)
+    matrix = matrices()["empty_rows"]
+    compared = 0
+    for kind in kinds(rng):
+        problem = kind.problem(matrix)
+        one = guess(family, problem, matrix)
+        fixed = {t.name: getattr(one, t.name) for t in tunables(family.config_type) if t.packs}
+        other = random_valid_config(family, problem, matrix, rng, **fixed)
+        assert family.packing_key(one) == family.packing_key(other)
+        first, second = (family.prepare(problem, c, matrix) for c in (one, other))
+        assert first.sizes == second.sizes
+        for array_name in first.arrays:
+            np.testing.assert_array_equal(first.arrays[array_name], second.arrays[array_name])
+        compared += one != other
+    assert compared > 0
+
+
+@each_family
+def test_guesses_are_valid(family: Family[Any, Any]) -> None:
+    rng = random.Random(family.name)
+    for name, matrix in matrices().items():
+        for n in (*COLUMNS, 3, 1000, 100_000):
+            for kind in kinds(rng):
+                problem = Kind(n, kind.dtype, kind.layout, kind.epilogue).problem(matrix)
+                broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
+                assert not broken, f"{name}, {problem}"
+
+
+@each_family
+def test_broken_constraints_are_told_in_sentences(family: Family[Any, Any]) -> None:
+    rng = random.Random(family.name)
+    problem = Kind(40, DType.FLOAT32, Layout.ROW, Epilogue.NONE).problem(matrices()["odd_shape"])
+    told = 0
+    for config in (random_config(family, rng) for _ in range(200)):
+        broken = family.broken_constraints(problem, config, device())
+        if broken:
+            with pytest.raises(ConfigError) as caught:
+                family.require_valid(problem, config, device())
+            assert all(len(sentence.split()) >= 3 and sentence in str(caught.value) for sentence in broken)
+            told += 1
+    assert told > 0
+
+
+@each_family
+def test_configs_survive_a_round_trip_through_text(family: Family[Any, Any]) -> None:
+    rng = random.Random(family.name)
+    for config in (random_config(family, rng) for _ in range(50)):
+        fields = family.config_dict(config)
+        assert family.config(**fields) == config
+        assert family.config(**{name: str(value) for name, value in fields.items()}) == config
+
+
+@each_family
+def test_values_outside_the_choices_never_reach_a_template(family: Family[Any, Any]) -> None:
+    problem = Kind(8, DType.FLOAT32, Layout.ROW, Epilogue.NONE).problem(matrices()["dense"])
+    start = family.config_dict(guess(family, problem, matrices()["dense"]))
+    for tunable in tunables(family.config_type):
+        for hostile in ("1; } evil() {", -12345, None):
+            with pytest.raises(ConfigError, match=tunable.name):
+                render(family, problem, family.config_type(**start | {tunable.name: hostile}))
+
+
+# --- the emitted source ---
+
+
+@each_variant
+def test_sources_are_clean(variant: Variant) -> None:
+    source = variant.source
+    problem = variant.kind.problem(matrices()[variant.matrices[0]])
+    assert render(variant.family, problem, variant.config) == source, "rendering is deterministic"
+    assert not re.search(r"\{\{|\}\}(?!;)|\{%|%\}|\{#|#\}", source), "template syntax is left over"
+    assert not re.search(r"\n\n\n|[ \t]\n|\t", source), "blank-line runs, trailing blanks or tabs"
+    assert source.endswith("}\n")
+    code = re.sub(r"//[^\n]*|\"[^\"\n]*\"", "", source)
+    for opening, closing in ("{}", "()", "[]"):
+        assert code.count(opening) == code.count(closing)
+    assert re.search(rf'extern "C" __global__ void [^;]*\b{variant.family.entry}\(', source)
