@@ -1,32 +1,26 @@
-"""Tune: search, verify, measure, record. Finds the fastest variant of an operator for one matrix on one device."""
+"""Tune: search, verify, measure and record the fastest variant of an operator for one matrix on one device."""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsegen import kernels
-from sparsegen.errors import ConfigError, NoVariantError, SparsegenError
-from sparsegen.executor import CompiledKernel, Toolchain
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.executor import Toolchain
 from sparsegen.family import Device, Family
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
+from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predict
 from sparsegen.operators import SpmmProblem
-from sparsegen.render import render
 from sparsegen.settings import Settings
-from sparsegen.tuning import finalists
-from sparsegen.tuning.child import Interrupted
 from sparsegen.tuning.interrupt import interruptible
-from sparsegen.tuning.neighbours import winners_nearby
-from sparsegen.tuning.pipeline import CompileAhead, Compiled, is_variants_own, variant_of
+from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.pipeline import CompileAhead
 from sparsegen.tuning.report import (
     Budget,
     Counts,
@@ -38,32 +32,29 @@ from sparsegen.tuning.report import (
     silent,
 )
 from sparsegen.tuning.rivals import BASELINE_SESSION, Rivals
+from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.search import Search
-from sparsegen.tuning.session import OPEN_EXECUTOR, Session, Verdict
+from sparsegen.tuning.session import OPEN_EXECUTOR, Session
 from sparsegen.tuning.space import Candidate, Key, Space
-from sparsegen.tuning.summary import summarize
-from sparsegen.tuning.worker import Measure
-from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
+from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
 __all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
 
-log = logging.getLogger(__name__)
-
-SAMPLES = 30
-HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
-FINALISTS_SHARE = 0.1  # of a budget in seconds is kept for the finalists, within
-FINALISTS_SECONDS = (0.5, 2.5)
+FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
+REASONS_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What compiles, what runs, and what is compared with; the worker processes import the latter two by name.
+    """What compiles, what runs, and what is compared with; child processes import the latter two by name.
 
     Attributes:
-        baseline_session: None to skip baselines; ``baselines_skipped`` then says why.
+        open_executor: a function of the device, as ``"module:function"``.
+        baseline_session: a class like `sparsegen.baselines.Session`, as ``"module:class"``; None to skip
+            baselines, and then ``baselines_skipped`` says why.
         variant_seconds: time limit of one variant; None for the device's usual one.
+        jobs: variants compiled at once; None for one on each core.
     """
 
     toolchain: Toolchain
@@ -71,17 +62,19 @@ class Backend:
     baseline_session: str | None = BASELINE_SESSION
     baselines_skipped: str = ""
     variant_seconds: float | None = None
+    jobs: int | None = None
 
     @classmethod
-    def of(cls, device: Device, *, baselines: bool) -> Backend:
+    def of(cls, device: Device, *, baselines: bool = True) -> Backend:
         """The device's own.
 
         Raises:
             DeviceUnavailableError: its compiler is missing.
         """
-        from sparsegen import backends, baselines as contenders
+        from sparsegen import backends
+        from sparsegen.baselines import unavailable
 
-        reason = contenders.unavailable(device) if baselines else "not asked for"
+        reason = unavailable(device) if baselines else "dense and vendor baselines were not asked for"
         session = BASELINE_SESSION if reason is None else None
         return cls(backends.toolchain(device), baseline_session=session, baselines_skipped=reason or "")
 
@@ -108,8 +101,9 @@ def tune(
     Args:
         matrix: m × k, as the problem says.
         families: names; by default every family of the operator.
+        budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
-        seed: of the dense operands and of the search.
+        seed: of the dense operands.
         backend: by default the device's own.
 
     Raises:
@@ -117,74 +111,118 @@ def tune(
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
         DatabaseError: a result could not be recorded.
+        KeyboardInterrupt: Ctrl-C before anything was measured, or a second one.
     """
+    began = time.monotonic()
+    budget = budget or Budget()
     if matrix.shape != (problem.m, problem.k):
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's A is {(problem.m, problem.k)}")
-    chosen = kernels.families_of(problem.operator) if families is None else [kernels.family(n) for n in families]
+    if families is None:
+        named = kernels.families_of(problem.operator)
+    else:
+        named = [kernels.family(name) for name in families]
     backend = backend or Backend.of(device, baselines=baselines)
+    locks = Settings.from_environment().cache / "locks"
+    stop = threading.Event()
     with ExitStack() as resources:
-        return _Run(
-            matrix, problem, device, store, chosen, budget or Budget(), progress, seed, backend, resources
-        ).result()
-
-
-class _Run:
-    """One call of `tune`: its processes, and what is known so far."""
-
-    def __init__(
-        self,
-        matrix: CsrMatrix,
-        problem: SpmmProblem,
-        device: Device,
-        store: Store,
-        families: Sequence[Family[Any, Any]],
-        budget: Budget,
-        progress: Progress,
-        seed: int,
-        backend: Backend,
-        resources: ExitStack,
-    ) -> None:
-        self._began = time.monotonic()
-        self._device, self._store, self._progress, self._backend = device, store, progress, backend
-        self._stop = threading.Event()
-        resources.enter_context(interruptible(self._stop))
-        locks = Settings.from_environment().cache / "locks"
+        resources.enter_context(interruptible(stop))
         # The worker first: it imports, opens the device and computes the reference beside all that follows.
-        self._session = Session(
-            matrix,
-            problem,
-            device,
-            locks=locks,
-            seed=seed,
-            open_executor=backend.open_executor,
-            variant_seconds=backend.variant_seconds,
-            stop=self._stop,
+        session = resources.enter_context(
+            closing(
+                Session(
+                    matrix,
+                    problem,
+                    device,
+                    locks=locks,
+                    seed=seed,
+                    open_executor=backend.open_executor,
+                    variant_seconds=backend.variant_seconds,
+                    stop=stop,
+                )
+            )
         )
-        resources.callback(self._session.close)
-        self._workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
-        self._baselines = store.baselines(self._workload, device)
-        self._skipped = "" if self._baselines else backend.baselines_skipped
-        self._rivals: Rivals | None = None
-        if not self._baselines and backend.baseline_session:
-            session = backend.baseline_session
-            self._rivals = Rivals(self._workload, matrix, device, locks=locks, session=session, stop=self._stop)
-            resources.callback(self._rivals.close)
-        first = self._first_candidates(families)
-        self._space = Space.build(
-            families, problem, device, first=first, whole=budget.effort is Effort.MAX, seed=seed
+        workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+        ledger = Ledger(workload, device, store)
+        rivals = None
+        if not ledger.baselines and backend.baseline_session:
+            rivals = resources.enter_context(
+                closing(
+                    Rivals(workload, matrix, device, locks=locks, session=backend.baseline_session, stop=stop)
+                )
+            )
+        space, first = _where_to_search(workload, device, store, named, whole=budget.effort is Effort.MAX)
+        search = Search(space, first)
+        ledger.counts = replace(ledger.counts, pruned=sum(space.pruned.values()))
+        for candidate, measurement in ledger.resume(space, backend.toolchain):
+            search.remember(candidate, measurement.sample.median_us if measurement.sample else None)
+        ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
+        limits = Limits.of(budget, began, len(space.candidates))
+        run = Run(session, rivals, search, ahead, ledger, limits, progress, stop)
+        run.go()
+        winners = ledger.winners()
+        if not winners:
+            if run.was_interrupted:
+                raise KeyboardInterrupt
+            raise NoVariantError(_why_nothing_works(ledger, space))
+        return TuneResult(
+            workload=workload,
+            device=device,
+            winner=next(iter(winners.values())),
+            family_winners=winners,
+            counts=ledger.counts,
+            pruned=space.pruned,
+            space_size=len(space.candidates),
+            baselines=tuple(ledger.baselines),
+            baselines_skipped="" if ledger.baselines else run.baselines_failed or backend.baselines_skipped,
+            seconds=time.monotonic() - began,
+            was_interrupted=run.was_interrupted,
         )
-        self._require_candidates()
-        self._search = Search(self._space, first, seed=seed)
-        self._ahead = CompileAhead(backend.toolchain, problem)
-        resources.callback(self._ahead.drop)
-        self._trials, seconds = budget.limits
-        self._trials = min(self._trials, len(self._space.candidates))
-        self._deadline = self._began + seconds
-        least, most = FINALISTS_SECONDS
-        self._finalists_seconds = most if seconds == float("inf") else max(least, min(most, FINALISTS_SHARE * seconds))
-        self._measurements: list[Measurement] = []  # of this space's variants, earlier runs' included
-        self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
-        self._counts = Counts(pruned=sum(self._space.pruned.values()))
-        self._failures: Counter[str] = Counter()
-        self._phase = Phase.STARTING
-        self._interrupted = False
+
+
+def _where_to_search(
+    workload: Workload,
+    device: Device,
+    store: Store,
+    families: Sequence[Family[Any, Any]],
+    *,
+    whole: bool,
+) -> tuple[Space, list[Candidate]]:
+    """The space, and the candidates to begin with: each family's guess, then what was good on similar workloads.
+
+    Raises:
+        NoVariantError: no config is valid.
+    """
+    problem = workload.problem
+    first: dict[Key, Candidate] = {}
+    for family in families:
+        guess = Candidate(family, family.guess(problem, workload.features, device))
+        if not family.broken_constraints(problem, guess.config, device):
+            first[guess.key] = guess
+
+    def is_allowed(config: Config) -> bool:
+        family, values = configured(config)
+        return family in families and not family.broken_constraints(problem, values, device)
+
+    known = store.list_workloads(
+        operator=problem.operator, dtype=problem.dtype, layout=problem.layout, like=device
+    )
+    near = nearest(problem, workload.features, device, [t for t in known if t.workload != workload])
+    votes = [(n, store.measurements(n.workload, n.device)) for n in near[:NEIGHBOURS]]
+    for prediction in predict(votes, is_allowed)[:FROM_NEIGHBOURS]:
+        suggested = Candidate(*configured(prediction.config))
+        first.setdefault(suggested.key, suggested)
+    space = Space.build(families, problem, device, first=list(first.values()), whole=whole)
+    if not space.candidates:
+        broken = "; ".join(space.pruned) or "no family computes this operator"
+        raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
+    return space, list(first.values())
+
+
+def _why_nothing_works(ledger: Ledger, space: Space) -> str:
+    counts = ledger.counts
+    reasons = "; ".join(f"{count} × {reason}" for reason, count in ledger.failures.most_common(REASONS_SHOWN))
+    tried = counts.done + counts.failed + counts.resumed
+    return (
+        f"none of the {tried} variants tried, of {len(space.candidates)} valid ones, gives a verified result. "
+        f"{reasons or 'The time ran out before the first was measured: give a larger --budget'}"
+    )

@@ -56,7 +56,7 @@ class ChildProcess:
 
     def __init__(self, target: str, *, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         ours, theirs = socket.socketpair()
         command = f"from sparsegen.tuning.child import main; main({theirs.fileno()}, {target!r})"
         paths = os.pathsep.join(path for path in sys.path if path)
@@ -157,10 +157,8 @@ def main(descriptor: int, target: str) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     module, _, function = target.partition(":")
     connection = Connection(descriptor)
-    try:
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done with us
         getattr(importlib.import_module(module), function)(connection)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent closed its end: we are no longer needed
 
 
 def _die_with_parent() -> None:

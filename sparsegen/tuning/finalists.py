@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsegen.tuning_db.records import Measurement, Outcome
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.records import Measurement
 
 MOST = 5
 WITHIN = 1.10  # of the best
@@ -14,23 +15,24 @@ ROUNDS = 5
 SAMPLES_PER_ROUND = 20
 
 
-def median_us(measurement: Measurement) -> float:
-    return measurement.sample.median_us if measurement.sample else math.inf
+def median_us(measurement: Measurement | None) -> float:
+    """Infinite where nothing was timed."""
+    return measurement.sample.median_us if measurement and measurement.sample else math.inf
 
 
 def pick(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Those worth a second look, best first: the best few, and the best of each family that is not far off."""
-    good = sorted((m for m in measurements if m.outcome is Outcome.OK), key=median_us)
+    """Those worth a second look, best first: the best few, and each family's best if it is not far off."""
+    good = sorted(ranking.times(measurements).values(), key=lambda r: r.time_us)
     if not good:
         return []
-    best = median_us(good[0])
-    chosen = [m for m in good if median_us(m) <= WITHIN * best][:MOST]
-    leaders = {m.variant.family: m for m in reversed(good)}
-    chosen += [m for m in leaders.values() if m not in chosen and median_us(m) <= FAMILY_WITHIN * best]
-    return sorted(chosen, key=median_us)
+    best = good[0].time_us
+    chosen = [r for r in good if r.time_us <= WITHIN * best][:MOST]
+    leaders = {r.variant.family: r for r in reversed(good)}
+    chosen += [r for r in leaders.values() if r not in chosen and r.time_us <= FAMILY_WITHIN * best]
+    return [r.measurement for r in sorted(chosen, key=lambda r: r.time_us)]
 
 
-def schedule(finalists: list[Measurement], seconds: float) -> tuple[int, int]:
+def schedule(finalists: Iterable[Measurement], seconds: float) -> tuple[int, int]:
     """Rounds, and samples in each, that fit into about so many seconds; at least two rounds of one."""
     once = sum(median_us(m) for m in finalists) * 1e-6
     samples = max(2, min(ROUNDS * SAMPLES_PER_ROUND, int(seconds / max(once, 1e-9))))

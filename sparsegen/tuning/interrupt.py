@@ -16,7 +16,8 @@ def interruptible(stop: threading.Event) -> Iterator[None]:
     Does nothing outside the main thread, or where somebody else handles SIGINT: then it is theirs to set it.
     """
     default = signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != default:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) != default:
         yield
         return
 

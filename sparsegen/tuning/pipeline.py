@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sparsegen.errors import CompileError, SparsegenError
+from sparsegen.errors import SparsegenError
 from sparsegen.executor import CompiledKernel, Toolchain
 from sparsegen.operators import SpmmProblem
 from sparsegen.render import render
@@ -78,11 +78,12 @@ class CompileAhead:
         self._pending -= 1
         return compiled
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Forget what has not been handed out; compiles under way end on their own, into the cache."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, candidate: Candidate) -> None:
+    def compile(self, candidate: Candidate) -> Compiled:
+        """Compile one now, in the calling thread."""
         began = time.perf_counter()
         variant, kernel, error = None, None, None
         family = candidate.family
@@ -94,9 +95,7 @@ class CompileAhead:
             error = failure
         except Exception as failure:
             error = SparsegenError(f"compiling {candidate.label}: {type(failure).__name__}: {failure}")
-        self._done.put(Compiled(candidate, variant, kernel, error, time.perf_counter() - began))
+        return Compiled(candidate, variant, kernel, error, time.perf_counter() - began)
 
-
-def is_variants_own(error: SparsegenError) -> bool:
-    """Whether it is this variant that does not compile, and not the compiler that is missing or broken."""
-    return isinstance(error, CompileError)
+    def _compile(self, candidate: Candidate) -> None:
+        self._done.put(self.compile(candidate))

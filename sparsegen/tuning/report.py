@@ -119,7 +119,7 @@ class TuneResult:
         pruned: how many configs each constraint ruled out.
         space_size: valid configs.
         baselines_skipped: why dense and vendor routines were not timed; empty if they were.
-        interrupted: stopped by Ctrl-C; running again goes on.
+        was_interrupted: stopped by Ctrl-C; running again goes on.
     """
 
     workload: Workload
@@ -132,11 +132,11 @@ class TuneResult:
     baselines: tuple[Baseline, ...]
     baselines_skipped: str
     seconds: float
-    interrupted: bool
+    was_interrupted: bool
 
     def speedup_over(self, contender: str) -> float | None:
         """How many times faster than a baseline (below 1: slower); None if that was not timed."""
         times = [b.sample.median_us for b in self.baselines if b.contender == contender]
         if not times or self.winner.sample is None:
             return None
-        return min(times) / max(self.winner.sample.median_us, 1e-9)
+        return times[-1] / max(self.winner.sample.median_us, 1e-9)

@@ -1,6 +1,6 @@
 """Times other libraries' routines (cuBLAS, cuSPARSE) in a process of their own, while the search pauses.
 
-PyTorch takes seconds to import: that happens at the start, beside the first compiles.
+The libraries take seconds to load and the reference to compute: that happens beside the first compiles.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event
 
-from sparsegen.errors import SparsegenError
-from sparsegen.executor import Timing
+from sparsegen.baselines import Result
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
@@ -25,12 +24,10 @@ START_SECONDS = 120.0
 MEASURE_SECONDS = 60.0
 BASELINE_SESSION = "sparsegen.baselines:Session"
 
-Times = list[tuple[str, str, Timing]]  # contender, version, timing
-
 
 @dataclass(frozen=True)
 class Prepare:
-    """``session`` is a class with a ``measure() -> Times``, as ``"module:class"``."""
+    """``session`` is a class like `sparsegen.baselines.Session`, as ``"module:class"``."""
 
     session: str
     matrix: CsrMatrix
@@ -98,10 +95,16 @@ class Rivals:
         self._child.receive(START_SECONDS)
         with device_turn(self._device, self._locks):
             self._child.send(Go())
-            times: Times = self._child.receive(MEASURE_SECONDS)
+            results: list[Result] = self._child.receive(MEASURE_SECONDS)
         return [
-            Baseline(self._workload, self._device, contender, version, summarize([timing]))
-            for contender, version, timing in times
+            Baseline(
+                self._workload,
+                self._device,
+                r.contender,
+                f"{r.version} ({r.detail})" if r.detail else r.version,
+                summarize([r.timing]),
+            )
+            for r in results
         ]
 
     def close(self) -> None:

@@ -12,11 +12,10 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sparsegen.family import tunables
+from sparsegen.family import Value, tunables
 from sparsegen.tuning.space import Candidate, Key, Space, encode
 from sparsegen.tuning.surrogate import Surrogate
 
-LARGEST_POOL = 4096  # unseen candidates that are scored for one proposal
 FAMILY = "family"
 
 
@@ -25,9 +24,11 @@ class CandidateSampler(BaseSampler):
 
     Optuna's own samplers draw from the product of all choices; here most of that product breaks a
     constraint, and repeats cost trials, so the sampler works on the list of what is valid and not yet seen.
+    On landscapes of main effects, interactions and cliffs it also finds the best of 600 configs in half the
+    trials that TPE takes (see ``tests/test_tuning_search.py``).
     """
 
-    def __init__(self, space: Space, first: Sequence[Candidate], seed: int) -> None:
+    def __init__(self, space: Space, first: Sequence[Candidate]) -> None:
         self._space = space
         self._number: dict[Key, int] = {c.key: i for i, c in enumerate(space.candidates)}
         self._first = [self._number[c.key] for c in first]
@@ -35,14 +36,11 @@ class CandidateSampler(BaseSampler):
         names = space.family_names
         family = np.array([names.index(c.family.name) for c in space.candidates], dtype=np.int64)
         self._surrogate = Surrogate(numbers, codes, family)
-        self._rng = np.random.default_rng(seed)
         self._distributions: dict[str, BaseDistribution] = {FAMILY: CategoricalDistribution(names)}
         for f in space.families:
             for t in tunables(f.config_type):
                 self._distributions[f"{f.name}.{t.name}"] = CategoricalDistribution(t.choices)
         self._seen = np.zeros(len(space.candidates), dtype=bool)
-        self._pending: dict[int, None] = {}
-        self._log_times: dict[int, float] = {}
 
     def parameters(self, candidate: Candidate) -> dict[str, Any]:
         """A candidate as Optuna's parameters: its family, and its tunables under the family's name."""
@@ -60,8 +58,7 @@ class CandidateSampler(BaseSampler):
         """Learn a candidate's time; None for one that failed."""
         number = self._number[candidate.key]
         self._seen[number] = True
-        self._pending.pop(number, None)
-        self._log_times[number] = math.inf if time_us is None else math.log(max(time_us, 1e-3))
+        self._surrogate.learn(number, math.inf if time_us is None else math.log(max(time_us, 1e-3)))
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -73,7 +70,7 @@ class CandidateSampler(BaseSampler):
     ) -> dict[str, Any]:
         number = self._propose()
         self._seen[number] = True
-        self._pending[number] = None
+        self._surrogate.expect(number)
         return self.parameters(self._space.candidates[number])
 
     def sample_independent(
@@ -90,15 +87,7 @@ class CandidateSampler(BaseSampler):
             number = self._first.pop(0)
             if not self._seen[number]:
                 return number
-        unseen = np.flatnonzero(~self._seen)
-        if unseen.size > LARGEST_POOL:
-            unseen = self._rng.choice(unseen, LARGEST_POOL, replace=False)
-        return self._surrogate.most_promising(
-            unseen,
-            np.fromiter(self._log_times, dtype=np.int64),
-            np.fromiter(self._log_times.values(), dtype=np.float64),
-            np.fromiter(self._pending, dtype=np.int64),
-        )
+        return self._surrogate.propose(~self._seen)
 
 
 class Search:
@@ -107,16 +96,19 @@ class Search:
     Args:
         space: what may be tried.
         first: candidates to try before any other, best guess first; all of them in the space.
-        seed: of the random draws in very large spaces.
     """
 
-    def __init__(self, space: Space, first: Sequence[Candidate] = (), *, seed: int = 0) -> None:
+    def __init__(self, space: Space, first: Sequence[Candidate] = ()) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._by_key = {c.key: c for c in space.candidates}
-        self._sampler = CandidateSampler(space, first, seed)
+        self._sampler = CandidateSampler(space, first)
         self._trials: dict[Key, optuna.Trial] = {}
         self.study = optuna.create_study(sampler=self._sampler)
+
+    def candidate(self, family: str, config: tuple[tuple[str, Value], ...]) -> Candidate:
+        """The space's candidate of that name and config, as `Variant` holds them."""
+        return self._by_key[family, config]
 
     def ask(self) -> Candidate | None:
         """The next candidate, or None when every one was proposed; never the same twice."""
@@ -125,11 +117,12 @@ class Search:
         trial = self.study.ask()
         name = trial.suggest_categorical(FAMILY, self._space.family_names)
         described = tunables(self._space.family(name).config_type)
-        config = tuple(
-            (t.name, trial.suggest_categorical(f"{name}.{t.name}", t.choices)) for t in described
+        key: Any = (
+            name,
+            tuple((t.name, trial.suggest_categorical(f"{name}.{t.name}", t.choices)) for t in described),
         )
-        self._trials[name, config] = trial
-        return self._by_key[name, config]
+        self._trials[key] = trial
+        return self._by_key[key]
 
     def tell(self, candidate: Candidate, time_us: float | None) -> None:
         """The time of a candidate that was asked for; None if it failed in any way."""

@@ -1,4 +1,4 @@
-"""Supervised measuring: a worker process with time limits, replaced when it dies, hangs or loses its device."""
+"""Supervised measuring: a worker process with time limits, replaced when it dies, hangs or loses the device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPEN_EXECUTOR = "sparsegen.backends:open_executor"
 
 @contextmanager
 def device_turn(device: Device, folder: Path) -> Iterator[None]:
-    """Hold the device among all processes that measure on it, so that they do not disturb each other's times."""
+    """Hold the device among all processes that measure on it: they would disturb each other's times."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = hashlib.sha256(f"{device.key} {device.index}".encode()).hexdigest()[:16]
     with (folder / f"device-{name}.lock").open("w") as file:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from sparsegen.family import Device, Family, Value, tunables
 from sparsegen.operators import SpmmProblem
 
-LARGEST_ENUMERATED = 100_000
-LARGEST_SAMPLED = 20_000
+LARGEST_ENUMERATED = 200_000  # points of a family, valid or not
+LARGEST_EXPLORED = 4_000  # valid configs of a family with more points than that
+PAIRS_FROM = 20  # configs from which steps of two tunables are taken
 
 NUMBERS = re.compile(r" \([^)]*\)")  # the values that a sentence quotes: it is counted without them
 
@@ -79,38 +80,84 @@ class Space:
         *,
         first: Sequence[Candidate] = (),
         whole: bool = False,
-        seed: int = 0,
     ) -> Space:
-        """``first`` (guesses, earlier winners), then all points of the searched space, or of the whole.
+        """``first`` (guesses, earlier winners), then what `Family.space` holds (``whole``: of all choices).
 
-        A whole space of more than 100,000 points is sampled: 20,000 points are drawn beside the searched ones.
+        A family with very many points, valid or not, is not enumerated: it is explored in steps of one
+        tunable from the valid ones already found, up to 4,000.
         """
         candidates: dict[Key, Candidate] = {c.key: c for c in first}
         pruned: Counter[str] = Counter()
+
+        def is_wanted(family: Family[Any, Any], config: Any) -> bool:
+            if not whole and not family.is_worth_trying(problem, config, device):
+                return False
+            broken = next((c for c in family.constraints(problem, config, device) if not c.holds), None)
+            if broken is not None:  # counted without the values that the sentence quotes
+                pruned[f"{family.name}: {NUMBERS.sub('', broken.sentence)}"] += 1
+            return broken is None
+
         for family in families:
-            for config in _points(family, whole=whole, seed=seed):
-                broken = next((c for c in family.constraints(problem, config, device) if not c.holds), None)
-                if broken is None:
-                    candidate = Candidate(family, config)
-                    candidates.setdefault(candidate.key, candidate)
-                else:
-                    pruned[f"{family.name}: {NUMBERS.sub('', broken.sentence)}"] += 1
+            starts = [c.config for c in first if c.family is family]
+            if math.prod(map(len, _axes(family, whole=False))) <= LARGEST_ENUMERATED:
+                starts += [c for c in _product(family, whole=False) if is_wanted(family, c)]
+                explore = whole
+            else:
+                explore = True
+            if explore:
+                starts = _explore(family, starts, whole, is_wanted)
+            for config in starts:
+                candidate = Candidate(family, config)
+                candidates.setdefault(candidate.key, candidate)
         return cls(list(candidates.values()), dict(pruned))
 
 
-def _points(family: Family[Any, Any], *, whole: bool, seed: int) -> Iterator[Any]:
-    """Configs valid or not; the defaults come first."""
-    described = tunables(family.config_type)
-    names = [t.name for t in described]
-    searched = [sorted(t.searched, key=lambda v, t=t: v != t.default) for t in described]  # type: ignore[misc]
-    choices = [t.choices for t in described]
-    enumerate_choices = whole and math.prod(map(len, choices)) <= LARGEST_ENUMERATED
-    for point in itertools.product(*(choices if enumerate_choices else searched)):
+def _axes(family: Family[Any, Any], *, whole: bool) -> list[tuple[Value, ...]]:
+    """The values of each tunable, its default first."""
+    return [
+        tuple(sorted(t.choices if whole else t.searched, key=lambda v, t=t: v != t.default))  # type: ignore[misc]
+        for t in tunables(family.config_type)
+    ]
+
+
+def _product(family: Family[Any, Any], *, whole: bool) -> Iterator[Any]:
+    """All configs, valid or not."""
+    names = [t.name for t in tunables(family.config_type)]
+    for point in itertools.product(*_axes(family, whole=whole)):
         yield family.config_type(**dict(zip(names, point, strict=True)))
-    if whole and not enumerate_choices:
-        rng = np.random.default_rng(seed)
-        for _ in range(LARGEST_SAMPLED):
-            yield family.config_type(**{t.name: t.choices[rng.integers(len(t.choices))] for t in described})
+
+
+def _explore(
+    family: Family[Any, Any],
+    starts: Sequence[Any],
+    whole: bool,
+    is_wanted: Callable[[Family[Any, Any], Any], bool],
+) -> list[Any]:
+    """Valid configs reached by changing one tunable at a time, or two near the start, breadth first."""
+    names = [t.name for t in tunables(family.config_type)]
+    axes = dict(zip(names, _axes(family, whole=whole), strict=True))
+    found: dict[Any, None] = dict.fromkeys(starts)
+    refused: set[Any] = set()
+    waiting = deque(found)
+    expanded = 0
+    while waiting and len(found) < LARGEST_EXPLORED:
+        origin = waiting.popleft()
+        steps = [{name: value} for name in names for value in axes[name]]
+        if expanded < PAIRS_FROM:
+            steps += [
+                {a: x, b: y} for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]
+            ]
+        expanded += 1
+        for step in steps:
+            config = replace(origin, **step)
+            if config in found or config in refused:
+                continue
+            if is_wanted(family, config):
+                found[config] = None
+                waiting.append(config)
+            else:
+                refused.add(config)
+    return list(found)
 
 
 def encode(candidates: Sequence[Candidate]) -> tuple[np.ndarray, np.ndarray]:

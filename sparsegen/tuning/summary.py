@@ -11,7 +11,7 @@ from sparsegen.tuning_db.records import Sample
 
 
 def summarize(timings: Sequence[Timing], *, cold: bool = True) -> Sample:
-    """One sample of several runs: percentiles over all their times, the lowest clock, every throttle reason."""
+    """One sample of several runs: percentiles over all times, the lowest clock, every throttle reason."""
     times = np.concatenate([t.samples_us for t in timings])
     low, median, high = np.percentile(times, [10.0, 50.0, 90.0])
     clocks = [t.clock_mhz for t in timings if t.clock_mhz is not None]

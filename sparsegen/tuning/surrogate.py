@@ -1,20 +1,19 @@
 """A Gaussian process over configs: what a variant will take, and how sure that is.
 
 The kernel multiplies a smooth part over ordered tunables (a Gaussian of the distance between ranks) with a
-part that falls with every tunable that differs, and adds one constant per family, so that families share
-nothing but their scale. Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 and 4.2.
-The length scales are fixed: on landscapes of main effects, interactions and cliffs (see
-``tests/test_search.py``) this finds the best of 600 configs in half the trials that Optuna's TPE takes.
+part that falls with every tunable that differs, and adds a constant within a family; families share nothing.
+Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 and 4.2. The length scales are
+fixed: with tens of trials there is too little to fit them to.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 
 Vector = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int64]
 
 LENGTH_SCALE = 1.5  # of ranks in [0, 1]: main effects first
 DIFFERENCE = 0.15  # fall of the covariance for every tunable that differs
@@ -22,84 +21,102 @@ FAMILY_VARIANCE = 0.15
 NOISE_VARIANCE = 0.02
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
 EXPLORATION = 1.5  # standard deviations of optimism
-LARGEST_TABLE = 2048  # candidates whose covariances are kept
-MOST_OBSERVATIONS = 512  # in the model; the best half and the latest half
 
 
 class Surrogate:
     """A model of log time over a fixed list of candidates.
+
+    The Cholesky factor grows by one row for every candidate that is proposed or known, so that a proposal
+    costs O(known · candidates) operations.
 
     Args:
         numbers, codes: as `sparsegen.tuning.space.encode` gives them.
         family: each candidate's family as a number.
     """
 
-    def __init__(self, numbers: Vector, codes: Indices, family: Indices) -> None:
+    def __init__(self, numbers: Vector, codes: Codes, family: Codes) -> None:
         self._numbers, self._codes, self._family = numbers, codes, family
-        everything = np.arange(len(numbers))
-        self._table = self._compute(everything, everything) if len(numbers) <= LARGEST_TABLE else None
+        self._known: list[int] = []
+        self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
+        self._beliefs: list[float] = []  # what was expected of them, in standard deviations
+        self._place: dict[int, int] = {}
+        # L⁻¹ K(known, all): its columns at the known candidates are the rows of the Cholesky factor L.
+        self._whitened = np.empty((64, len(family)))
+        self._diagonal: list[float] = []
+        self._variance = np.full(len(family), 1.0 + FAMILY_VARIANCE)
 
-    def covariance(self, left: Indices, right: Indices) -> Vector:
-        """Prior covariance of candidates ``left`` with ``right``, float64 [left, right]."""
-        return self._compute(left, right) if self._table is None else self._table[np.ix_(left, right)]
+    def covariance(self, number: int) -> Vector:
+        """Prior covariance of one candidate with all, float64 [candidates]."""
+        squares = ((self._numbers - self._numbers[number]) ** 2).sum(1)
+        differing = (self._codes != self._codes[number]).sum(1)
+        shape = np.exp(-squares / (2.0 * LENGTH_SCALE**2) - DIFFERENCE * differing)
+        row: Vector = np.where(self._family == self._family[number], shape + FAMILY_VARIANCE, 0.0)
+        return row
 
-    def _compute(self, left: Indices, right: Indices) -> Vector:
-        a, b = self._numbers[left], self._numbers[right]
-        squares = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * a @ b.T
-        differing = np.zeros(squares.shape)
-        for column in range(self._codes.shape[1]):
-            differing += self._codes[left, column][:, None] != self._codes[right, column][None, :]
-        shape = np.exp(-np.maximum(squares, 0.0) / (2.0 * LENGTH_SCALE**2) - DIFFERENCE * differing)
-        same_family = self._family[left][:, None] == self._family[right][None, :]
-        covariance: Vector = np.where(same_family, shape + FAMILY_VARIANCE, 0.0)
-        return covariance
-
-    def most_promising(
-        self, unseen: Indices, observed: Indices, log_times: Vector, pending: Indices
-    ) -> int:
+    def propose(self, unseen: npt.NDArray[np.bool_]) -> int:
         """The unseen candidate with the lowest optimistic estimate.
 
+        Candidates proposed but not yet told count as known, with the time that was expected of them, so that
+        several proposals made in a row spread out (Desautels et al., GP-BUCB, JMLR 2014).
+
         Args:
-            observed, log_times: what was measured; infinite where the variant failed.
-            pending: proposed but not yet measured: they count as known in the variance, so that several
-                proposals made in a row spread out (Desautels et al., GP-BUCB, JMLR 2014).
+            unseen: bool [candidates], at least one true.
         """
-        observed, log_times = self._most_telling(observed, log_times)
-        known = np.concatenate([observed, pending])
-        deviation = np.sqrt(self._variance(unseen, known))
-        return int(unseen[np.argmin(self._mean(unseen, observed, log_times) - EXPLORATION * deviation)])
+        estimate = self._mean() - EXPLORATION * np.sqrt(np.maximum(self._variance, 0.0))
+        return int(np.argmin(np.where(unseen, estimate, np.inf)))
 
-    def _variance(self, at: Indices, known: Indices) -> Vector:
-        prior = np.full(at.size, 1.0 + FAMILY_VARIANCE)
-        if not known.size:
-            return prior
-        gram = self.covariance(known, known) + NOISE_VARIANCE * np.eye(known.size)
-        lower, _ = cho_factor(gram, lower=True)
-        explained = solve_triangular(lower, self.covariance(known, at), lower=True)
-        variance: Vector = np.maximum(prior - (explained**2).sum(0), 1e-12)
-        return variance
+    def expect(self, number: int) -> None:
+        """A candidate was proposed: its uncertainty is as good as gone."""
+        if number in self._place:
+            return
+        belief = float(self._mean()[number] - self._centres()[self._family[number]])
+        n = len(self._known)
+        if n == len(self._whitened):
+            self._whitened = np.concatenate([self._whitened, np.empty_like(self._whitened)])
+        past = self._whitened[:n]
+        row = self.covariance(number)
+        factor = past[:, number].copy()
+        pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - factor @ factor, NOISE_VARIANCE / 2)))
+        self._whitened[n] = (row - factor @ past) / pivot
+        self._variance -= self._whitened[n] ** 2
+        self._diagonal.append(pivot)
+        self._place[number] = n
+        self._known.append(number)
+        self._log_times.append(np.nan)
+        self._beliefs.append(belief)
 
-    def _mean(self, at: Indices, observed: Indices, log_times: Vector) -> Vector:
-        """In standard deviations of the finite log times, families around their own means."""
-        finite = np.isfinite(log_times)
-        if not finite.any():
-            return np.zeros(at.size)
-        scale = float(log_times[finite].std()) or 1.0
-        overall = float(log_times[finite].mean())
-        centre = np.full(int(self._family.max()) + 1, overall)
-        for number in np.unique(self._family[observed[finite]]):
-            centre[number] = log_times[finite & (self._family[observed] == number)].mean()
-        residual = np.minimum((log_times - centre[self._family[observed]]) / scale, WORST)
-        gram = self.covariance(observed, observed) + NOISE_VARIANCE * np.eye(observed.size)
-        weights = cho_solve(cho_factor(gram, lower=True), residual)
-        mean: Vector = self.covariance(at, observed) @ weights + (centre[self._family[at]] - overall) / scale
-        return mean
+    def learn(self, number: int, log_time: float) -> None:
+        """What a candidate took; infinite if it failed."""
+        self.expect(number)
+        self._log_times[self._place[number]] = log_time
 
-    @staticmethod
-    def _most_telling(observed: Indices, log_times: Vector) -> tuple[Indices, Vector]:
-        if observed.size <= MOST_OBSERVATIONS:
-            return observed, log_times
-        half = MOST_OBSERVATIONS // 2
-        best = np.argsort(log_times, kind="stable")[:half]
-        kept = np.unique(np.concatenate([best, np.arange(observed.size - half, observed.size)]))
-        return observed[kept], log_times[kept]
+    def _scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the finite log times."""
+        times = np.array(self._log_times)
+        times = times[np.isfinite(times)]
+        return (float(times.mean()), float(times.std()) or 1.0) if times.size else (0.0, 1.0)
+
+    def _centres(self) -> Vector:
+        """Each family's mean, in standard deviations from the mean of all."""
+        centres = np.zeros(int(self._family.max()) + 1)
+        mean, deviation = self._scale()
+        times, family = np.array(self._log_times), self._family[self._known]
+        for number in range(centres.size):
+            mine = times[(family == number) & np.isfinite(times)]
+            if mine.size:
+                centres[number] = (mine.mean() - mean) / deviation
+        return centres
+
+    def _mean(self) -> Vector:
+        """Posterior mean in standard deviations from the mean of all, float64 [candidates]."""
+        if not self._known:
+            return np.zeros(len(self._family))
+        n, centres = len(self._known), self._centres()
+        mean, deviation = self._scale()
+        standard = (np.array(self._log_times) - mean) / deviation - centres[self._family[self._known]]
+        residual = np.where(np.isnan(standard), self._beliefs, np.minimum(standard, WORST))
+        factor = np.tril(self._whitened[:n, self._known].T, -1)
+        np.fill_diagonal(factor, self._diagonal)
+        weights = solve_triangular(factor, residual, lower=True, check_finite=False)
+        posterior: Vector = weights @ self._whitened[:n] + centres[self._family]
+        return posterior

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def serve(connection: Connection) -> None:
         return
     while True:
         request: Measure = connection.recv()
-        answer(connection, lambda request=request: bench.measure(request, lambda: connection.send(Launching())))
+        answer(connection, partial(bench.measure, request, partial(connection.send, Launching())))
 
 
 @dataclass(frozen=True, slots=True)
