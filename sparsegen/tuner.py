@@ -1,4 +1,4 @@
-"""Tune: search, verify, measure and record the fastest variant of an operator for one matrix on one device."""
+"""Tune: search, verify, measure, record: the fastest variant of an operator for one matrix on one device."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _where_to_search(
     *,
     whole: bool,
 ) -> tuple[Space, list[Candidate]]:
-    """The space, and the candidates to begin with: each family's guess, then what was good on similar workloads.
+    """The space, and where to begin: each family's guess, then what was good on similar workloads.
 
     Raises:
         NoVariantError: no config is valid.
@@ -223,6 +223,6 @@ def _why_nothing_works(ledger: Ledger, space: Space) -> str:
     reasons = "; ".join(f"{count} × {reason}" for reason, count in ledger.failures.most_common(REASONS_SHOWN))
     tried = counts.done + counts.failed + counts.resumed
     return (
-        f"none of the {tried} variants tried, of {len(space.candidates)} valid ones, gives a verified result. "
+        f"none of the {tried} variants tried, of {len(space.candidates)}, gives a verified result. "
         f"{reasons or 'The time ran out before the first was measured: give a larger --budget'}"
     )

@@ -96,8 +96,8 @@ class Run:
     # --- search ---
 
     def _search_on(self) -> None:
-        limits = self._limits
-        while self._ledger.trials < limits.trials and time.monotonic() < limits.ends - limits.finalists_seconds:
+        ends = self._limits.ends - self._limits.finalists_seconds
+        while self._ledger.trials < self._limits.trials and time.monotonic() < ends:
             if self._stop.is_set():
                 raise Interrupted("interrupted")
             self._propose()

@@ -1,4 +1,4 @@
-"""Supervised measuring: a worker process with time limits, replaced when it dies, hangs or loses the device."""
+"""Supervised measuring: a worker process with time limits, replaced when it dies, hangs or loses a GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsegen.errors import SparsegenError
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
-from sparsegen.tuning.child import ChildDiedError, ChildProcess, ChildTimeoutError, Interrupted
+from sparsegen.tuning.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.tuning.worker import Launching, Measure, Measured, Prepare, Ready
 from sparsegen.tuning_db.records import Outcome
 
@@ -111,7 +110,7 @@ class Session:
 
         Raises:
             Interrupted: ``stop`` was set.
-            SparsegenError: the worker does not start (again).
+            SparsegenError: the worker does not start (again), or the family's own code raised.
         """
         verdict, is_certain = self._try(request)
         return verdict if is_certain else self._try(request)[0]
@@ -131,10 +130,6 @@ class Session:
         except ChildDiedError as death:
             self._replace()
             return Verdict(Outcome.CRASHED, Measured(None, str(death), crashed=True)), False
-        except Interrupted:
-            raise
-        except SparsegenError as error:  # the family's own code raised: nothing ran on the device
-            return Verdict(Outcome.CRASHED, Measured(None, str(error), crashed=True)), True
         assert isinstance(answer, Measured)
         if answer.sticky:
             self._replace()

@@ -136,7 +136,7 @@ class Bench:
     """One problem on one device: operands uploaded, reference computed, output ready."""
 
     def __init__(self, prepare: Prepare) -> None:
-        self._matrix, self._problem = prepare.matrix, prepare.problem
+        self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
         operands = self._problem.random_operands(np.random.default_rng(prepare.seed))
@@ -221,7 +221,7 @@ class Bench:
         return self._packings[key]
 
     def _bind(self, m: Measure, packed: PackedOnDevice) -> tuple[Launch, list[Buffer | int], LoadedKernel]:
-        launch = m.family.launch(self._problem, m.config, packed.sizes)
+        launch = m.family.launch(self._problem, m.config, packed.sizes, self._device)
         arguments: list[Buffer | int] = []
         for argument in m.family.arguments(self._problem):
             match argument.kind:
