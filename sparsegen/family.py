@@ -177,7 +177,7 @@ class Family(ABC, Generic[P, C]):
         """Lay the matrix out for this config; may read only the tunables declared with ``packs=True``."""
 
     @abstractmethod
-    def launch(self, problem: P, config: C, sizes: Mapping[str, int]) -> Launch:
+    def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         """Launch geometry; ``sizes`` are those of the packed matrix."""
 
     @abstractmethod

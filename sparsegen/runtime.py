@@ -23,6 +23,7 @@ from sparsegen.family import Array, Device, Launch
 logger = logging.getLogger(__name__)
 
 STATIC_SHARED_LIMIT = 48 * 1024
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 
 
 @cache
@@ -48,13 +49,21 @@ def driver() -> Any:
 
 @cache
 def libcuda() -> ctypes.CDLL:
-    """The driver's C interface with the signature of the one call made through it."""
+    """The driver's C interface with the signatures of the calls made through it; each returns a CUresult."""
     library = ctypes.CDLL("libcuda.so.1")
     unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
     library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
-    library.cuLaunchKernel.restype = ctypes.c_int
+    library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
+    library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
+    library.cuModuleUnload.argtypes = [pointer]
+    library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
     library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     return library
+
+
+def _check(status: int, message: str) -> None:
+    if status:
+        raise LaunchError(f"{message}: {error_text(status)}")
 
 
 def error_text(status: int) -> str:
@@ -96,24 +105,40 @@ class CudaBuffer:
 
 
 class CudaKernel:
-    """A function of a loaded module."""
+    """A function of a loaded module.
+
+    PyCUDA gives no access to a function's handle, which a raw launch needs, so the module is loaded through the
+    driver's C interface too.
+    """
 
     def __init__(self, compiled: CompiledKernel) -> None:
-        self._module = driver().module_from_file(str(compiled.binary))
-        self._function = self._module.get_function(compiled.entry)
-        self.handle = _function_handle(self._function)
+        library = libcuda()
+        self._module = ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()
+        image = compiled.binary.read_bytes()
+        _check(library.cuModuleLoadData(ctypes.byref(self._module), image), f"cannot load {compiled.binary}")
+        try:
+            _check(
+                library.cuModuleGetFunction(ctypes.byref(self.handle), self._module, compiled.entry.encode()),
+                f"{compiled.binary} has no kernel {compiled.entry!r}",
+            )
+        except LaunchError:
+            library.cuModuleUnload(self._module)
+            raise
         self._dynamic_limit = STATIC_SHARED_LIMIT
 
     def allow_shared_memory(self, nbytes: int) -> None:
         """Raise the limit of dynamic shared memory; the default is 48 KiB."""
         if nbytes > self._dynamic_limit:
-            attribute = driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._function.set_attribute(attribute, nbytes)
+            status = libcuda().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+            _check(status, f"cannot allow {nbytes} bytes of shared memory per block")
             self._dynamic_limit = nbytes
 
-
-def _function_handle(function: Any) -> int:
-    return int(function.handle)
+    def unload(self) -> None:
+        """Drop the module; no launch of it may be under way."""
+        if self._module:
+            libcuda().cuModuleUnload(self._module)
+            self._module = ctypes.c_void_p()
 
 
 class BoundLaunch:
@@ -142,7 +167,7 @@ class BoundLaunch:
         self._slots = tuple(slots)
         self._arguments = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         self._fixed = (
-            ctypes.c_void_p(kernel.handle),
+            kernel.handle,
             *(ctypes.c_uint(size) for size in (*launch.grid, *launch.block, launch.shared_memory_bytes)),
         )
         self._storage = (kernel, [a for a in arguments if a is not None and not isinstance(a, int)])
@@ -180,10 +205,7 @@ class CudaExecutor:
         atexit.register(self.close)
 
     def load(self, compiled: CompiledKernel) -> CudaKernel:
-        try:
-            return CudaKernel(compiled)
-        except driver().Error as error:
-            raise LaunchError(f"cannot load {compiled.binary}: {error}") from error
+        return CudaKernel(compiled)
 
     def upload(self, array: Array) -> CudaBuffer:
         contiguous = np.ascontiguousarray(array)

@@ -204,7 +204,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             value_source=rows.source,
         )
 
-    def launch(self, problem: SpmmProblem, config: CsrSpmmConfig, sizes: Mapping[str, int]) -> Launch:
+    def launch(
+        self, problem: SpmmProblem, config: CsrSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
         c = config
         return Launch(
             grid=(-(-problem.m // c.rows_per_block), -(-problem.n // c.tile_n), 1),

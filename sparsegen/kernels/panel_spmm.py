@@ -26,6 +26,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 THREADS_PER_MULTIPROCESSOR = 2048
+RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,28 @@ class PanelSpmmConfig:
 
     tile_n: int = tunable(32, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
     panel_k: int = tunable(
-        512, (64, 128, 256, 512, 1024, 2048, 4096), "rows of B per panel in shared memory", packs=True
+        0,
+        (0, 64, 128, 256, 512, 1024),
+        "rows of B per panel in shared memory; 0: all of them, kept while a block goes through its share of the rows",
+        searched=(0, 256, 512, 1024),
+        packs=True,
     )
-    stages: int = tunable(1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used")
-    warps: int = tunable(16, (4, 8, 16, 32), "warps per block")
+    stages: int = tunable(
+        1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used", searched=(1, 2)
+    )
+    warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
     threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows")
     row_splits: int = tunable(1, (1, 2, 4, 8), "of them, sets that take every row_splits-th step of nonzeros")
     rows_per_group: int = tunable(
         1, (1, 2, 4), "rows that share their loads of B: the union of their columns, zeros filled in", packs=True
     )
-    step: int = tunable(4, (2, 4, 8), "nonzero columns per load of A", packs=True)
-    row_blocks: int = tunable(
-        0,
-        (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256),
-        "blocks that share the rows of a column tile and keep their panel; 0: a block for every batch of rows",
-    )
+    step: int = tunable(4, (2, 4, 8), "nonzero columns per load of A", searched=(4, 8), packs=True)
     row_order: str = tunable(
-        "sorted", ("natural", "sorted"), "row swizzle: by falling length, so that a warp's rows are alike",
-        searched=("sorted",), packs=True,
+        "sorted",
+        ("natural", "sorted"),
+        "row swizzle: by falling length, so that a warp's rows are alike",
+        searched=("sorted",),
+        packs=True,
     )
     index_bits: int = tunable(16, (16, 32), "bits of a stored offset into a panel", searched=(16,), packs=True)
 
@@ -94,10 +99,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         yield Constraint(
             c.warps * (sums + 32) <= 2048, f"the block's registers hold {sums} sums for each thread of {c.warps} warps"
         )
-        one_panel = self._one_panel(problem, c)
-        yield Constraint(not one_panel or c.stages == 1, "several stages need several panels: panel_k is below k")
         yield Constraint(
-            one_panel or c.row_blocks == 0, "row_blocks is 0 unless one panel holds all of B's rows (panel_k >= k)"
+            c.panel_k > 0 or c.stages == 1, "several stages need several panels: panel_k is not 0 (all of B's rows)"
+        )
+        yield Constraint(
+            c.panel_k < max(1, problem.k), f"panel_k ({c.panel_k}) is below k ({problem.k}), else 0 says the same"
         )
         shared = self._shared_bytes(problem, c)
         yield Constraint(
@@ -108,43 +114,26 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
 
     @staticmethod
-    def _one_panel(problem: SpmmProblem, config: PanelSpmmConfig) -> bool:
-        return config.panel_k >= problem.k
+    def _shared_bytes(problem: SpmmProblem, config: PanelSpmmConfig) -> int:
+        rows = config.panel_k or max(1, problem.k)
+        return config.stages * rows * config.tile_n * problem.dtype.itemsize
 
-    def _shared_bytes(self, problem: SpmmProblem, config: PanelSpmmConfig) -> int:
-        rows = max(1, min(config.panel_k, problem.k))
-        return config.stages * rows * config.tile_n * problem.dtype.itemsize if self._one_panel(
-            problem, config
-        ) else config.stages * config.panel_k * config.tile_n * problem.dtype.itemsize
-
-    def _blocks_per_multiprocessor(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> int:
-        by_memory = device.shared_memory_per_multiprocessor // (self._shared_bytes(problem, config) + 1024)
+    def _resident_blocks(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        by_memory = device.shared_memory_per_multiprocessor // (self._shared_bytes(problem, config) + RESERVED_SHARED)
         return max(1, min(by_memory, THREADS_PER_MULTIPROCESSOR // (32 * config.warps)))
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         c = config
-        if c.tile_n > max(8, 2 * problem.n):
+        threads = c.threads_per_row // c.row_splits
+        if threads < 1 or c.tile_n > max(8, 2 * problem.n) or c.tile_n // threads * c.rows_per_group > 32:
             return False
-        threads = c.threads_per_row // max(1, c.row_splits)
-        if threads < 1 or c.tile_n // max(1, threads) * c.rows_per_group > 32:
+        if self._resident_blocks(problem, c, device) * c.warps < 16:
             return False
-        columns = -(-problem.n // c.tile_n)
-        resident = self._blocks_per_multiprocessor(problem, c, device)
-        if resident * c.warps < 16:
-            return False
-        slots = resident * device.multiprocessors
-        if self._one_panel(problem, c):
-            larger = [k for k in (64, 128, 256, 512, 1024, 2048, 4096) if k >= problem.k]
-            if c.panel_k != larger[0] or c.row_blocks == 0:
-                return False
-            return c.row_blocks == self._filling_row_blocks(columns, slots)
-        return c.stages >= 2 and c.panel_k * c.tile_n * problem.dtype.itemsize >= 16384
-
-    @staticmethod
-    def _filling_row_blocks(columns: int, slots: int) -> int:
-        """The largest choice that keeps all blocks resident at once."""
-        choices = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
-        return max((r for r in choices if columns * r <= slots), default=1)
+        if c.panel_k == 0:
+            return True
+        panel_bytes = c.panel_k * c.tile_n * problem.dtype.itemsize
+        return c.stages >= 2 and 16 * 1024 <= panel_bytes
 
     def constants(self, problem: SpmmProblem, config: PanelSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
@@ -155,22 +144,22 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             "epilogue": problem.epilogue.value,
             "columns_divide": problem.n % config.tile_n == 0,
             "aligned": contiguous % chunk == 0,
-            "one_panel": self._one_panel(problem, config),
         }
 
     def prepare(self, problem: SpmmProblem, config: PanelSpmmConfig, matrix: CsrMatrix) -> Packed:
         c, m = config, problem.m
-        panels = max(1, -(-problem.k // c.panel_k))
+        panel_k = c.panel_k or max(1, problem.k)
+        panels = max(1, -(-problem.k // panel_k))
         lengths = np.diff(matrix.row_offsets)
         order = order_rows(lengths, c.row_order, 1)
         groups = -(-m // c.rows_per_group)
-        columns, runs, entry_source = self._entries(c, matrix, order, panels)
+        columns, runs, entry_source = self._entries(c.rows_per_group, panel_k, matrix, order, panels)
         # runs: for each entry the number of its (group, panel), rising.
         run_lengths = np.bincount(runs, minlength=groups * panels)
         run_starts = np.cumsum(run_lengths) - run_lengths
         aligned = align_runs(run_lengths, run_starts, c.step, tail=c.step)
         unit = c.tile_n * problem.dtype.itemsize // (16 if c.index_bits == 16 else 1)
-        local = (columns % c.panel_k) * unit
+        local = (columns % panel_k) * unit
         source = np.full((aligned.source.size, c.rows_per_group), -1, dtype=np.int32)
         filled = aligned.source >= 0
         source[filled] = entry_source[aligned.source[filled]]
@@ -195,7 +184,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     @staticmethod
     def _entries(
-        config: PanelSpmmConfig, matrix: CsrMatrix, order: Array, panels: int
+        rows_per_group: int, panel_k: int, matrix: CsrMatrix, order: Array, panels: int
     ) -> tuple[Array, Array, Array]:
         """Entries (columns of groups of rows) in their stored order.
 
@@ -210,37 +199,39 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         nonzeros = (np.repeat(ordered_starts, ordered_lengths) + within).astype(np.int32)
         places = np.repeat(np.arange(order.size, dtype=np.int64), ordered_lengths)
         columns = matrix.column_indices[nonzeros]
-        if config.rows_per_group == 1:
-            return columns, places * panels + columns // config.panel_k, nonzeros[:, None]
+        if rows_per_group == 1:
+            return columns, places * panels + columns // panel_k, nonzeros[:, None]
         width = matrix.shape[1] + 1
-        keys, entry = np.unique(places // config.rows_per_group * width + columns, return_inverse=True)
-        source = np.full((keys.size, config.rows_per_group), -1, dtype=np.int32)
-        source[entry, places % config.rows_per_group] = nonzeros
+        keys, entry = np.unique(places // rows_per_group * width + columns, return_inverse=True)
+        source = np.full((keys.size, rows_per_group), -1, dtype=np.int32)
+        source[entry, places % rows_per_group] = nonzeros
         group, column = keys // width, keys % width
-        return column, group * panels + column // config.panel_k, source
+        return column, group * panels + column // panel_k, source
 
-    def launch(self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int]) -> Launch:
+    def launch(
+        self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
         c = config
-        batches = -(-sizes["groups"] // (c.warps * 32 // c.threads_per_row))
+        columns = -(-problem.n // c.tile_n)
+        blocks = -(-sizes["groups"] // (c.warps * (32 // c.threads_per_row)))
+        if c.panel_k == 0:
+            # As many blocks as are resident at once: each loads its panel once and keeps it.
+            slots = self._resident_blocks(problem, c, device) * device.multiprocessors
+            blocks = min(blocks, max(1, slots // columns))
         return Launch(
-            grid=(min(c.row_blocks, batches) if c.row_blocks else batches, -(-problem.n // c.tile_n), 1),
-            block=(32 * c.warps, 1, 1),
-            shared_memory_bytes=self._shared_bytes(problem, c),
+            grid=(blocks, columns, 1), block=(32 * c.warps, 1, 1), shared_memory_bytes=self._shared_bytes(problem, c)
         )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize
         chunk = 16 // itemsize
-        tile_n = next((t for t in (8, 16, 32) if t >= problem.n), 32 if problem.dtype is DType.FLOAT32 else 64)
+        widest = 32 if problem.dtype is DType.FLOAT32 else 64
+        tile_n = next((t for t in (8, 16, 32) if t >= problem.n), widest)
         threads = max(1, tile_n // (2 * chunk))
-        panel_k = next((k for k in (64, 128, 256, 512, 1024, 2048, 4096) if k >= problem.k), 4096)
-        one_panel = panel_k >= problem.k and problem.k * tile_n * itemsize <= device.shared_memory_per_block
-        if one_panel:
-            config = PanelSpmmConfig(tile_n=tile_n, panel_k=panel_k, threads_per_row=threads)
-            slots = self._blocks_per_multiprocessor(problem, config, device) * device.multiprocessors
-            row_blocks = self._filling_row_blocks(-(-problem.n // tile_n), slots)
-            return PanelSpmmConfig(tile_n=tile_n, panel_k=panel_k, threads_per_row=threads, row_blocks=row_blocks)
-        return PanelSpmmConfig(tile_n=tile_n, panel_k=min(512, panel_k // 2), threads_per_row=threads, stages=2)
+        whole = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads)
+        if self._shared_bytes(problem, whole) <= device.shared_memory_per_block:
+            return whole
+        return PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads, panel_k=512, stages=2)
 
 
 FAMILY = PanelSpmm()

@@ -1,0 +1,117 @@
+"""What users would pick instead, timed on the same device in the same session: dense cuBLAS and cuSPARSE.
+
+The libraries are called directly: their wrappers in PyTorch and CuPy fix the algorithm and the layout and add
+host work, which would make an unfair peer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.baselines.libraries import LibraryUnavailableError
+from sparsegen.executor import Buffer, Timing
+from sparsegen.family import Array, Device
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import Layout, SpmmProblem
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One way in which a library computes the problem."""
+
+    contender: str  # "cublas" or "cusparse"
+    version: str  # of the library
+    detail: str  # algorithm and layout
+    run: Callable[[], None]
+    result: Buffer
+    columns: bool  # the result is column-major
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The best of a contender's ways, checked against the reference; ``detail`` says which it was."""
+
+    contender: str
+    version: str
+    detail: str
+    timing: Timing
+
+
+def unavailable(device: Device) -> str | None:
+    """Why nothing can be compared on this device, in one line; None if cuBLAS or cuSPARSE is there."""
+    if device.backend != "cuda":
+        return "dense and vendor baselines are skipped: they need a CUDA device"
+    from sparsegen.baselines.libraries import find_library
+
+    for name in ("cublas", "cusparse"):
+        try:
+            find_library(name)
+        except LibraryUnavailableError as error:
+            return f"dense and vendor baselines are skipped: {error}"
+    return None
+
+
+class Session:
+    """Baselines of one problem on one device. Makes a CUDA context: use it in a process of its own.
+
+    Args:
+        matrix: A; its values are rounded to the problem's dtype.
+        device: a CUDA device.
+    """
+
+    def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
+        from sparsegen.runtime import CudaExecutor
+
+        self.problem = problem
+        self.executor = CudaExecutor(device)
+        rng = np.random.default_rng(0)
+        operands = problem.random_operands(rng)
+        self.stored = operands["b"]
+        self.matrix = matrix
+        plain = SpmmProblem(problem.m, problem.k, problem.n, problem.dtype, problem.layout)
+        self.reference = plain.reference(matrix, {"b": self.stored}, threads=8)
+
+    def calls(self) -> Iterator[Call]:
+        """Every way of every library that is there."""
+        from sparsegen.baselines import cublas, cusparse
+
+        for module in (cublas, cusparse):
+            try:
+                yield from module.calls(self.executor, self.matrix, self.problem, self.stored)
+            except LibraryUnavailableError as error:
+                logger.warning("%s", error)
+
+    def measure(self, samples: int = 30, *, cold: bool = True) -> list[Result]:
+        """The fastest right way of each contender. Epilogues are left out: the libraries' products have none."""
+        best: dict[str, Result] = {}
+        for call in self.calls():
+            if not self._is_right(call):
+                logger.warning("%s (%s) gives a wrong result and is left out", call.contender, call.detail)
+                continue
+            timing = self.executor.measure(call.run, samples=samples, cold=cold)
+            before = best.get(call.contender)
+            if before is None or np.median(timing.samples_us) < np.median(before.timing.samples_us):
+                best[call.contender] = Result(call.contender, call.version, call.detail, timing)
+        return list(best.values())
+
+    def _is_right(self, call: Call) -> bool:
+        p = self.problem
+        self.executor.fill(call.result, 0xFF)
+        call.run()
+        self.executor.synchronize()
+        out: Array = np.empty((p.n, p.m) if call.columns else (p.m, p.n), dtype=p.dtype.storage)
+        self.executor.download(call.result, out)
+        actual = p.dtype.decode(out.T if call.columns else out).astype(np.float64)
+        by_rows = p.layout is Layout.ROW
+        exact = self.reference.exact if by_rows else self.reference.exact.T
+        error = np.linalg.norm(actual - exact) / max(np.linalg.norm(exact), 1e-30)
+        return bool(error < 40 * p.dtype.unit_roundoff + 1e-5)
+
+    def close(self) -> None:
+        self.executor.close()
