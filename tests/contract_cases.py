@@ -1,7 +1,7 @@
 """What the contract tests run: adversarial matrices, and a seeded sample of every family's variants.
 
-A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix that
-leads to the same source.
+A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix
+that leads to the same source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def csr(dense: Array) -> CsrMatrix:
     found = scipy.sparse.csr_array(dense)
     found.sort_indices()
     return CsrMatrix(
-        dense.shape, found.indptr.astype(np.int32), found.indices.astype(np.int32), found.data.astype(np.float32)
+        dense.shape,
+        found.indptr.astype(np.int32),
+        found.indices.astype(np.int32),
+        found.data.astype(np.float32),
     )
 
 
@@ -119,7 +122,7 @@ def random_config(family: Family[Any, Any], rng: random.Random) -> Any:
 def random_valid_config(
     family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
 ) -> Any | None:
-    """A valid config with some tunables fixed: the guess with as many random changes as the constraints let pass."""
+    """The guess with some tunables fixed and as many random changes as the constraints let pass."""
     start = family.config_dict(guess(family, problem, matrix)) | fixed
     free = [t for t in tunables(family.config_type) if t.name not in fixed]
     for attempt in range(TRIES):
@@ -138,7 +141,7 @@ def kinds(rng: random.Random) -> Iterator[Kind]:
 
 @cache
 def sample(name: str) -> tuple[Variant, ...]:
-    """Guesses and random configs for every kind of problem, then more until every choice of every tunable occurs."""
+    """Guesses and random configs for every kind of problem, then more until every choice of a tunable occurs."""
     family = families()[name]
     rng = random.Random(name)
     names = itertools.cycle(matrices())
@@ -146,7 +149,9 @@ def sample(name: str) -> tuple[Variant, ...]:
 
     def add(config: Any, kind: Kind, focus: str) -> None:
         source = render(family, kind.problem(matrices()[focus]), config)
-        found.setdefault(source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source))
+        found.setdefault(
+            source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source)
+        )
 
     for kind in kinds(rng):
         focus = next(names)
@@ -163,7 +168,9 @@ def sample(name: str) -> tuple[Variant, ...]:
         places = list(itertools.product(kinds(rng), matrices()))
         for kind, focus in rng.sample(places, len(places)):
             fixed = {tunable.name: choice}
-            config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
+            config = random_valid_config(
+                family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed
+            )
             if config is not None:
                 add(config, kind, focus)
                 break
@@ -221,4 +228,4 @@ def call(
                 place = arrays
                 arguments.append(result)
         arrays += 1
-    return Call(family.launch(problem, config, packed.sizes), arguments, place)
+    return Call(family.launch(problem, config, packed.sizes, device()), arguments, place)
