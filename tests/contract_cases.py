@@ -25,7 +25,7 @@ from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 
 COLUMNS = (1, 7, 8, 32, 40, 64, 132)
-RANDOM_VARIANTS = 2  # for each dtype, layout and epilogue
+RANDOM_VARIANTS = 4  # for each dtype, layout and epilogue
 TRIES = 60
 
 
@@ -141,7 +141,7 @@ def kinds(rng: random.Random) -> Iterator[Kind]:
 
 @cache
 def sample(name: str) -> tuple[Variant, ...]:
-    """Guesses and random configs for every kind of problem, then more until every choice of a tunable occurs."""
+    """Guesses and random configs for every kind of problem, and more until every choice occurs."""
     family = families()[name]
     rng = random.Random(name)
     names = itertools.cycle(matrices())
