@@ -17,6 +17,8 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen.emulator import device
+from sparsegen.emulator.sanitized import run_sanitized
+from sparsegen.executor import CompiledKernel
 from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_values, tunables
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
@@ -229,3 +231,28 @@ def call(
                 arguments.append(result)
         arrays += 1
     return Call(family.launch(problem, config, packed.sizes, device()), arguments, place)
+
+
+def run_and_compare(
+    variant: Variant,
+    kernel: CompiledKernel,
+    problem: SpmmProblem,
+    matrix: CsrMatrix,
+    packed: Packed,
+    *,
+    where: str,
+) -> None:
+    """Run a compiled variant under the sanitizers and hold its result against the reference.
+
+    Raises:
+        AssertionError: the result is wrong, or an input was written to.
+        KernelFault: a sanitizer or the emulator caught it at something undefined.
+    """
+    operands = problem.random_operands(np.random.default_rng(0))
+    prepared = call(variant.family, problem, variant.config, packed, operands)
+    given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
+    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
+    worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])
+    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
+    for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
+        assert i == prepared.result or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"

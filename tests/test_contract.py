@@ -14,18 +14,17 @@ from contract_cases import (
     COLUMNS,
     Kind,
     Variant,
-    call,
     guess,
     kinds,
     matrices,
     missing_choices,
     random_config,
     random_valid_config,
+    run_and_compare,
     sample,
 )
 
 from sparsegen.emulator import device
-from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.executor import CompiledKernel
@@ -94,25 +93,6 @@ def test_new_values_are_a_gather_through_value_source(
         value_source=packed.value_source,
     )
     run_and_compare(variant, compiled[variant.source].result(), problem, new, updated, where=name)
-
-
-def run_and_compare(
-    variant: Variant,
-    kernel: CompiledKernel,
-    problem: SpmmProblem,
-    matrix: CsrMatrix,
-    packed: Packed,
-    *,
-    where: str,
-) -> None:
-    operands = problem.random_operands(np.random.default_rng(0))
-    prepared = call(variant.family, problem, variant.config, packed, operands)
-    given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
-    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
-    worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])
-    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
-    for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
-        assert i == prepared.result or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
 
 
 def gathered(problem: SpmmProblem, packed: Packed, matrix: CsrMatrix) -> Any:
