@@ -139,6 +139,12 @@ def problem_from(
     return SpmmProblem(m=m, k=k, n=n, dtype=dtype, layout=layout, epilogue=epilogue)
 
 
+def even_features(m: int, k: int, density: float) -> Features:
+    """The features of a matrix that is not there: rows of equal length, nonzeros spread evenly."""
+    row = round(k * density)
+    return Features(m=m, k=k, nnz=m * row, row_mean=row, row_cov=0.0, row_max=row, block_fill=density)
+
+
 def parse_config(pairs: Iterable[str]) -> dict[str, str]:
     """``key=value`` pairs to a dictionary; the family checks names and values.
 
@@ -162,11 +168,16 @@ def parse_config(pairs: Iterable[str]) -> dict[str, str]:
 def emit(as_json: bool, data: Mapping[str, Any], *renderables: RenderableType) -> None:
     """Print ``data`` as one JSON object, or else the renderables for people."""
     if as_json:
-        click.echo(json.dumps(data, indent=2, default=str))
+        click.echo(to_json(data))
         return
     console = make_console()
     for renderable in renderables:
         console.print(renderable)
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """JSON of what commands print; paths and moments become text."""
+    return json.dumps(data, indent=2, default=str)
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -56,7 +56,8 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
                 raise  # click shows the usage with it
-            _fail(ctx, type(error).__name__, error.format_message(), error.exit_code)
+            kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
+            _fail(ctx, kind, error.format_message(), error.exit_code)
         except KeyboardInterrupt:
             _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED)
 

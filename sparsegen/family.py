@@ -238,8 +238,8 @@ class Family(ABC, Generic[P, C]):
         """Whether the tuner should spend time on a valid config at normal effort; measured rules of thumb."""
         return True
 
-    def packing_key(self, config: C) -> tuple[Value, ...]:
-        """Configs with equal keys share one packed matrix."""
+    def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:
+        """Configs with equal keys share one packed matrix of a problem."""
         return tuple(getattr(config, t.name) for t in tunables(self.config_type) if t.packs)
 
     def simplicity(self, config: C) -> int:

@@ -118,12 +118,21 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Co
 
     def host(part: Any) -> Array:
         # NumPy has no bfloat16; float32 holds it exactly.
-        array: Array = (part.float() if part.dtype == torch.bfloat16 else part).cpu().numpy()
+        try:
+            array: Array = (part.float() if part.dtype == torch.bfloat16 else part).cpu().numpy()
+        except (TypeError, NotImplementedError) as error:  # float8, quantised; a meta tensor
+            raise MatrixError(
+                f"a tensor of {part.dtype} cannot be copied to NumPy: {error}", source=source
+            ) from error
         return array
 
     if tensor.layout == torch.strided:
         return host(tensor)
     if tensor.layout == torch.sparse_coo:
+        if tensor.sparse_dim() != 2:
+            raise MatrixError(
+                "a COO tensor with dense dimensions cannot be read; use .to_dense()", source=source
+            )
         # The accessors of an uncoalesced tensor that do not raise start with an underscore.
         rows, columns = host(tensor._indices())
         return Coordinates(shape, rows, columns, host(tensor._values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import types
 from typing import Any
@@ -285,6 +286,21 @@ def test_cupy_sparse_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupyx.scipy.sparse", fake)
     theirs = _FakeCupyArray(scipy.sparse.csc_matrix([[0.0, 2.0]]))
     assert dense(as_csr(theirs)).tolist() == [[0.0, 2.0]]
+
+
+@pytest.mark.gpu
+def test_cupy_itself() -> None:
+    cupy = pytest.importorskip("cupy")
+    sparse = pytest.importorskip("cupyx.scipy.sparse")
+    array = np.array([[0.0, 2.0], [3.0, 0.0]], dtype=np.float32)
+    assert np.array_equal(dense(as_csr(cupy.asarray(array))), array)
+    for form in ("csr", "csc", "coo"):
+        assert np.array_equal(dense(as_csr(sparse.csr_matrix(cupy.asarray(array)).asformat(form))), array)
+
+
+def test_a_matrix_survives_pickling() -> None:
+    again = pickle.loads(pickle.dumps(small()))
+    assert np.array_equal(dense(again), dense(small()))
 
 
 def test_converting_does_not_import_pytorch_or_cupy() -> None:

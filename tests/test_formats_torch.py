@@ -35,6 +35,13 @@ def test_duplicates_of_an_uncoalesced_tensor_are_summed() -> None:
     assert as_csr(tensor).values.tolist() == [3.0]
 
 
+def test_meta_and_hybrid_tensors_are_refused() -> None:
+    with pytest.raises(MatrixError, match="cannot be copied"):
+        as_csr(torch.empty(2, 2, device="meta"))
+    with pytest.raises(MatrixError, match="dense dimensions"):
+        as_csr(torch.eye(2).to_sparse(1))
+
+
 def test_complex_and_other_dimensions_are_refused() -> None:
     with pytest.raises(MatrixError, match="complex"):
         as_csr(torch.eye(2, dtype=torch.complex64))

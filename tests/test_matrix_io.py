@@ -154,6 +154,13 @@ def test_safetensors_bfloat16_bool_and_bytes(tmp_path: Path) -> None:
         assert np.array_equal(dense(load_matrix(path)), array)
 
 
+def test_a_file_of_the_safetensors_package(tmp_path: Path) -> None:
+    package = pytest.importorskip("safetensors.numpy")
+    path = tmp_path / "w.safetensors"
+    package.save_file({"w": DENSE, "bias": np.ones(3, np.float16)}, path)
+    assert np.array_equal(dense(load_matrix(path, tensor="w")), DENSE)
+
+
 @pytest.mark.skipif(not DLMC.is_dir(), reason="the DLMC sample is not here")
 def test_a_matrix_of_the_collection() -> None:
     path = sorted(DLMC.rglob("*.smtx.gz"))[0]

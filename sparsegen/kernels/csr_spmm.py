@@ -25,6 +25,7 @@ from sparsegen.kernels._rows import align_rows, order_rows
 from sparsegen.operators import Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
+REGISTERS_PER_BLOCK = 65536
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
@@ -62,6 +63,7 @@ class CsrSpmmConfig:
         ("broadcast", "shared", "shared_async"),
         "how a subwarp reads its nonzeros: each thread by itself, or through shared memory, or with cp.async ahead",
     )
+    registers: int = tunable(64, (32, 64, 128), "registers per thread that the compiler may use")
     index_bits: int = tunable(32, (16, 32), "bits of a stored column index", packs=True)
 
 
@@ -105,6 +107,12 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             c.tile_k * (c.tile_n // c.threads_per_row) * itemsize <= 1024 or c.staging != "broadcast",
             "a strip's values of B (tile_k · tile_n / threads_per_row elements) stay within 256 registers",
         )
+        yield Constraint(
+            threads * c.registers <= REGISTERS_PER_BLOCK,
+            f"threads · registers ({threads * c.registers}) is at most {REGISTERS_PER_BLOCK}",
+        )
+        sums = c.tile_n // c.threads_per_row
+        yield Constraint(sums + 16 <= c.registers, f"registers ({c.registers}) hold {sums} sums and 16 more")
         yield Constraint(
             c.tile_k % c.sparse_vector_width == 0,
             f"sparse_vector_width ({c.sparse_vector_width}) divides tile_k ({c.tile_k})",

@@ -18,6 +18,7 @@ from sparsegen.family import (
     Value,
     empty_as_one,
     tunable,
+    tunables,
 )
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
@@ -26,6 +27,8 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 THREADS_PER_MULTIPROCESSOR = 2048
+BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+REGISTERS_PER_BLOCK = 65536
 RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
 
 
@@ -45,12 +48,18 @@ class PanelSpmmConfig:
         1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used", searched=(1, 2)
     )
     warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
-    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows")
-    row_splits: int = tunable(1, (1, 2, 4, 8), "of them, sets that take every row_splits-th step of nonzeros")
+    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows", packs=True)
+    row_splits: int = tunable(
+        1, (1, 2, 4, 8), "of them, sets that take every row_splits-th step of nonzeros", packs=True
+    )
     rows_per_group: int = tunable(
         1, (1, 2, 4), "rows that share their loads of B: the union of their columns, zeros filled in", packs=True
     )
     step: int = tunable(4, (2, 4, 8), "nonzero columns per load of A", searched=(4, 8), packs=True)
+    registers: int = tunable(
+        64, (32, 64, 128), "registers per thread that the compiler may use; more hold more loads in flight",
+        searched=(64, 128),
+    )  # fmt: skip
     row_order: str = tunable(
         "sorted",
         ("natural", "sorted"),
@@ -97,8 +106,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         sums = c.tile_n // threads * c.rows_per_group
         yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
         yield Constraint(
-            c.warps * (sums + 32) <= 2048, f"the block's registers hold {sums} sums for each thread of {c.warps} warps"
+            c.warps * 32 * c.registers <= REGISTERS_PER_BLOCK,
+            f"warps · 32 · registers ({c.warps * 32 * c.registers}) is at most {REGISTERS_PER_BLOCK}",
         )
+        yield Constraint(sums + 24 <= c.registers, f"registers ({c.registers}) hold {sums} sums and 24 more")
         yield Constraint(
             c.panel_k > 0 or c.stages == 1, "several stages need several panels: panel_k is not 0 (all of B's rows)"
         )
@@ -121,7 +132,8 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     def _resident_blocks(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> int:
         """Blocks that a multiprocessor holds at once."""
         by_memory = device.shared_memory_per_multiprocessor // (self._shared_bytes(problem, config) + RESERVED_SHARED)
-        return max(1, min(by_memory, THREADS_PER_MULTIPROCESSOR // (32 * config.warps)))
+        by_registers = REGISTERS_PER_BLOCK // (config.warps * 32 * config.registers)
+        return max(1, min(by_memory, by_registers, THREADS_PER_MULTIPROCESSOR // (32 * config.warps)))
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         c = config
@@ -154,7 +166,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         order = order_rows(lengths, c.row_order, 1)
         groups = -(-m // c.rows_per_group)
         columns, runs, entry_source = self._entries(c.rows_per_group, panel_k, matrix, order, panels)
-        # runs: for each entry the number of its (group, panel), rising.
+        banked = self._bank_order(problem, c, columns % panel_k, runs, panels)
+        if banked is not None:
+            columns, runs, entry_source = columns[banked], runs[banked], entry_source[banked]
         run_lengths = np.bincount(runs, minlength=groups * panels)
         run_starts = np.cumsum(run_lengths) - run_lengths
         aligned = align_runs(run_lengths, run_starts, c.step, tail=c.step)
@@ -186,7 +200,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     def _entries(
         rows_per_group: int, panel_k: int, matrix: CsrMatrix, order: Array, panels: int
     ) -> tuple[Array, Array, Array]:
-        """Entries (columns of groups of rows) in their stored order.
+        """Entries (columns of groups of rows) by group, panel and column.
 
         Returns:
             Their columns, their runs (group · panels + panel), and per entry and row of the group the number of
@@ -207,6 +221,55 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         source[entry, places % rows_per_group] = nonzeros
         group, column = keys // width, keys % width
         return column, group * panels + column // panel_k, source
+
+    @staticmethod
+    def _bank_order(
+        problem: SpmmProblem, config: PanelSpmmConfig, rows: Array, runs: Array, panels: int
+    ) -> Array | None:
+        """An order of the entries in which the sets of threads that load together meet in different banks.
+
+        Where a panel's row is shorter than the 128 bytes of a bank cycle, rows of B fall into 2 or 4 classes by
+        the banks that they lie in. At any time neighbouring sets shall read rows of different classes, so set s
+        takes class (i + s) mod classes in its i-th place, as far as a run's entries allow. None: nothing to gain.
+
+        Args:
+            rows: of each entry, within its panel.
+            runs: of each entry, rising.
+        """
+        c = config
+        classes = min(c.step, BANK_BYTES // (c.tile_n * problem.dtype.itemsize))
+        if classes < 2 or rows.size == 0:
+            return None
+        kinds = rows % classes
+        run_lengths = np.bincount(runs, minlength=int(runs[-1]) + 1)
+        run_starts = np.cumsum(run_lengths) - run_lengths
+        rank = np.empty(rows.size, dtype=np.int32)  # of an entry among those of its run and class
+        fewest = np.full(run_lengths.size, rows.size, dtype=np.int32)  # entries that every class of a run has
+        for kind in range(classes):
+            member = kinds == kind
+            before = np.r_[0, np.cumsum(member, dtype=np.int32)]
+            rank[member] = (before[:-1] - before[run_starts][runs])[member]
+            np.minimum(fewest, before[run_starts + run_lengths] - before[run_starts], out=fewest)
+        matched = rank < fewest[runs]
+        groups_per_warp = 32 // c.threads_per_row
+        thread_set = runs // panels % groups_per_warp * c.row_splits + rank * classes // c.step % c.row_splits
+        unmatched_before = np.r_[0, np.cumsum(~matched, dtype=np.int32)]
+        place = np.where(
+            matched,
+            rank * classes + (kinds - thread_set) % classes,
+            classes * fewest[runs] + unmatched_before[:-1] - unmatched_before[run_starts][runs],
+        )
+        order = np.empty(rows.size, dtype=np.int64)
+        order[run_starts[runs] + place] = np.arange(rows.size)
+        return order
+
+    def packing_key(self, problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[Value, ...]:
+        key = super().packing_key(problem, config)
+        if config.tile_n * problem.dtype.itemsize < BANK_BYTES:
+            return key
+        # The sets of threads shape the order of nonzeros only where rows of a panel share a bank cycle.
+        names = [t.name for t in tunables(PanelSpmmConfig) if t.packs]
+        return tuple(v for n, v in zip(names, key, strict=True) if n not in ("threads_per_row", "row_splits"))
 
     def launch(
         self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int], device: Device

@@ -1,0 +1,107 @@
+"""``sparsegen cache``: the compiled variants on disk."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from sparsegen.cache import folder_bytes
+from sparsegen.cli.common import emit, json_option
+from sparsegen.errors import SparsegenError
+from sparsegen.settings import Settings
+
+BACKENDS = ("cuda", "emulator")
+# <family>-<digest>, and the hidden temporary folders of compiles that were killed.
+_ENTRY = re.compile(r"(?P<family>[a-z][a-z0-9_]*)-[0-9a-f]{16,64}")
+_LEFTOVER = re.compile(rf"\.{_ENTRY.pattern}-\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One folder of the cache; ``family`` is "(unfinished)" for what a killed compile left behind."""
+
+    backend: str
+    family: str
+    folder: Path
+
+
+@click.group()
+def command() -> None:
+    """Show or clear the cache of compiled variants.
+
+    Clearing loses nothing but time: variants are compiled again when they are needed.
+    """
+
+
+@command.command()
+@json_option
+def info(as_json: bool) -> None:
+    """Count compiled variants and their bytes, by backend and family."""
+    root = Settings.from_environment().cache
+    totals: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for entry in entries(root):
+        totals[entry.backend, entry.family].append(folder_bytes(entry.folder))
+    rows = [
+        {"backend": backend, "family": family, "variants": len(sizes), "bytes": sum(sizes)}
+        for (backend, family), sizes in sorted(totals.items())
+    ]
+    count, size = sum(map(len, totals.values())), sum(map(sum, totals.values()))
+    table = Table("backend", "family", "kept", box=None, padding=(0, 2, 0, 0))
+    for (backend, family), sizes in sorted(totals.items()):
+        table.add_row(backend, family, amount(len(sizes), sum(sizes)))
+    summary = Text(f"{amount(count, size)}, in {root}")
+    data = {"folder": str(root), "variants": count, "bytes": size, "families": rows}
+    emit(as_json, data, *([table] if rows else []), summary)
+
+
+@command.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def clear(yes: bool, as_json: bool) -> None:
+    """Delete every compiled variant; other files in the folder stay."""
+    root = Settings.from_environment().cache
+    found = list(entries(root))
+    if found and not yes:
+        if as_json:
+            raise click.UsageError("clear --json needs --yes")
+        click.confirm(f"Delete {len(found)} compiled variants in {root}?", abort=True)
+    freed = 0
+    for entry in found:
+        size = folder_bytes(entry.folder)
+        try:
+            shutil.rmtree(entry.folder)
+        except OSError as error:
+            raise SparsegenError(f"{entry.folder} cannot be deleted: {error.strerror}") from error
+        freed += size
+    data = {"folder": str(root), "deleted": len(found), "bytes": freed}
+    emit(as_json, data, Text(f"deleted {amount(len(found), freed)}, from {root}"))
+
+
+def entries(root: Path) -> Iterator[Entry]:
+    """The cache's own folders: of the names that the toolchains give them, and no links."""
+    for backend in BACKENDS:
+        parent = root / backend
+        if not parent.is_dir() or parent.is_symlink():
+            continue
+        for folder in sorted(parent.iterdir()):
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            match = _ENTRY.fullmatch(folder.name)
+            if match:
+                yield Entry(backend, match["family"], folder)
+            elif _LEFTOVER.fullmatch(folder.name):
+                yield Entry(backend, "(unfinished)", folder)
+
+
+def amount(count: int, size: int) -> str:
+    """How many variants of how many bytes, in words."""
+    unit, divisor = ("MB", 1e6) if size >= 1e6 else ("kB", 1e3)
+    return f"{count} variant{'s' * (count != 1)}, {size / divisor:.1f} {unit}"

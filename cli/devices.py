@@ -1,0 +1,50 @@
+"""``sparsegen devices``: where variants can run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from sparsegen import backends
+from sparsegen.cli.common import emit, json_option
+from sparsegen.errors import DeviceUnavailableError
+from sparsegen.family import Device
+
+
+@click.command()
+@json_option
+def command(as_json: bool) -> None:
+    """List the devices that variants can run on, as --device takes them."""
+    note = None
+    try:
+        gpus = backends.gpu_devices()
+    except DeviceUnavailableError as error:
+        gpus, note = [], str(error)
+    devices = [*gpus, backends.emulator_device()]
+    data = {
+        "devices": [{"device": option_value(device), **asdict(device)} for device in devices],
+        "no_gpu_because": note,
+    }
+    table = Table(
+        "device", "name", "compute", "SMs", "shared/block", "L2", "key", box=None, padding=(0, 2, 0, 0)
+    )
+    for device in devices:
+        major, minor = device.compute_capability
+        table.add_row(
+            option_value(device),
+            device.name,
+            f"{major}.{minor}",
+            str(device.multiprocessors),
+            f"{device.shared_memory_per_block / 1024:.0f} KiB",
+            f"{device.l2_bytes / 2**20:.0f} MiB",
+            device.key,
+        )
+    emit(as_json, data, table, *([] if note is None else [Text(f"No GPU: {note}")]))
+
+
+def option_value(device: Device) -> str:
+    """What ``--device`` takes for this device."""
+    return "emulator" if device.backend == "emulator" else f"{device.backend}:{device.index}"

@@ -1,0 +1,265 @@
+"""``sparsegen doctor``: what is there, what is missing, what it is for, and the command that gets it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from sparsegen import backends
+from sparsegen.baselines.libraries import find_library
+from sparsegen.cli.common import emit, json_option
+from sparsegen.compiler import find_nvcc
+from sparsegen.emulator.cuda_headers import find_cuda_headers
+from sparsegen.errors import DeviceUnavailableError, SparsegenError
+from sparsegen.inspection import find_disassembler
+from sparsegen.settings import Settings
+from sparsegen.tuning_db.engine import Location
+
+NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The outcome of one look.
+
+    Attributes:
+        found: the version or place, or what went wrong.
+        purpose: what it is for.
+        needed_for: ``everything``, ``a GPU``, ``the emulator`` or ``optional``.
+        fix: the exact command or change that gets it; empty if it is there.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    purpose: str
+    needed_for: str
+    fix: str = ""
+
+
+@click.command()
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Say what is missing on this machine, what it is for, and the exact fix.
+
+    Ends with status 1 if something that everything needs is missing, and with 4 if neither a GPU nor the
+    emulator can be used.
+    """
+    checks = run_checks(Settings.from_environment())
+    missing = {check.needed_for for check in checks if not check.ok}
+    usable = {word: NEEDED not in missing and word not in missing for word in (GPU, EMULATOR)}
+    data = {
+        "checks": [asdict(check) for check in checks],
+        "gpu_usable": usable[GPU],
+        "emulator_usable": usable[EMULATOR],
+    }
+    table = Table("", "", "found", "for", box=None, padding=(0, 2, 0, 0))
+    for check in checks:
+        mark = (
+            Text("ok", "green")
+            if check.ok
+            else Text("missing", "red" if check.needed_for == NEEDED else "yellow")
+        )
+        table.add_row(mark, check.name, check.found, f"{check.purpose} ({check.needed_for})")
+    fixes = [f"{check.name}: {check.fix}" for check in checks if not check.ok]
+    verdict = [f"{word} can{'' if ok else 'not'} be used" for word, ok in usable.items()]
+    lines = [*(["", "To get what is missing:", *fixes] if fixes else []), "", "; ".join(verdict)]
+    emit(as_json, data, table, Text("\n".join(lines)))
+    if NEEDED in missing:
+        ctx.exit(1)
+    if not any(usable.values()):
+        ctx.exit(DeviceUnavailableError.exit_code)
+
+
+def run_checks(settings: Settings) -> list[Check]:
+    """Every check, in the order in which one would mend things."""
+    return [
+        _python(),
+        *(
+            _package(name, purpose, NEEDED, "pip install --upgrade sparsegen")
+            for name, purpose in (
+                ("numpy", "arrays"),
+                ("scipy", "sparse matrices"),
+                ("jinja2", "code generation"),
+                ("optuna", "the search"),
+                ("sqlalchemy", "the database"),
+                ("alembic", "database migrations"),
+            )
+        ),
+        _database(settings),
+        _folder("compile cache", settings.cache, "compiled variants", "SPARSEGEN_CACHE"),
+        _look(
+            "NVIDIA driver",
+            _driver,
+            "running on a GPU",
+            GPU,
+            "install NVIDIA's driver (apt install nvidia-driver)",
+        ),
+        _package("pycuda", "running on a GPU", GPU, "pip install 'sparsegen[cuda]'"),
+        _look(
+            "GPU",
+            _gpus,
+            "running on a GPU",
+            GPU,
+            "nvidia-smi should list one; in a container, pass --gpus all",
+        ),
+        _look(
+            "nvcc",
+            lambda: _first_line([str(find_nvcc(settings)), "--version"], last=True),
+            "compiling for a GPU",
+            GPU,
+            "install the CUDA toolkit (apt install cuda-toolkit), or set SPARSEGEN_NVCC or CUDA_HOME",
+        ),
+        _look(
+            "cuobjdump",
+            lambda: str(find_disassembler(settings)),
+            "sparsegen source --sass",
+            OPTIONAL,
+            "install the CUDA toolkit (apt install cuda-cuobjdump), or set CUDA_HOME",
+        ),
+        _look(
+            "NVML",
+            _nvml,
+            "clocks and throttling in measurements",
+            OPTIONAL,
+            "pip install nvidia-ml-py, beside NVIDIA's driver",
+        ),
+        *(
+            _look(name, partial(_library, name), purpose, OPTIONAL, fix)
+            for name, purpose, fix in (
+                ("cublas", "timing dense products beside", "pip install nvidia-cublas, or the CUDA toolkit"),
+                (
+                    "cusparse",
+                    "timing NVIDIA's sparse products beside",
+                    "pip install nvidia-cusparse, or the CUDA toolkit",
+                ),
+            )
+        ),
+        _package("torch", "PyTorch tensors", OPTIONAL, "pip install torch"),
+        _package("cupy", "CuPy arrays", OPTIONAL, "pip install cupy-cuda13x", "cupy-cuda13x", "cupy-cuda12x"),
+        _look(
+            "C++ compiler",
+            lambda: _first_line(_compiler(settings)),
+            "compiling for the CPU",
+            EMULATOR,
+            "apt install g++, or set CXX",
+        ),
+        _look(
+            "CUDA headers",
+            lambda: str(find_cuda_headers(settings).include),
+            "compiling for the CPU",
+            EMULATOR,
+            "pip install 'sparsegen[emulator]', or set SPARSEGEN_CUDA_INCLUDE",
+        ),
+    ]
+
+
+def _look(name: str, find: Callable[[], str], purpose: str, needed_for: str, fix: str) -> Check:
+    """``find`` gives what was found, or raises with why not."""
+    try:
+        return Check(name, True, find(), purpose, needed_for)
+    except (SparsegenError, OSError, ImportError, subprocess.SubprocessError) as error:
+        return Check(name, False, str(error).partition("\n")[0], purpose, needed_for, fix)
+
+
+def _python() -> Check:
+    found = ".".join(map(str, sys.version_info[:3]))
+    ok = sys.version_info >= (3, 11)
+    return Check("Python", ok, found, "all of it", NEEDED, "" if ok else "install Python 3.11 or newer")
+
+
+def _package(name: str, purpose: str, needed_for: str, fix: str, *other_names: str) -> Check:
+    """An installed distribution, by its name or one of those under which builds of it are published."""
+    for distribution in (name, *other_names):
+        try:
+            return Check(name, True, version(distribution), purpose, needed_for)
+        except PackageNotFoundError:
+            continue
+    return Check(name, False, "not installed", purpose, needed_for, fix)
+
+
+def _database(settings: Settings) -> Check:
+    location = Location.parse(settings.db)
+    if location.path is None:
+        return Check("database", True, str(location), "tuning results", NEEDED)
+    if location.path.exists():
+        ok = location.path.is_file() and os.access(location.path, os.R_OK | os.W_OK)
+        found = str(location.path) if ok else f"{location.path} cannot be written"
+        return Check(
+            "database",
+            ok,
+            found,
+            "tuning results",
+            NEEDED,
+            "" if ok else "make it writable, or set SPARSEGEN_DB",
+        )
+    return _folder("database", location.path.parent, "tuning results", "SPARSEGEN_DB")
+
+
+def _folder(name: str, folder: Path, purpose: str, variable: str) -> Check:
+    """A folder in which a file can be made; the nearest one that exists stands for one that does not yet."""
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            return Check(name, True, str(folder), purpose, NEEDED)
+    except OSError as error:
+        fix = f"set {variable} to a place that you may write, or mend {nearest}"
+        return Check(name, False, f"{folder}: {error.strerror}", purpose, NEEDED, fix)
+
+
+def _driver() -> str:
+    number = ctypes.c_int()
+    if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
+        raise DeviceUnavailableError("libcuda.so.1 is there but does not answer")
+    return f"CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def _gpus() -> str:
+    gpus = backends.gpu_devices()
+    if not gpus:
+        raise DeviceUnavailableError("none found")
+    return ", ".join(gpu.name for gpu in gpus)
+
+
+def _library(name: str) -> str:
+    """Where one of NVIDIA's libraries was loaded from."""
+    return str(find_library(name)._name)
+
+
+def _nvml() -> str:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError as error:
+        raise DeviceUnavailableError(str(error)) from error
+    return f"driver {driver}"
+
+
+def _compiler(settings: Settings) -> list[str]:
+    words = shlex.split(settings.cxx)
+    if not words or shutil.which(words[0]) is None:
+        raise DeviceUnavailableError(f"{settings.cxx!r} is not there")
+    return [*words, "--version"]
+
+
+def _first_line(command: list[str], *, last: bool = False) -> str:
+    """The first (or last) line of what a program prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.strip().splitlines()[-1 if last else 0]

@@ -1,0 +1,173 @@
+"""``sparsegen source``: the CUDA source of a variant, and what the compiler makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sparsegen import backends, inspection, kernels
+from sparsegen.cli.common import (
+    config_option,
+    db_option,
+    device_option,
+    even_features,
+    json_option,
+    load,
+    matrix_options,
+    parse_config,
+    problem_from,
+    problem_options,
+    to_json,
+)
+from sparsegen.compiler import CudaToolchain
+from sparsegen.dispatch import choose
+from sparsegen.family import Device, Family
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.render import render
+from sparsegen.settings import Settings
+from sparsegen.tuning_db.layers import open_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A variant and who chose it."""
+
+    family: Family[Any, Any]
+    config: Any
+    reason: str
+
+
+@click.command()
+@matrix_options(required=False)
+@click.option("--m", type=click.IntRange(min=0), help="Rows of A, instead of --matrix.")
+@click.option("--k", type=click.IntRange(min=0), help="Columns of A, instead of --matrix.")
+@click.option(
+    "--density",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Of A, with --m and --k; matters only where no config is given.",
+)
+@problem_options
+@click.option("--family", "family_name", metavar="NAME", help="See `sparsegen families`.")
+@config_option
+@device_option
+@db_option
+@click.option("--ptx", "form", flag_value="ptx", help="PTX instead of CUDA (needs nvcc, no GPU).")
+@click.option("--sass", "form", flag_value="sass", help="Machine code instead of CUDA (needs nvcc, no GPU).")
+@click.option(
+    "--resources",
+    "form",
+    flag_value="resources",
+    help="Registers, spills and shared memory (needs nvcc, no GPU).",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
+@json_option
+def command(
+    matrix: Path | None,
+    tensor: str | None,
+    seed: int,
+    drop_zeros: bool,
+    m: int | None,
+    k: int | None,
+    density: float,
+    n: int,
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    family_name: str | None,
+    config: tuple[str, ...],
+    device: str | None,
+    db: str | None,
+    form: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the CUDA source of a variant.
+
+    With neither --family nor --config it is the variant that would run for this matrix (see `sparsegen
+    lookup`). With --family, the config that the family guesses; --config changes tunables of it, any valid
+    one renders, and no GPU is needed.
+    """
+    if (matrix is None) == (m is None and k is None) or (m is None) != (k is None):
+        raise click.UsageError("give either --matrix, or --m and --k")
+    if config and family_name is None:
+        raise click.UsageError("--config needs --family")
+    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros)
+    features = even_features(m or 0, k or 0, density) if found is None else Features.of(found)
+    problem = problem_from(features, n, dtype, layout, epilogue)
+    where = backends.find_device(device)
+    if family_name is not None:
+        choice = _named(family_name, parse_config(config), problem, features, where)
+    else:
+        choice = _dispatched(problem, found, features, where, db)
+    choice.family.require_valid(problem, choice.config, where)
+    source = render(choice.family, problem, choice.config)
+    text, facts = _inspect(form, choice.family, source, where)
+    if output is not None:
+        try:
+            output.write_text(text)
+        except OSError as error:
+            raise click.FileError(str(output), error.strerror) from error
+    if as_json:
+        data = {
+            "family": choice.family.name,
+            "config": choice.family.config_dict(choice.config),
+            "chosen_by": choice.reason,
+            "problem": problem.to_dict(),
+            "device": where.key,
+            **facts,
+        }
+        click.echo(to_json(data))
+    elif output is None:
+        click.echo(text, nl=False)
+
+
+def _named(
+    name: str, config: dict[str, str], problem: SpmmProblem, features: Features, device: Device
+) -> Choice:
+    """The family's guess, changed where the user says so."""
+    family = kernels.family(name)
+    guess = family.config_dict(family.guess(problem, features, device))
+    return Choice(
+        family, family.config(**{**guess, **config}), "the command line" if config else "the family"
+    )
+
+
+def _dispatched(
+    problem: SpmmProblem, matrix: CsrMatrix | None, features: Features, device: Device, db: str | None
+) -> Choice:
+    """What would run; a matrix that is not there has no fingerprint, so nothing measured is its own."""
+    fingerprint = "" if matrix is None else matrix.fingerprint()
+    with open_layers(Settings.from_environment(), db) as layers:
+        chosen = choose(problem, features, fingerprint, device, layers)
+    return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")
+
+
+def _inspect(
+    form: str | None, family: Family[Any, Any], source: str, device: Device
+) -> tuple[str, dict[str, Any]]:
+    """The text to print and its JSON fields."""
+    if form is None:
+        return source, {"source": source}
+    toolchain = CudaToolchain(device.compute_capability)
+    if form == "ptx":
+        text = inspection.ptx(toolchain, source)
+        return text, {"architecture": toolchain.architecture, "ptx": text}
+    compiled = toolchain.compile(family.name, family.entry, source)
+    if form == "sass":
+        text = inspection.sass(compiled.binary, Settings.from_environment())
+        return text, {"architecture": toolchain.architecture, "sass": text}
+    resources = {
+        "architecture": toolchain.architecture,
+        "registers": compiled.registers,
+        "spill_bytes": compiled.spill_bytes,
+        "static_shared_bytes": compiled.static_shared_bytes,
+    }
+    lines = (f"{name.replace('_', ' ')}: {value}\n" for name, value in resources.items())
+    return "".join(lines), resources

@@ -1,0 +1,34 @@
+"""Running commands in this process, with a database and a cache of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from sparsegen.cli.main import cli
+
+
+class Command:
+    """``sparsegen`` with arguments; ``cache`` and ``db`` are this test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = folder / "cache"
+        self.db = folder / "tuning.db"
+        self.environment = {
+            "SPARSEGEN_CACHE": str(self.cache),
+            "SPARSEGEN_DB": str(self.db),
+            "SPARSEGEN_DEVICE": "emulator",
+        }
+
+    def __call__(self, *arguments: str | Path, exit_code: int | None = 0, **options: Any) -> Result:
+        """Run, and require the exit code unless it is None."""
+        result = CliRunner(env=self.environment).invoke(cli, [str(a) for a in arguments], **options)
+        assert exit_code in (None, result.exit_code), (result.output, result.exception)
+        return result
+
+    def json(self, *arguments: str | Path, exit_code: int = 0) -> Any:
+        """Run with ``--json``; what it printed, which must be one JSON value and nothing else."""
+        return json.loads(self(*arguments, "--json", exit_code=exit_code).stdout)

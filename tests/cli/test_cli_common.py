@@ -1,0 +1,76 @@
+"""Shared options and helpers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sparsegen.cli.common import (
+    emit,
+    even_features,
+    json_option,
+    load,
+    parse_config,
+    problem_from,
+    problem_options,
+)
+from sparsegen.formats import as_csr
+from sparsegen.operators import DType, Epilogue, Layout
+
+
+def test_parse_config() -> None:
+    assert parse_config(()) == {}
+    assert parse_config(("tile_n=64", " staging = shared ")) == {"tile_n": "64", "staging": "shared"}
+
+
+@pytest.mark.parametrize("pairs", [("tile_n",), ("=64",), ("tile_n=",), ("tile_n=1", "tile_n=2")])
+def test_parse_config_refuses(pairs: tuple[str, ...]) -> None:
+    with pytest.raises(click.BadParameter, match=r"KEY=VALUE|twice"):
+        parse_config(pairs)
+
+
+def test_problem_options_give_enum_members() -> None:
+    seen = []
+
+    @click.command()
+    @problem_options
+    def command(n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> None:
+        seen.append(problem_from(as_csr(np.eye(3, 5)), n, dtype, layout, epilogue))
+
+    runner = CliRunner()
+    assert runner.invoke(command, []).exit_code == 0
+    chosen = ["-n", "7", "--dtype", "bfloat16", "--layout", "column", "--epilogue", "bias_relu"]
+    assert runner.invoke(command, chosen).exit_code == 0
+    assert (seen[0].m, seen[0].k, seen[0].n, seen[0].dtype) == (3, 5, 128, DType.FLOAT32)
+    assert seen[1].dtype is DType.BFLOAT16
+    assert (seen[1].n, seen[1].layout, seen[1].epilogue) == (7, Layout.COLUMN, Epilogue.BIAS_RELU)
+    assert "'float31' is not one of" in runner.invoke(command, ["--dtype", "float31"]).output
+    assert runner.invoke(command, ["-n", "0"]).exit_code == 2
+    assert "[float32|float16|bfloat16]" in runner.invoke(command, ["--help"]).output
+
+
+def test_emit_prints_json_or_text() -> None:
+    @click.command()
+    @json_option
+    def command(as_json: bool) -> None:
+        emit(as_json, {"path": Path("x")}, "first", "[bold]second[/bold]")
+
+    runner = CliRunner()
+    assert json.loads(runner.invoke(command, ["--json"]).output) == {"path": "x"}
+    assert runner.invoke(command, []).output == "first\n[bold]second[/bold]\n"
+
+
+def test_load_passes_its_flags(tmp_path: Path) -> None:
+    path = tmp_path / "w.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 0\n2 2 1\n")
+    assert (load(path).nnz, load(path, drop_zeros=True).nnz) == (2, 1)
+
+
+def test_even_features() -> None:
+    features = even_features(10, 40, 0.25)
+    assert (features.nnz, features.row_max, features.row_cov, features.density) == (100, 10, 0.0, 0.25)

@@ -1,0 +1,53 @@
+"""``sparsegen families`` and ``sparsegen devices``."""
+
+from __future__ import annotations
+
+import pytest
+from command_line import Command
+
+from sparsegen import kernels
+from sparsegen.family import tunables
+
+
+@pytest.mark.parametrize("name", kernels.families())
+def test_every_tunable_and_constraint_is_told(name: str, run: Command) -> None:
+    family = kernels.family(name)
+    [told] = run.json("families", name)["families"]
+    assert (told["name"], told["summary"], told["operator"]) == (name, family.summary, "spmm")
+    assert [t["name"] for t in told["tunables"]] == [t.name for t in tunables(family.config_type)]
+    for tunable in told["tunables"]:
+        assert tunable["default"] in tunable["choices"]
+        assert set(tunable["searched"]) <= set(tunable["choices"])
+    assert told["points"] >= told["points_searched"] > 1
+    assert told["constraints"]
+    assert all(c["holds"] for c in told["constraints"])
+    text = " ".join(run("families", name).output.split())
+    for tunable in told["tunables"]:
+        assert tunable["name"] in text
+    for constraint in told["constraints"]:
+        assert " ".join(constraint["sentence"].split()) in text
+
+
+def test_constraints_are_those_of_the_given_problem(run: Command) -> None:
+    [told] = run.json("families", "csr_spmm", "-n", "3")["families"]
+    assert told["example"]["dense_vector_width"] == 1
+    assert any("divides n (3)" in c["sentence"] for c in told["constraints"])
+
+
+def test_all_families_are_listed(run: Command) -> None:
+    assert [f["name"] for f in run.json("families")["families"]] == list(kernels.families())
+
+
+def test_an_unknown_family(run: Command) -> None:
+    assert "there are csr_spmm" in run("families", "csr", exit_code=3).stderr
+
+
+def test_an_unknown_device(run: Command) -> None:
+    assert "use cuda, cuda:N or emulator" in run("families", "--device", "tpu", exit_code=4).stderr
+
+
+def test_devices(run: Command) -> None:
+    data = run.json("devices")
+    assert data["devices"][-1]["device"] == "emulator"
+    assert (data["no_gpu_because"] is None) or len(data["devices"]) == 1
+    assert "emulator (CPU)" in run("devices").output

@@ -1,0 +1,144 @@
+"""``sparsegen source``; PTX, SASS and resources through stand-ins for NVIDIA's tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Command
+
+from sparsegen import kernels
+
+SIZES = ("--m", "64", "--k", "32", "-n", "16")
+
+NVCC = """#!/bin/sh
+case "$*" in
+  *--version*) echo "release 13.0" ;;
+  *-ptx*) test -s kernel.cu && echo "// PTX $*" > kernel.ptx ;;
+  *-cubin*) echo cubin > kernel.cubin
+    echo "ptxas info : 0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads" >&2
+    echo "ptxas info : Used 40 registers, 96 bytes smem" >&2 ;;
+esac
+"""
+
+
+@pytest.fixture
+def tools(run: Command, tmp_path: Path) -> Path:
+    """A folder with an nvcc that every command of this test finds; other tools can be put beside it."""
+    folder = tmp_path / "cuda" / "bin"
+    folder.mkdir(parents=True)
+    put(folder / "nvcc", NVCC)
+    run.environment.update(
+        SPARSEGEN_NVCC=str(folder / "nvcc"), CUDA_HOME=str(folder.parent), PATH="/usr/bin:/bin"
+    )
+    return folder
+
+
+def put(path: Path, script: str) -> None:
+    path.write_text(script)
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("family", kernels.families())
+def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
+    source = run("source", *SIZES, "--family", family).output
+    assert source.startswith(f"// {family}: ")
+    assert "__global__" in source
+    assert run("source", *SIZES, "--family", family).output == source
+
+
+def test_config_changes_the_guess(run: Command) -> None:
+    arguments = (
+        "source",
+        *SIZES,
+        "--family",
+        "csr_spmm",
+        "--config",
+        "tile_k=32",
+        "--config",
+        "row_order=binned",
+    )
+    data = run.json(*arguments)
+    assert (data["config"]["tile_k"], data["config"]["row_order"]) == (32, "binned")
+    assert data["chosen_by"] == "the command line"
+    assert data["source"] == run(*arguments).output
+    assert "kTileK = 32;" in data["source"]
+
+
+def test_with_a_matrix(run: Command, tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.eye(24, 48))
+    data = run.json("source", "--matrix", "w.npy", "-n", "8", "--dtype", "float16", "--epilogue", "bias")
+    assert (data["problem"]["m"], data["problem"]["k"], data["problem"]["n"]) == (24, 48, 8)
+    assert (data["problem"]["dtype"], data["problem"]["epilogue"]) == ("float16", "bias")
+
+
+def test_without_a_family_dispatch_chooses(run: Command) -> None:
+    data = run.json("source", *SIZES)
+    assert data["chosen_by"].startswith("dispatch (default): ")
+    assert data["family"] in kernels.families()
+
+
+def test_output_goes_to_a_file(run: Command, tmp_path: Path) -> None:
+    source = run("source", *SIZES, "--family", "csr_spmm").output
+    assert run("source", *SIZES, "--family", "csr_spmm", "-o", "kernel.cu").output == ""
+    assert (tmp_path / "kernel.cu").read_text() == source
+    assert "no" in run("source", *SIZES, "-o", "missing/kernel.cu", exit_code=1).stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("tile_n=3", "'3' is none of 8, 16"),
+        ("tile=64", "no tunable 'tile'"),
+        ("row_order=sorted; asm", "is none of"),
+        ("dense_vector_width=8", "at most 16 bytes"),
+    ],
+)
+def test_an_invalid_config_is_refused_in_words(config: str, message: str, run: Command) -> None:
+    result = run("source", *SIZES, "--family", "csr_spmm", "--config", config, exit_code=3)
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--m", "4"),
+        ("--matrix", "w.npy", "--m", "4", "--k", "4"),
+        (*SIZES, "--config", "tile_n=64"),
+        (*SIZES, "--family", "csr_spmm", "--config", "tile_n"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], run: Command) -> None:
+    run("source", *arguments, exit_code=2)
+
+
+def test_ptx(run: Command, tools: Path) -> None:
+    text = run("source", *SIZES, "--ptx").output
+    assert text.startswith("// PTX") and "-arch=sm_90a" in text
+
+
+def test_resources(run: Command, tools: Path) -> None:
+    data = run.json("source", *SIZES, "--resources")
+    assert (data["registers"], data["spill_bytes"], data["static_shared_bytes"]) == (40, 12, 96)
+    assert "registers: 40" in run("source", *SIZES, "--resources").output
+
+
+@pytest.mark.parametrize("tool", ["cuobjdump", "nvdisasm"])
+def test_sass(tool: str, run: Command, tools: Path) -> None:
+    put(tools / tool, f'#!/bin/sh\necho "{tool} $*"\n')
+    text = run("source", *SIZES, "--sass").output
+    assert text.startswith(f"{tool} ") and text.endswith("kernel.cubin\n")
+
+
+def test_missing_tools_are_named_with_their_fix(run: Command, tools: Path) -> None:
+    assert "apt install cuda-cuobjdump" in run("source", *SIZES, "--sass", exit_code=4).stderr
+    (tools / "nvcc").unlink()
+    assert "install the CUDA toolkit" in run("source", *SIZES, "--ptx", exit_code=4).stderr
+
+
+def test_a_failing_tool_shows_its_log(run: Command, tools: Path) -> None:
+    put(tools / "nvcc", "#!/bin/sh\necho 'kernel.cu(3): error: no' >&2\nexit 2\n")
+    assert "kernel.cu(3): error: no" in run("source", *SIZES, "--ptx", exit_code=1).stderr
