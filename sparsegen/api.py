@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparsegen import backends, dense_operator, dispatch
 from sparsegen.dense_operator import DenseOperator
-from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.dispatch import Choice, How, OnMiss
 from sparsegen.errors import ConfigError
 from sparsegen.family import Device
 from sparsegen.features import Features
@@ -86,7 +87,7 @@ def prepare(
     device: Device | str | None = None,
     db: str | Path | None = None,
     family: str | None = None,
-    config: dict[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> SparseOperator | DenseOperator:
     """Choose a variant for ``C = epilogue(matrix · B)``, compile it, pack and upload the matrix; do it once.
 
@@ -102,7 +103,7 @@ def prepare(
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
-        family, config: run this variant instead of the one that the database would choose.
+        family, config: run this family, its guess changed by ``config``, instead of what the database says.
 
     Returns:
         An operator object: ``op(b)``; see `SparseOperator.__call__`. A `DenseOperator` only for
@@ -119,7 +120,7 @@ def prepare(
     problem = problem_of(csr, n, dtype, layout, epilogue)
     where = _device(device)
     if family is not None:
-        choice = named_choice(problem, where, family, config or {})
+        choice = named_choice(problem, Features.of(csr), where, family, config or {})
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
@@ -137,16 +138,19 @@ def prepare(
     )
 
 
-def named_choice(problem: SpmmProblem, device: Device, family: str, config: dict[str, Any]) -> Choice:
-    """A variant that the caller names; tunables left out have their defaults.
+def named_choice(
+    problem: SpmmProblem, features: Features, device: Device, family: str, config: Mapping[str, Any]
+) -> Choice:
+    """A variant that the caller names: the family's guess for these features, changed by ``config``.
 
     Raises:
         ConfigError: an unknown family, tunable or value, or a config that is not valid here.
     """
     known = family_named(family)
-    values = known.config(**config)
+    guess = known.config_dict(known.guess(problem, features, device))
+    values = known.config(**{**guess, **config})
     known.require_valid(problem, values, device)
-    return Choice(problem, known, values, dispatch.How.NAMED, "named by the caller")
+    return Choice(problem, known, values, How.NAMED, "named by the caller")
 
 
 def tune(

@@ -181,7 +181,7 @@ def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
     """As the tuner would."""
     csr = sparsegen.as_csr(matrix)
     problem = api.problem_of(csr, N, "float32", "row", "none")
-    choice = api.named_choice(problem, emulator_device(), "csr_spmm", values)
+    choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
     variant = Variant("csr_spmm", tuple(choice.config_dict.items()), "ab" * 32)
     sample = Sample(microseconds, microseconds, microseconds, 5)
