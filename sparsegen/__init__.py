@@ -1,3 +1,66 @@
 """sparsegen: an autotuning code-generation compiler for sparse GPU kernels."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparsegen.api import lookup, prepare, tune
+    from sparsegen.dispatch import Choice, How, OnMiss
+    from sparsegen.errors import SparsegenError
+    from sparsegen.formats import CsrMatrix, as_csr
+    from sparsegen.matrix_io import load_matrix
+    from sparsegen.operator import SparseOperator
+    from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+
 __version__ = "0.1.0"
+
+_HOME = {  # name -> module; imported on first use, so that `import sparsegen` and `--help` are instant
+    "Choice": "dispatch",
+    "CsrMatrix": "formats",
+    "DType": "operators",
+    "Epilogue": "operators",
+    "How": "dispatch",
+    "Layout": "operators",
+    "OnMiss": "dispatch",
+    "SparseOperator": "operator",
+    "SparsegenError": "errors",
+    "SpmmProblem": "operators",
+    "as_csr": "formats",
+    "load_matrix": "matrix_io",
+    "lookup": "api",
+    "prepare": "api",
+    "tune": "api",
+}
+
+__all__ = [
+    "Choice",
+    "CsrMatrix",
+    "DType",
+    "Epilogue",
+    "How",
+    "Layout",
+    "OnMiss",
+    "SparseOperator",
+    "SparsegenError",
+    "SpmmProblem",
+    "__version__",
+    "as_csr",
+    "load_matrix",
+    "lookup",
+    "prepare",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sparsegen' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"sparsegen.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

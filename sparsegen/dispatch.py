@@ -49,6 +49,7 @@ class How(StrEnum):
     BUCKET = "bucket"
     NEAREST = "nearest"
     DEFAULT = "default"
+    NAMED = "named"  # by the caller; nothing was looked up
 
 
 class OnMiss(StrEnum):
@@ -114,7 +115,7 @@ class Choice:
             lines.append(f"  {verb} {self.expected_us:.1f} µs")
         if self.dense_us is not None:
             lines.append(
-                f"  dense cuBLAS {self.dense_us:.1f} µs" + (", which is FASTER" * self.dense_is_faster)
+                f"  dense cuBLAS {self.dense_us:.1f} µs" + ", which is FASTER" * self.dense_is_faster
             )
         if self.use_dense:
             lines.append("  so the dense product runs instead (on_miss=dense)")
@@ -248,8 +249,8 @@ class _Search:
         flop = max(1, self.problem.cost(self.workload.features.nnz).flop)
         percent = (first.slowdown - 1) * 100
         why = (
-            f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best on average, "
-            "weighted by nearness"
+            f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best, "
+            "on average weighted by nearness"
         )
         return self.estimated(first.config, How.NEAREST, why, first.seconds_per_flop * 1e6 * flop, asked)
 

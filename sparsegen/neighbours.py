@@ -77,7 +77,7 @@ def position(problem: SpmmProblem, features: Features) -> Array:
 def nearest(
     problem: SpmmProblem, features: Features, device: Device, known: Iterable[Tuned]
 ) -> list[Neighbour]:
-    """The workloads with the same operator, dtype and layout that have OK measurements, nearest first."""
+    """Measured workloads of the same operator, dtype and layout, nearest first."""
     here = position(problem, features)
     found = []
     for tuned in known:
@@ -93,7 +93,7 @@ def nearest(
 
 
 def canonical(family_name: str, values: Iterable[tuple[str, Value]]) -> Config | None:
-    """The complete config as its family declares it, or None when this version's families do not know it."""
+    """The complete config as its family declares it, or None when no installed family does."""
     known = families().get(family_name)
     if known is None:
         return None
@@ -165,7 +165,7 @@ def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:
 
 
 def _log_times(candidates: Sequence[Config], times: dict[Config, float]) -> Array:
-    """log(µs) of each candidate on one neighbour: measured, or inferred from the similar configs measured there."""
+    """log(µs) of each candidate on one neighbour, measured or inferred from similar ones."""
     logs = np.full(len(candidates), math.log(max(times.values())))  # of a family that was not tried at all
     for name in {family for family, _ in candidates}:
         tried = [config for config in times if config[0] == name]
@@ -186,7 +186,7 @@ def _log_times(candidates: Sequence[Config], times: dict[Config, float]) -> Arra
 
 @cache
 def _code(value: Value) -> int:
-    """A number for a tunable's value: equal for equal values of one tunable, which is all that is compared."""
+    """A number for a tunable's value; only those of one tunable are compared."""
     return hash(str(value)) & 0x7FFFFFFF
 
 

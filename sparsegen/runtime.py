@@ -10,7 +10,8 @@ import atexit
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -57,6 +58,8 @@ def libcuda() -> ctypes.CDLL:
     library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
     library.cuModuleUnload.argtypes = [pointer]
     library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
+    library.cuCtxGetCurrent.argtypes = [pointer]
+    library.cuCtxSetCurrent.argtypes = [pointer]
     library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     return library
 
@@ -199,10 +202,28 @@ class CudaExecutor:
         self._handle = cuda.Device(device.index)
         self._context = self._handle.retain_primary_context()
         self._context.push()
+        self._raw_context = ctypes.c_void_p()
+        _check(libcuda().cuCtxGetCurrent(ctypes.byref(self._raw_context)), "cannot read the current context")
         self._closed = False
         self._flush: Any = None
         # PyCUDA aborts at exit if a context is still on its stack.
         atexit.register(self.close)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let the calling thread use this executor inside the block, whichever thread opened it."""
+        self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
+
+    def activate(self) -> None:
+        """Make the primary context current in the calling thread for raw launches, if it has none."""
+        current = ctypes.c_void_p()
+        _check(libcuda().cuCtxGetCurrent(ctypes.byref(current)), "cannot read the current context")
+        if not current:
+            _check(libcuda().cuCtxSetCurrent(self._raw_context), "cannot make the context current")
 
     def load(self, compiled: CompiledKernel) -> CudaKernel:
         return CudaKernel(compiled)

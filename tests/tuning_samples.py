@@ -31,8 +31,9 @@ def workload(n: int = 64, *, tag: str = "a", **shape: Any) -> Workload:
 
 
 def variant(digest: str = DIGEST, **values: Any) -> Variant:
-    """A complete config of csr_spmm."""
+    """A complete config of csr_spmm, valid for every tile_n from 32 on."""
     csr = family("csr_spmm")
+    values = {"threads_per_row": 8} | values
     return Variant("csr_spmm", ordered_config("csr_spmm", csr.config_dict(csr.config(**values))), digest)
 
 

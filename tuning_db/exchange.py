@@ -71,22 +71,13 @@ def dump(content: Content) -> str:
             "device": devices.setdefault(device.key, (len(devices), device))[0],
         }
 
-    measurements = [refer(m) | _measurement_dict(m) for m in content.measurements]
-    baselines = [
-        refer(b)
-        | {
-            "contender": b.contender,
-            "version": b.version,
-            "sample": asdict(b.sample),
-            "measured_at": b.measured_at.isoformat(),
-        }
-        for b in content.baselines
-    ]
+    measurements = [refer(m) | measurement_dict(m) for m in content.measurements]
+    baselines = [refer(b) | baseline_dict(b) for b in content.baselines]
     document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "devices": [_device_dict(device) for _, device in devices.values()],
-        "workloads": [_workload_dict(workload) for _, workload in workloads.values()],
+        "workloads": [workload_dict(workload) for _, workload in workloads.values()],
         "measurements": measurements,
         "baselines": baselines,
     }
@@ -106,7 +97,7 @@ def _device_dict(device: Device) -> dict[str, Any]:
     return fields
 
 
-def _workload_dict(workload: Workload) -> dict[str, Any]:
+def workload_dict(workload: Workload) -> dict[str, Any]:
     return {
         "problem": {"operator": workload.problem.operator} | workload.problem.to_dict(),
         "fingerprint": workload.fingerprint,
@@ -124,7 +115,8 @@ MEASURED = {  # optional facts of a measurement: whether they are integers
 }
 
 
-def _measurement_dict(m: Measurement) -> dict[str, Any]:
+def measurement_dict(m: Measurement) -> dict[str, Any]:
+    """All but workload and device."""
     facts = {name: getattr(m, name) for name in MEASURED if getattr(m, name) is not None}
     if m.worst_error is not None:  # infinite for an unwritten output, and JSON has no infinity
         facts["worst_error"] = min(m.worst_error, LARGEST_ERROR)
@@ -138,6 +130,16 @@ def _measurement_dict(m: Measurement) -> dict[str, Any]:
         **facts,
         "final": m.final,
         "measured_at": m.measured_at.isoformat(),
+    }
+
+
+def baseline_dict(b: Baseline) -> dict[str, Any]:
+    """All but workload and device."""
+    return {
+        "contender": b.contender,
+        "version": b.version,
+        "sample": asdict(b.sample),
+        "measured_at": b.measured_at.isoformat(),
     }
 
 

@@ -151,6 +151,27 @@ def seeds() -> MemoryLayer:
     return MemoryLayer(measurements, baselines)
 
 
+def files_state(settings: Settings, db: str | Path | None = None) -> tuple[tuple[int, int] | None, ...]:
+    """Changes when another process writes one of the files that `open_layers` reads; costs a few stat calls.
+
+    Modification time in ns and size of each file and of its write-ahead log; None for what is not there.
+    """
+    state: list[tuple[int, int] | None] = []
+    for place in (db or settings.db, PROJECT_DATABASE):
+        path = Location.parse(place).path
+        if path is None:
+            continue
+        for file in (path, path.with_name(path.name + "-wal")):
+            try:
+                found = file.stat()
+            except OSError:
+                state.append(None)
+                continue
+            # Readers leave an empty log behind: that is no change.
+            state.append((found.st_mtime_ns, found.st_size) if found.st_size else None)
+    return tuple(state)
+
+
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
     """The user's database (``db``, else the settings'), the project's, where there are any, and the seeds.
 

@@ -72,6 +72,7 @@ class Store:
         self._writes = itertools.count(1)
         self.read_only = read_only
         self.generation = 0
+        self.found_schema: str | None = None  # the version before this object migrated it; None for a new one
 
     @classmethod
     def open(cls, location: str | Path, *, read_only: bool = False, lock_timeout: float = 30.0) -> Self:
@@ -105,7 +106,7 @@ class Store:
 
     def _make_ready(self, lock_timeout: float) -> None:
         with self._engine.connect() as connection, connection.begin():
-            revision = migrations.current_revision(connection)
+            revision = self.found_schema = migrations.current_revision(connection)
         if self.read_only:
             if revision != migrations.HEAD:
                 raise DatabaseError(

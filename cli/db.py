@@ -1,0 +1,220 @@
+"""``sparsegen db``: list, show, exchange, check and migrate tuning databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sparsegen.cli.common import db_option, emit, json_option
+from sparsegen.dispatch import describe
+from sparsegen.errors import DatabaseCorruptError, DatabaseError
+from sparsegen.settings import Settings
+from sparsegen.tuning_db import exchange, migrations, ranking
+from sparsegen.tuning_db.check import check as check_store
+from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome
+from sparsegen.tuning_db.store import Added, Store, Tuned
+
+SHOWN_VARIANTS = 10
+SHORT = 12  # digits of a fingerprint in a table
+
+
+def open_store(db: str | None, *, read_only: bool) -> Store:
+    return Store.open(db or Settings.from_environment().db, read_only=read_only)
+
+
+@click.group()
+def command() -> None:
+    """List, show, exchange, check and migrate tuning databases."""
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+@command.command("list")
+@db_option
+@json_option
+def list_workloads(db: str | None, as_json: bool) -> None:
+    """List what was tuned, with the best time of each workload."""
+    with open_store(db, read_only=True) as store:
+        listed = [(tuned, store.winner(tuned.workload, tuned.device)) for tuned in store.list_workloads()]
+        location = store.location
+    table = Table("matrix", "problem", "nonzeros", "device", "variants", "best", "family", box=None)
+    for tuned, winner in listed:
+        table.add_row(
+            tuned.workload.fingerprint[:SHORT],
+            Text(describe(tuned.workload.problem)),
+            str(tuned.workload.features.nnz),
+            Text(tuned.device.key),
+            f"{tuned.ok} of {tuned.measurements}",
+            "none" if winner is None else microseconds(winner),
+            "" if winner is None else Text(winner.variant.family),
+        )
+    data = {"location": location, "workloads": [workload_data(tuned, winner) for tuned, winner in listed]}
+    emit(as_json, data, table if listed else Text(f"{location} holds no measurements"))
+
+
+@command.command()
+@click.argument("matrix")
+@db_option
+@json_option
+def show(matrix: str, db: str | None, as_json: bool) -> None:
+    """Show what is known of MATRIX, the first digits of a fingerprint (see `sparsegen db list`)."""
+    with open_store(db, read_only=True) as store:
+        found = [t for t in store.list_workloads() if t.workload.fingerprint.startswith(matrix.lower())]
+        if not found:
+            raise DatabaseError(
+                f"no matrix in {store.location} has a fingerprint that begins with {matrix!r}"
+            )
+        details = [
+            (t, store.measurements(t.workload, t.device), store.baselines(t.workload, t.device))
+            for t in found
+        ]
+    printed: list[RenderableType] = []
+    for tuned, measurements, baselines in details:
+        printed += describe_workload(tuned, measurements, baselines)
+    data = {
+        "workloads": [
+            {
+                **workload_data(tuned, ranking.best(measurements)),
+                "ranking": [exchange.measurement_dict(r.measurement) for r in ranking.ranked(measurements)],
+                "failures": [
+                    exchange.measurement_dict(m) for m in measurements if m.outcome is not Outcome.OK
+                ],
+                "baselines": [exchange.baseline_dict(b) for b in baselines],
+            }
+            for tuned, measurements, baselines in details
+        ]
+    }
+    emit(as_json, data, *printed)
+
+
+def describe_workload(
+    tuned: Tuned, measurements: list[Measurement], baselines: list[Baseline]
+) -> list[RenderableType]:
+    """A heading, the best variants, how the others failed, and the baselines."""
+    order = ranking.ranked(measurements)
+    table = Table("time", "spread", "registers", "error/bound", "variant", box=None)
+    for ranked in order[:SHOWN_VARIANTS]:
+        m = ranked.measurement
+        assert m.sample is not None, "only OK measurements are ranked"
+        values = ", ".join(f"{name}={str(value).lower()}" for name, value in m.variant.config)
+        table.add_row(
+            f"{ranked.time_us:.2f} µs" + (" (final)" if m.final else ""),
+            f"{m.sample.low_us:.2f} to {m.sample.high_us:.2f}",
+            "" if m.registers is None else str(m.registers),
+            "" if m.worst_error is None else f"{m.worst_error:.2g}",
+            Text(f"{m.variant.family}: {values}"),
+        )
+    lines: list[RenderableType] = [Text(f"{describe(tuned.workload.problem)} on {tuned.device.name}"), table]
+    if len(order) > SHOWN_VARIANTS:
+        lines.append(Text(f"and {len(order) - SHOWN_VARIANTS} slower ones (all with --json)"))
+    failures = [m for m in measurements if m.outcome is not Outcome.OK]
+    for outcome in Outcome:
+        count = sum(m.outcome is outcome for m in failures)
+        if count:
+            example = next(m.reason for m in failures if m.outcome is outcome).partition("\n")[0]
+            lines.append(Text(f"{count} {outcome}, such as: {example}"))
+    lines += [Text(f"{b.contender} ({b.version}): {b.sample.median_us:.2f} µs") for b in baselines]
+    return lines
+
+
+@command.command()
+@db_option
+@json_option
+def check(db: str | None, as_json: bool) -> None:
+    """Look for damage, and for records that sparsegen would not write."""
+    location = str(Location.parse(db or Settings.from_environment().db))
+    try:
+        with open_store(db, read_only=True) as store:
+            problems = check_store(store)
+    except DatabaseCorruptError as error:  # too damaged to be opened: that is a finding, too
+        problems = [str(error)]
+    found = "\n".join(problems) or "no problem found"
+    emit(as_json, {"location": location, "problems": problems}, Text(f"{location}: {found}"))
+    if problems:
+        raise click.exceptions.Exit(DatabaseError.exit_code)
+
+
+# --- exchange ----------------------------------------------------------------------------------------------
+
+
+@command.command()
+@db_option
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
+@json_option
+def export(db: str | None, output: Path | None, as_json: bool) -> None:
+    """Write the whole database as JSON, for `import` elsewhere and for version control."""
+    with open_store(db, read_only=True) as store:
+        text, left_out = exchange.export_json(store)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(str(output), error.strerror) from error
+    note = f"; {left_out} measurements of unknown families or values were left out" if left_out else ""
+    emit(as_json, {"output": output, "left_out": left_out}, Text(f"written to {output}{note}"))
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@db_option
+@json_option
+def import_(file: Path, db: str | None, as_json: bool) -> None:
+    """Add what an export holds. Everything is checked first; on any error nothing is added."""
+    with open_store(db, read_only=False) as store:
+        report(as_json, store, exchange.import_file(store, file))
+
+
+@command.command()
+@click.argument("other")
+@db_option
+@json_option
+def merge(other: str, db: str | None, as_json: bool) -> None:
+    """Add what the database OTHER (a path or URL) holds, by the same rules as an import."""
+    with Store.open(other, read_only=True) as source, open_store(db, read_only=False) as store:
+        report(as_json, store, exchange.merge(store, source))
+
+
+def report(as_json: bool, store: Store, added: Added) -> None:
+    data = {"location": store.location, "measurements": added.measurements, "baselines": added.baselines}
+    text = f"added {added.measurements} measurements and {added.baselines} baselines to {store.location}"
+    emit(as_json, data, Text(text))
+
+
+@command.command()
+@db_option
+@json_option
+def migrate(db: str | None, as_json: bool) -> None:
+    """Bring a database to this version's schema; a new one is made where there is none."""
+    with open_store(db, read_only=False) as store:
+        before, location = store.found_schema, store.location
+    data = {"location": location, "from": before, "to": migrations.HEAD}
+    was = "was up to date" if before == migrations.HEAD else f"migrated from {before or 'nothing'}"
+    emit(as_json, data, Text(f"{location}: schema {migrations.HEAD}, {was}"))
+
+
+# --- records as JSON values
+# ----------------------------------------------------------------------------------
+
+
+def workload_data(tuned: Tuned, winner: Measurement | None) -> dict[str, Any]:
+    return {
+        **exchange.workload_dict(tuned.workload),
+        "device": tuned.device.key,
+        "measurements": tuned.measurements,
+        "ok": tuned.ok,
+        "last_measured_at": tuned.last_measured_at.isoformat(),
+        "winner": None if winner is None else exchange.measurement_dict(winner),
+    }
+
+
+def microseconds(m: Measurement) -> str:
+    return "" if m.sample is None else f"{m.sample.median_us:.2f} µs"

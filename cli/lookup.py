@@ -1,0 +1,83 @@
+"""``sparsegen lookup``: what would run for a matrix, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from sparsegen import api
+from sparsegen.cli.common import (
+    EnumChoice,
+    db_option,
+    device_option,
+    emit,
+    json_option,
+    load,
+    matrix_options,
+    problem_options,
+)
+from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.operators import DType, Epilogue, Layout
+
+
+@click.command()
+@matrix_options()
+@problem_options
+@device_option
+@db_option
+@click.option(
+    "--on-miss",
+    type=EnumChoice(OnMiss),
+    default=OnMiss.NEAREST.value,
+    show_default=True,
+    help="What to do when neither this workload nor one like it was measured.",
+)
+@json_option
+def command(
+    matrix: Path,
+    tensor: str | None,
+    seed: int,
+    drop_zeros: bool,
+    n: int,
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    device: str | None,
+    db: str | None,
+    on_miss: OnMiss,
+    as_json: bool,
+) -> None:
+    """Say what would run for this matrix, and why. Nothing is compiled or measured."""
+    found = load(matrix, tensor, seed, drop_zeros)
+    choice = api.lookup(
+        found, n=n, dtype=dtype, layout=layout, epilogue=epilogue, on_miss=on_miss, device=device, db=db
+    )
+    emit(as_json, as_data(choice), Text(choice.explain()))
+
+
+def as_data(choice: Choice) -> dict[str, Any]:
+    """A choice as JSON values; times in microseconds, distances in octaves."""
+    return {
+        "problem": {"operator": choice.problem.operator, **choice.problem.to_dict()},
+        "family": choice.family.name,
+        "config": choice.config_dict,
+        "how": str(choice.how),
+        "why": choice.why,
+        "expected_us": choice.expected_us,
+        "dense_us": choice.dense_us,
+        "dense_is_faster": choice.dense_is_faster,
+        "use_dense": choice.use_dense,
+        "neighbours": [
+            {
+                "problem": n.workload.problem.to_dict(),
+                "nnz": n.workload.features.nnz,
+                "fingerprint": n.workload.fingerprint,
+                "device": n.device.key,
+                "distance": n.distance,
+            }
+            for n in choice.neighbours
+        ],
+    }

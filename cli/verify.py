@@ -1,0 +1,93 @@
+"""``sparsegen verify``: a variant's results against float64, on fresh random inputs."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.text import Text
+
+from sparsegen import api, backends
+from sparsegen.cli.common import (
+    config_option,
+    db_option,
+    device_option,
+    emit,
+    json_option,
+    load,
+    matrix_options,
+    parse_config,
+    problem_from,
+    problem_options,
+)
+from sparsegen.errors import NoVariantError
+from sparsegen.features import Features
+from sparsegen.launching import PreparedVariant, shared_executor
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.verification import worst_error
+
+
+@click.command()
+@matrix_options()
+@problem_options
+@click.option("--family", metavar="NAME", help="This family instead of the one that would run.")
+@config_option
+@device_option
+@db_option
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Fresh inputs.")
+@click.option("--inputs-seed", type=int, help="Of the inputs; default a random one, which is printed.")
+@json_option
+def command(
+    matrix: Path,
+    tensor: str | None,
+    seed: int,
+    drop_zeros: bool,
+    n: int,
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    family: str | None,
+    config: tuple[str, ...],
+    device: str | None,
+    db: str | None,
+    rounds: int,
+    inputs_seed: int | None,
+    as_json: bool,
+) -> None:
+    """Check the results of the variant that would run, or of a named one, against float64.
+
+    Ends with exit code 5 when a result is further off than rounding explains.
+    """
+    if config and family is None:
+        raise click.UsageError("--config needs --family")
+    found = load(matrix, tensor, seed, drop_zeros)
+    problem = problem_from(found, n, dtype, layout, epilogue)
+    where = backends.find_device(device)
+    if family is None:
+        choice = api.lookup(found, n=n, dtype=dtype, layout=layout, epilogue=epilogue, device=where, db=db)
+    else:
+        choice = api.named_choice(problem, Features.of(found), where, family, parse_config(config))
+    variant = PreparedVariant(
+        choice.family, problem, choice.config, found, shared_executor(where), backends.toolchain(where)
+    )
+    inputs_seed = secrets.randbelow(2**31) if inputs_seed is None else inputs_seed
+    rng = np.random.default_rng(inputs_seed)
+    errors = [worst_error(variant, problem, found, rng) for _ in range(rounds)]
+    worst = max(errors)
+    data = {
+        "right": worst <= 1,
+        "worst_error_over_bound": worst if np.isfinite(worst) else None,
+        "rounds": rounds,
+        "inputs_seed": inputs_seed,
+        "device": where.key,
+        "family": choice.family.name,
+        "config": choice.config_dict,
+        "how": str(choice.how),
+    }
+    verdict = "right" if worst <= 1 else "WRONG"
+    facts = f"{verdict}: largest error {worst:.3g} of its bound, over {rounds} inputs (seed {inputs_seed})"
+    emit(as_json, data, Text(choice.explain()), Text(f"{facts} on {where.name}"))
+    if worst > 1:
+        raise click.exceptions.Exit(NoVariantError.exit_code)

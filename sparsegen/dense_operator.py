@@ -1,0 +1,131 @@
+"""The dense product, for ``on_miss="dense"``: the matrix as a full PyTorch tensor, multiplied by cuBLAS."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from sparsegen.arrays import check_numpy, mismatch, missing_bias, numpy_type, stream_handle
+from sparsegen.dispatch import Choice
+from sparsegen.errors import OperandError
+from sparsegen.family import Array, Device
+from sparsegen.formats import CsrMatrix
+from sparsegen.operator import host_values
+from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
+
+
+def is_available(device: Device) -> bool:
+    """Whether PyTorch is installed for this device."""
+    return device.backend == "cuda" and importlib.util.find_spec("torch") is not None
+
+
+class DenseOperator:
+    """Called like a `SparseOperator`, but every zero is stored and multiplied; for PyTorch and NumPy arrays.
+
+    Attributes:
+        problem, device: what it computes, and where.
+        choice: the look-up that found dense to be better; its variant does not run.
+    """
+
+    variant = None  # nothing of sparsegen's runs
+    source = None
+
+    def __init__(self, choice: Choice, matrix: CsrMatrix, device: Device, *, bias: Any = None) -> None:
+        """Raises OperandError for a bias of the wrong shape, or for an epilogue without one."""
+        import torch
+
+        self.choice = choice
+        self.problem: SpmmProblem = choice.problem
+        self.device = device
+        self._torch = torch
+        self._place = torch.device(device.backend, device.index)
+        self._dtype = getattr(torch, str(self.problem.dtype))
+        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.row_offsets))
+        self._rows = torch.as_tensor(rows, device=self._place)
+        self._columns = torch.as_tensor(matrix.column_indices.astype(np.int64), device=self._place)
+        self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
+        self.update_values(matrix.values)
+        if bias is not None and not self.problem.epilogue.has_bias:
+            raise missing_bias(self.problem)
+        self._bias = None if bias is None else self._sent(host_values(bias), self.problem.operands[1])
+
+    def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
+        """See `SparseOperator.__call__`; CuPy arrays are refused."""
+        torch, problem = self._torch, self.problem
+        if isinstance(b, np.ndarray):
+            return self._numpy(b, out, stream, bias)
+        self._check(b, problem.operands[0])
+        bias = self._bias if bias is None else bias
+        if (bias is not None) != problem.epilogue.has_bias:
+            raise missing_bias(problem)
+        if bias is not None:
+            self._check(bias, problem.operands[1])
+        if out is not None:
+            self._check(out, problem.result)
+        if stream is None:
+            return self._multiply(b, out, bias)
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=self._place)):
+            return self._multiply(b, out, bias)
+
+    def _multiply(self, b: Any, out: Any, bias: Any) -> Any:
+        torch, problem = self._torch, self.problem
+        if problem.layout is Layout.ROW:
+            result = torch.matmul(self._weight, b, out=out)
+        else:
+            result = torch.matmul(b, self._weight.t(), out=out)
+        if bias is not None:
+            result += bias[:, None] if problem.layout is Layout.ROW else bias
+        if problem.epilogue is Epilogue.BIAS_RELU:
+            result.relu_()
+        return result
+
+    def _numpy(self, b: Array, out: Any, stream: Any, bias: Any) -> Array:
+        if stream is not None:
+            raise OperandError(
+                "stream= has no meaning for NumPy arrays: the call returns when the result is there"
+            )
+        problem = self.problem
+        sent = (
+            None
+            if bias is None
+            else self._sent(check_numpy(bias, problem.operands[-1]), problem.operands[-1])
+        )
+        computed = self(self._sent(check_numpy(b, problem.operands[0]), problem.operands[0]), bias=sent)
+        if out is None:
+            out = np.empty(problem.result.shape, numpy_type(problem.dtype))
+        check_numpy(out, problem.result)[...] = computed.float().cpu().numpy()
+        return out  # type: ignore[no-any-return]
+
+    def _sent(self, array: Array, spec: TensorSpec) -> Any:
+        if array.shape != spec.shape:
+            raise mismatch(spec, "shape", spec.shape, array.shape)
+        return self._torch.as_tensor(array, device=self._place).to(self._dtype)
+
+    def _check(self, array: Any, spec: TensorSpec) -> None:
+        if not isinstance(array, self._torch.Tensor):
+            raise mismatch(spec, "a", "torch.Tensor or numpy.ndarray", type(array).__name__)
+        if tuple(array.shape) != spec.shape:
+            raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
+        if array.dtype is not self._dtype:
+            raise mismatch(spec, "dtype", self._dtype, array.dtype)
+        if array.device != self._place:
+            raise mismatch(spec, "device", self._place, array.device)
+        if not array.is_contiguous():
+            raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
+
+    def explain(self) -> str:
+        """What runs, and why, in words."""
+        size = f"{self.problem.m} × {self.problem.k}"
+        return f"dense: torch.matmul of the full {size} matrix\n{self.choice.explain()}"
+
+    def update_values(self, values: Any) -> None:
+        """New values on the same pattern, nnz of them in CSR order."""
+        if tuple(np.shape(values)) != tuple(self._rows.shape):
+            raise OperandError(
+                f"values: expected shape {tuple(self._rows.shape)}, got {tuple(np.shape(values))}"
+            )
+        if not isinstance(values, self._torch.Tensor):
+            values = self._torch.as_tensor(host_values(values))
+        self._weight[self._rows, self._columns] = values.detach().to(self._place, self._dtype)

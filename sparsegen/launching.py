@@ -1,0 +1,164 @@
+"""From a chosen variant to a launch that waits only for its addresses: compile, pack, upload, bind."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Toolchain
+from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Launch, Packed, size_values
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import SpmmProblem
+from sparsegen.render import render
+
+Bound = Callable[..., None]  # (stream, *addresses of the open slots)
+_executors: dict[Device, Executor] = {}
+_executors_lock = threading.Lock()
+
+
+def shared_executor(device: Device) -> Executor:
+    """This process's executor of a device; operators share it, and it lives as long as the process."""
+    from sparsegen import backends
+
+    with _executors_lock:
+        key = next((d for d in _executors if d == device and d.index == device.index), device)
+        if key not in _executors:
+            _executors[key] = backends.open_executor(device)
+        return _executors[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Memory that somebody else owns, in the guise of a `Buffer`."""
+
+    address: int
+    nbytes: int = 0
+
+
+def bind(
+    executor: Executor, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+) -> Bound:
+    """Fix a launch but for its stream and for the addresses that stand as None, which each call brings.
+
+    An executor with a ``bind`` of its own is asked; for the others the arguments are put together at each
+    call. What is returned belongs to one thread.
+    """
+    own = getattr(executor, "bind", None)
+    if own is not None:
+        bound: Bound = own(kernel, launch, arguments)
+        return bound
+
+    def call(stream: int, *addresses: int) -> None:
+        open_slots = iter(addresses)
+        filled = [Address(next(open_slots)) if a is None else a for a in arguments]
+        executor.launch(kernel, launch, filled, stream)
+
+    return call
+
+
+def overwrite(executor: Executor, buffer: Buffer, array: Array) -> None:
+    """Copy an array over a buffer of its size."""
+    own = getattr(executor, "overwrite", None)
+    if own is not None:
+        own(buffer, array)
+    elif array.nbytes:  # the emulator: its memory is the host's
+        contiguous = np.ascontiguousarray(array)
+        ctypes.memmove(buffer.address, contiguous.ctypes.data, contiguous.nbytes)
+
+
+@contextmanager
+def entered(executor: Executor) -> Iterator[None]:
+    """Let this thread use an executor that another thread opened."""
+    own = getattr(executor, "entered", None)
+    if own is None:
+        yield
+    else:
+        with own():
+            yield
+
+
+def source_digest(source: str, toolchain: Toolchain) -> str:
+    """The digest that names a variant's binary in the database; see `records.Variant`."""
+    return hashlib.sha256(source.encode() + b"\0" + toolchain.fingerprint.encode()).hexdigest()
+
+
+class PreparedVariant:
+    """A variant compiled, loaded, and bound to one packed matrix on one device.
+
+    `bound` gives each thread a launch of its own, since a bound launch is not to be shared.
+    """
+
+    def __init__(
+        self,
+        family: Family[Any, Any],
+        problem: SpmmProblem,
+        config: Any,
+        matrix: CsrMatrix,
+        executor: Executor,
+        toolchain: Toolchain,
+    ) -> None:
+        self.source = render(family, problem, config)
+        self.compiled: CompiledKernel = toolchain.compile(family.name, family.entry, self.source)
+        self.digest = source_digest(self.source, toolchain)
+        self.packed: Packed = family.prepare(problem, config, matrix)
+        self.executor = executor
+        self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
+        with entered(executor):
+            self._kernel = executor.load(self.compiled)
+            self.buffers: Mapping[str, Buffer] = {
+                name: executor.upload(array) for name, array in self.packed.arrays.items()
+            }
+        arguments = family.arguments(problem)
+        self._arguments = [self._argument(problem, a) for a in arguments]
+        called_with = [*(spec.name for spec in problem.operands), problem.result.name]
+        open_slots = [a.name for a, value in zip(arguments, self._arguments, strict=True) if value is None]
+        self._order = [called_with.index(name) for name in open_slots]
+        self._mine = threading.local()
+
+    def _argument(self, problem: SpmmProblem, argument: Argument) -> Buffer | int | None:
+        if argument.kind is ArgumentKind.PACKED:
+            return self.buffers[argument.name]
+        if argument.kind is ArgumentKind.SIZE:
+            return size_values(problem, self.packed.sizes, argument.name)
+        return None
+
+    def bound(self) -> Bound:
+        """The calling thread's launch: ``bound(stream, *operands in call order, result)``."""
+        try:
+            return self._mine.bound  # type: ignore[no-any-return]
+        except AttributeError:
+            return self._bind_here()
+
+    def _bind_here(self) -> Bound:
+        activate = getattr(self.executor, "activate", None)
+        if activate is not None:
+            activate()
+        bound = bind(self.executor, self._kernel, self._launch, self._arguments)
+        order = self._order
+        if order == sorted(order):
+            self._mine.bound = bound
+        else:
+            self._mine.bound = lambda stream, *addresses: bound(stream, *(addresses[i] for i in order))
+        return self._mine.bound  # type: ignore[no-any-return]
+
+    def overwrite_values(self, encoded: Array) -> None:
+        """New values on the same pattern.
+
+        Args:
+            encoded: nnz values in CSR order, in the problem's storage dtype.
+        """
+        source = self.packed.value_source
+        gathered = np.zeros(source.shape, dtype=encoded.dtype)
+        held = source >= 0
+        gathered[held] = encoded[source[held]]
+        target = self.packed.arrays[self.packed.values]
+        if gathered.size == target.size:
+            with entered(self.executor):
+                overwrite(self.executor, self.buffers[self.packed.values], gathered.reshape(target.shape))

@@ -1,0 +1,33 @@
+"""Runs a prepared variant on fresh random inputs and compares it with the float64 reference."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.formats import CsrMatrix
+from sparsegen.launching import PreparedVariant, entered
+from sparsegen.operators import SpmmProblem
+
+
+def worst_error(
+    variant: PreparedVariant, problem: SpmmProblem, matrix: CsrMatrix, rng: np.random.Generator
+) -> float:
+    """The largest error over its bound: right is at most 1; infinite when an output was not written.
+
+    The output is filled with NaN first.
+
+    Raises:
+        LaunchError, KernelFault: the kernel could not run, or was caught at a fault.
+    """
+    operands = problem.random_operands(rng)
+    executor = variant.executor
+    with entered(executor):
+        buffers = [executor.upload(operands[spec.name]) for spec in problem.operands]
+        result = executor.allocate(problem.result.nbytes)
+        executor.fill(result, 0xFF)
+        executor.synchronize()
+        variant.bound()(0, *(buffer.address for buffer in buffers), result.address)
+        executor.synchronize()
+        stored = np.empty(problem.result.shape, problem.result.dtype.storage)
+        executor.download(result, stored)
+    return problem.reference(matrix, operands).worst_error(stored)

@@ -1,0 +1,94 @@
+"""``sparsegen db``: every subcommand, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Command
+from tuning_samples import baseline, failed, timed, workload
+
+from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.store import Store
+
+FINGERPRINT = workload().fingerprint
+
+
+@pytest.fixture
+def filled(run: Command) -> Command:
+    with Store.open(run.db) as store:
+        store.add_all(
+            [
+                timed(12.5, tile_n=32, final=True),
+                timed(20.0, tile_n=64),
+                failed(Outcome.CRASHED, "[red]illegal address", at=1, tile_n=128),
+            ],
+            [baseline(9.0)],
+        )
+    return run
+
+
+def test_list(filled: Command) -> None:
+    text = filled("db", "list").stdout
+    assert FINGERPRINT[:12] in text and "12.50 µs" in text and "2 of 3" in text
+    (found,) = filled.json("db", "list")["workloads"]
+    assert found["winner"]["config"]["tile_n"] == 32 and found["problem"]["n"] == 64
+
+
+def test_an_empty_database(run: Command) -> None:
+    Store.open(run.db).close()
+    assert "no measurements" in run("db", "list").stdout
+    assert run.json("db", "list")["workloads"] == []
+
+
+def test_show(filled: Command) -> None:
+    text = filled("db", "show", FINGERPRINT[:6]).stdout
+    assert "12.50 µs (final)" in text and "tile_n=32" in text and "cublas (torch 2.9): 9.00 µs" in text
+    assert "1 crashed, such as: [red]illegal address" in text
+    (found,) = filled.json("db", "show", FINGERPRINT[:6])["workloads"]
+    assert [m["sample"]["median_us"] for m in found["ranking"]] == [12.5, 20.0]
+    assert found["failures"][0]["outcome"] == "crashed"
+    assert "begins with 'zz'" in filled("db", "show", "zz", exit_code=6).stderr
+
+
+def test_export_import_merge(filled: Command, tmp_path: Path) -> None:
+    file, other = tmp_path / "export.json", tmp_path / "other.db"
+    filled("db", "export", "-o", file)
+    assert filled("db", "export").stdout == file.read_text(encoding="utf-8")
+    added = filled.json("db", "import", file, "--db", other)
+    assert (added["measurements"], added["baselines"]) == (3, 1)
+    assert "added 0 measurements and 0 baselines" in filled("db", "merge", other).stdout
+    third = tmp_path / "third.db"
+    assert filled.json("db", "merge", other, "--db", third)["measurements"] == 3
+
+
+def test_a_hostile_import_is_refused(filled: Command, tmp_path: Path) -> None:
+    document = json.loads(filled("db", "export").stdout)
+    document["measurements"][0]["config"]["tile_n"] = "64; system(1)"
+    file, other = tmp_path / "hostile.json", tmp_path / "other.db"
+    file.write_text(json.dumps(document))
+    error = filled.json("db", "import", file, "--db", other, exit_code=6)["error"]
+    assert error["type"] == "ImportFileError" and "$.measurements[0].config.tile_n" in error["message"]
+    assert filled.json("db", "list", "--db", other)["workloads"] == []
+
+
+def test_check(filled: Command) -> None:
+    assert "no problem found" in filled("db", "check").stdout
+    content = bytearray(filled.db.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    filled.db.write_bytes(content)
+    assert filled.json("db", "check", exit_code=6)["problems"]
+    assert filled.db.read_bytes() == content
+
+
+def test_migrate(run: Command) -> None:
+    assert run.json("db", "migrate")["from"] is None
+    assert "was up to date" in run("db", "migrate").stdout
+
+
+def test_failures_have_their_exit_code(run: Command) -> None:
+    assert "no database" in run("db", "list", exit_code=6).stderr
+    run.db.write_text("not a database")
+    assert run.json("db", "list", exit_code=6)["error"]["type"] == "DatabaseCorruptError"
+    assert run.db.read_text() == "not a database"

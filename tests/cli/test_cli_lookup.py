@@ -1,0 +1,66 @@
+"""``sparsegen lookup`` and ``sparsegen verify`` on the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.sparse
+from command_line import Command
+
+from sparsegen.dispatch import How
+from sparsegen.kernels import family
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    path = tmp_path / "w.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.random(40, 64, 0.2, format="csr", random_state=1))
+    return path
+
+
+def test_lookup_says_what_and_why(run: Command, matrix: Path) -> None:
+    assert "rule of thumb" in run("lookup", "--matrix", matrix, "-n", 32).stdout
+    found = run.json("lookup", "--matrix", matrix, "-n", 32)
+    assert found["how"] == How.DEFAULT and found["problem"]["m"] == 40 and found["neighbours"] == []
+    assert found["config"] == family(found["family"]).config_dict(
+        family(found["family"]).config(**found["config"])
+    )
+    assert not run.db.exists(), "a look-up makes no database"
+
+
+def test_lookup_refuses_to_guess_when_asked(run: Command, matrix: Path) -> None:
+    error = run.json("lookup", "--matrix", matrix, "--on-miss", "error", exit_code=5)["error"]
+    assert error["type"] == "NoVariantError" and "sparsegen tune" in error["message"]
+
+
+def test_verify_passes_what_is_right(run: Command, matrix: Path) -> None:
+    found = run.json("verify", "--matrix", matrix, "-n", 24, "--rounds", 2, "--inputs-seed", 5)
+    assert found["right"] and 0 < found["worst_error_over_bound"] <= 1 and found["inputs_seed"] == 5
+    named = run(
+        "verify", "--matrix", matrix, "-n", 24, "--family", "csr_spmm", "--config", "row_order=natural"
+    )
+    assert "right: largest error" in named.stdout and "row_order=natural" in named.stdout
+
+
+def test_verify_fails_what_is_wrong(run: Command, matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packing that loses a value."""
+    csr = family("csr_spmm")
+    honest = type(csr).prepare
+
+    def losing(self: Any, problem: Any, config: Any, matrix: Any) -> Any:
+        packed = honest(self, problem, config, matrix)
+        packed.arrays[packed.values][0] = 7
+        return packed
+
+    monkeypatch.setattr(type(csr), "prepare", losing)
+    arguments = ("verify", "--matrix", matrix, "-n", 24, "--family", "csr_spmm")
+    assert not run.json(*arguments, exit_code=5)["right"]
+    assert "WRONG" in run(*arguments, exit_code=5).stdout
+
+
+def test_wrong_usage(run: Command, matrix: Path) -> None:
+    run("verify", "--matrix", matrix, "--config", "tile_n=32", exit_code=2)
+    run("verify", "--matrix", matrix, "--family", "none", exit_code=3)
+    run("lookup", "--matrix", matrix.with_name("none.npz"), exit_code=3)

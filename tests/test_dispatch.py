@@ -1,0 +1,224 @@
+"""Dispatch: what was measured, what is near, or a rule of thumb; never what is invalid or failed here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuning_samples import A100, DIGEST, H100, baseline, failed, features, timed, variant, workload
+
+from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.family import Device
+from sparsegen.kernels import families_of
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
+from sparsegen.tuning_db.store import Store
+
+
+def ask(
+    measurements: list[Measurement],
+    of: Workload | None = None,
+    *,
+    baselines: list[Baseline] | None = None,
+    device: Device = H100,
+    on_miss: OnMiss | str = OnMiss.NEAREST,
+) -> Choice:
+    of = of or workload()
+    layer = MemoryLayer(measurements, baselines or [])
+    return choose(of.problem, of.features, of.fingerprint, device, layer, on_miss=on_miss)
+
+
+def test_the_measured_winner_is_exact() -> None:
+    choice = ask([timed(30, tile_n=32), timed(10, tile_n=64, dense_vector_width=2)])
+    assert choice.how is How.EXACT and choice.config.dense_vector_width == 2
+    assert choice.expected_us == 10 and "measured 10.0 µs" in choice.explain()
+
+
+def test_an_invalid_winner_gives_way_to_the_next() -> None:
+    invalid = timed(1, tile_n=32, dense_vector_width=8)  # 8 float32 are more than 16 bytes
+    unknown = replace(timed(2), variant=replace(variant(), config=(("tile_n", "64; evil()"),)))
+    stranger = replace(timed(3), variant=replace(variant(), family="of_the_future"))
+    choice = ask([invalid, unknown, stranger, timed(10, tile_n=32)])
+    assert (choice.how, choice.config.tile_n, choice.expected_us) == (How.EXACT, 32, 10)
+
+
+def test_equal_sizes_and_close_features_are_a_bucket() -> None:
+    near = workload(tag="near", nnz=3100)
+    choice = ask([timed(10, tile_n=32)], near)
+    assert choice.how is How.BUCKET and choice.config.tile_n == 32
+    assert choice.expected_us == pytest.approx(10.3, rel=0.01)
+    assert ask([timed(10, tile_n=32)], workload(tag="far", nnz=9000)).how is How.NEAREST
+    assert ask([timed(10, tile_n=32)], workload(n=60, tag="near", nnz=3100)).how is How.NEAREST
+    assert ask([timed(10, device=replace(H100, key="another H100"))], near).how is How.NEAREST
+
+
+def test_the_nearest_vote() -> None:
+    """One neighbour's lucky winner loses to what is good on all of them."""
+    measured = []
+    for i, nnz in enumerate((5000, 5500, 6500, 7000)):
+        of = workload(tag=str(i), nnz=nnz)
+        measured += [
+            timed(10, of, tile_n=64),
+            timed(14, of, tile_n=128),
+            timed(9.8 if i == 1 else 15, of, tile_n=32),
+        ]
+    choice = ask(measured, workload(tag="asked", nnz=6000))
+    assert (choice.how, choice.config.tile_n, len(choice.neighbours)) == (How.NEAREST, 64, 4)
+    assert choice.neighbours[0].distance <= choice.neighbours[1].distance
+
+
+def test_nearer_neighbours_weigh_more() -> None:
+    close, distant = workload(tag="c", nnz=3600), workload(tag="d", nnz=12000)
+    measured = [
+        timed(10, close, tile_n=32),
+        timed(14, close, tile_n=64),
+        timed(10, distant, tile_n=64),
+        timed(14, distant, tile_n=32),
+    ]
+    assert ask(measured, workload(tag="x", nnz=3400)).config.tile_n == 32
+    assert ask(measured, workload(tag="x", nnz=11000)).config.tile_n == 64
+
+
+def test_an_unmeasured_config_is_judged_by_similar_ones() -> None:
+    """tile_n=32 was tried on one neighbour alone; on the other its likes were slow, so it does not win."""
+    a, b = workload(tag="a", nnz=5000), workload(tag="b", nnz=7200)
+    measured = [
+        timed(9.5, a, tile_n=32),
+        timed(10, a, tile_n=64),
+        timed(10, b, tile_n=64),
+        timed(30, b, tile_n=32, row_order="binned"),
+        timed(28, b, tile_n=32, row_order="natural"),
+    ]
+    assert ask(measured, workload(tag="x", nnz=6000)).config.tile_n == 64
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": DType.FLOAT16}, {"layout": Layout.COLUMN}], ids=["dtype", "layout"]
+)
+def test_other_dtypes_and_layouts_do_not_vote(change: dict[str, Any]) -> None:
+    of = workload()
+    asked = replace(of, problem=replace(of.problem, **change))
+    assert ask([timed(10, of)], asked).how is How.DEFAULT
+
+
+def test_another_epilogue_votes_and_another_chip_does_not() -> None:
+    of = workload()
+    asked = replace(of, problem=replace(of.problem, epilogue=Epilogue.BIAS))
+    assert ask([timed(10, of, tile_n=32)], asked).config.tile_n == 32
+    assert ask([timed(10, of, tile_n=32)], of, device=A100).how is How.DEFAULT
+
+
+def test_far_workloads_do_not_vote() -> None:
+    huge = workload(n=65536, tag="huge", m=2**17, k=2**17, nnz=2**28)
+    assert ask([timed(10, huge)]).how is How.DEFAULT
+
+
+def test_constraints_are_checked_again_here() -> None:
+    """On n = 64 four-wide loads won; n = 63 cannot have them."""
+    measured = [timed(10, dense_vector_width=4), timed(20, dense_vector_width=1, threads_per_row=32)]
+    choice = ask(measured, workload(n=63, tag="odd"))
+    assert choice.how is How.NEAREST and choice.config.dense_vector_width == 1
+
+
+def test_what_failed_here_is_not_chosen_again() -> None:
+    other = workload(tag="other", nnz=3500)
+    measured = [timed(5, other, tile_n=32), timed(10, other, tile_n=128)]
+    assert ask(measured).config.tile_n == 32
+    assert ask([*measured, failed(Outcome.WRONG, tile_n=32)]).config.tile_n == 128
+
+
+def test_without_any_variant_left_the_reasons_are_told() -> None:
+    """Every family's guess has failed here."""
+    of = workload()
+    failures = []
+    for family in families_of("spmm"):
+        guess = family.config_dict(family.guess(of.problem, of.features, H100))
+        failures.append(
+            replace(failed(Outcome.WRONG), variant=Variant(family.name, tuple(guess.items()), DIGEST))
+        )
+    with pytest.raises(NoVariantError, match="failed on this workload"):
+        ask(failures)
+
+
+def test_what_was_wrong_on_a_neighbour_is_not_chosen() -> None:
+    a, b = workload(tag="a", nnz=3500), workload(tag="b", nnz=3600)
+    measured = [timed(5, a, tile_n=32), timed(9, a, tile_n=64), timed(9, b, tile_n=64)]
+    wrong = replace(failed(Outcome.WRONG, tile_n=32), workload=b)
+    assert ask(measured).config.tile_n == 32
+    assert ask([*measured, wrong]).config.tile_n == 64
+
+
+def test_on_miss() -> None:
+    other = [timed(10, workload(tag="other", nnz=5000), tile_n=128)]
+    assert ask(other, on_miss="nearest").how is How.NEAREST
+    assert ask(other, on_miss="default").how is How.DEFAULT
+    assert ask(other, on_miss="tune").how is How.NEAREST
+    with pytest.raises(NoVariantError, match="sparsegen tune"):
+        ask(other, on_miss="error")
+    assert ask([timed(10)], on_miss="error").how is How.EXACT
+    with pytest.raises(ConfigError, match="nearest, default, dense, tune, error"):
+        ask(other, on_miss="guess")
+
+
+def test_dense_is_never_silently_better(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
+    assert choice.dense_is_faster and choice.dense_us == 8 and "FASTER" in choice.explain()
+    assert "dense cuBLAS is faster" in caplog.text and not choice.use_dense
+    assert not ask([timed(10)], baselines=[baseline(12)]).dense_is_faster
+
+
+def test_dense_on_request() -> None:
+    assert ask([timed(10)], baselines=[baseline(8)], on_miss="dense").use_dense
+    assert not ask([timed(10)], baselines=[baseline(12)], on_miss="dense").use_dense
+    assert ask([], on_miss="dense").use_dense, "nothing is known: the asked-for dense product"
+    other = workload(tag="other", nnz=5000)
+    estimated = ask([timed(10, other)], baselines=[baseline(2, other)], on_miss="dense")
+    assert estimated.how is How.NEAREST and estimated.use_dense and estimated.dense_us == 2
+
+
+def test_an_estimate_scales_with_the_work() -> None:
+    choice = ask([timed(10, tile_n=32)], workload(n=128, tag="wide"))
+    assert choice.expected_us == pytest.approx(20, rel=0.01)
+
+
+def test_answers_are_kept_until_something_is_written(tmp_path: Path) -> None:
+    of = workload()
+    with Store.open(tmp_path / "tuning.db") as store:
+        first = choose(of.problem, of.features, of.fingerprint, H100, store)
+        assert first.how is How.DEFAULT
+        assert choose(of.problem, of.features, of.fingerprint, H100, store) is first
+        store.add_measurement(timed(10, tile_n=32))
+        second = choose(of.problem, of.features, of.fingerprint, H100, store)
+        assert second.how is How.EXACT
+        with Store.open(tmp_path / "tuning.db") as other:
+            other.add_measurement(timed(5, at=1, tile_n=128))
+        assert choose(of.problem, of.features, of.fingerprint, H100, store) is second
+        forget(store)
+        assert choose(of.problem, of.features, of.fingerprint, H100, store).config.tile_n == 128
+
+
+def test_a_kept_answer_costs_microseconds_and_no_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = workload()
+    with Store.open(tmp_path / "tuning.db") as store:
+        store.add_measurement(timed(10))
+        choose(of.problem, of.features, of.fingerprint, H100, store)
+        monkeypatch.setattr(Store, "_reading", lambda self: pytest.fail("a query"))
+        started = time.perf_counter()
+        for _ in range(1000):
+            choose(of.problem, of.features, of.fingerprint, H100, store)
+        assert (time.perf_counter() - started) / 1000 < 100e-6  # a few µs; room for a busy machine
+
+
+def test_an_empty_matrix_has_a_variant() -> None:
+    empty = features(m=1, k=1, nnz=0)
+    choice = ask([timed(10)], Workload(workload(m=1, k=1, nnz=0).problem, "0" * 64, empty))
+    assert choice.how in (How.NEAREST, How.DEFAULT)

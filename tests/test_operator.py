@@ -1,0 +1,287 @@
+"""Prepared operators on the emulator: right results, clear refusals, threads, new values."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sparsegen
+from sparsegen import api
+from sparsegen.arrays import alignment_of, stream_handle
+from sparsegen.emulator import device as emulator_device
+from sparsegen.errors import ConfigError, NoVariantError, OperandError
+from sparsegen.features import Features
+from sparsegen.launching import bind
+from sparsegen.operator import SparseOperator
+from sparsegen.operators import DType, TensorSpec
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.store import Store
+
+M, K, N = 37, 52, 24
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "tuning.db"
+
+
+@pytest.fixture(scope="module")
+def pattern() -> Any:
+    return scipy.sparse.random(M, K, 0.2, format="csr", random_state=3, dtype=np.float32)
+
+
+def prepare(matrix: Any, n: int = N, **options: Any) -> SparseOperator:
+    op = sparsegen.prepare(matrix, n=n, device="emulator", **options)
+    assert isinstance(op, SparseOperator)
+    return op
+
+
+def inputs(dtype: str = "float32", layout: str = "row", n: int = N) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(0)
+    shape = (K, n) if layout == "row" else (n, K)
+    return rng.standard_normal(shape).astype(np.float16 if dtype == "float16" else np.float32)
+
+
+def worst(op: SparseOperator, matrix: Any, c: Any, **operands: Any) -> float:
+    dtype = op.problem.dtype
+    stored = {name: dtype.encode(array) for name, array in operands.items()}
+    return op.problem.reference(sparsegen.as_csr(matrix), stored).worst_error(dtype.encode(c))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_results_are_right(pattern: Any, dtype: str, layout: str) -> None:
+    op = prepare(pattern, dtype=dtype, layout=layout)
+    b = inputs(dtype, layout)
+    c = op(b)
+    assert c.dtype == b.dtype and worst(op, pattern, c, b=b) <= 1
+    if dtype == "bfloat16":
+        assert np.array_equal(c, DType.BFLOAT16.decode(DType.BFLOAT16.encode(c))), "rounded to bfloat16"
+
+
+@pytest.mark.parametrize("epilogue", ["bias", "bias_relu"])
+def test_a_bias_with_each_call_or_kept(pattern: Any, epilogue: str) -> None:
+    bias = np.linspace(-3, 3, M, dtype=np.float32)
+    op = prepare(pattern, epilogue=epilogue)
+    b = inputs()
+    assert worst(op, pattern, op(b, bias=bias), b=b, bias=bias) <= 1
+    with pytest.raises(OperandError, match=rf"bias= of shape \({M},\)"):
+        op(b)
+    kept = prepare(pattern, epilogue=epilogue, bias=bias)
+    assert worst(kept, pattern, kept(b), b=b, bias=bias) <= 1
+    assert worst(kept, pattern, kept(b, bias=-bias), b=b, bias=-bias) <= 1
+
+
+def test_out_is_written_and_returned(pattern: Any) -> None:
+    op, b = prepare(pattern), inputs()
+    out = np.full((M, N), np.nan, np.float32)
+    assert op(b, out) is out and worst(op, pattern, out, b=b) <= 1
+
+
+def test_empty_matrices() -> None:
+    for shape in ((0, 5), (5, 0), (4, 6)):
+        op = prepare(scipy.sparse.csr_array(shape, dtype=np.float32), n=3)
+        assert np.array_equal(op(np.ones((shape[1], 3), np.float32)), np.zeros((shape[0], 3)))
+        op.update_values(np.zeros(0))
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"b": np.zeros((K, N + 1), np.float32)}, rf"b: expected shape \({K}, {N}\), got \({K}, {N + 1}\)"),
+    ({"b": np.zeros((K, N))}, "b: expected dtype float32, got float64"),
+    ({"b": np.zeros((N, K), np.float32).T}, "contiguous"),
+    ({"b": [[1.0]]}, "expected a NumPy, PyTorch or CuPy array, got builtins.list"),
+    ({"out": np.zeros((M, N), np.float16)}, "c: expected dtype float32, got float16"),
+    ({"out": np.zeros((M, 1), np.float32)}, r"c: expected shape"),
+    ({"out": [1.0]}, "c: expected a numpy.ndarray, got list"),
+    ({"bias": np.zeros(M, np.float32)}, "epilogue=none"),
+    ({"stream": 7}, "no meaning for NumPy"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), REFUSED, ids=[words[:24] for _, words in REFUSED])
+def test_wrong_operands_are_refused(pattern: Any, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(OperandError, match=words):
+        prepare(pattern)(**({"b": inputs()} | wrong))
+
+
+def test_a_read_only_out_is_refused(pattern: Any) -> None:
+    out = np.zeros((M, N), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(OperandError, match="writeable"):
+        prepare(pattern)(inputs(), out)
+
+
+def test_torch_tensors_need_a_gpu(pattern: Any) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(OperandError, match="takes NumPy arrays"):
+        prepare(pattern)(torch.zeros(K, N))
+
+
+def test_wrong_words_are_refused(pattern: Any) -> None:
+    for option in ("dtype", "layout", "epilogue", "on_miss"):
+        with pytest.raises(ConfigError, match=f"{option} = 'odd' is none of"):
+            prepare(pattern, **{option: "odd"})
+    with pytest.raises(ConfigError, match="n = 0"):
+        prepare(pattern, n=0)
+    with pytest.raises(OperandError, match="bias= was given"):
+        prepare(pattern, bias=np.zeros(M))
+    with pytest.raises(OperandError, match=r"bias: expected shape"):
+        prepare(pattern, epilogue="bias", bias=np.zeros(M + 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_new_values_on_the_same_pattern(pattern: Any, dtype: str) -> None:
+    op, b = prepare(pattern, dtype=dtype), inputs(dtype)
+    before = op(b)
+    other = pattern.copy()
+    other.data = np.random.default_rng(5).standard_normal(other.nnz).astype(np.float32)
+    op.update_values(other.data)
+    after = op(b)
+    assert worst(op, other, after, b=b) <= 1 and not np.allclose(before, after)
+    op.update_values(sparsegen.as_csr(pattern))
+    assert np.array_equal(op(b), before)
+    with pytest.raises(OperandError, match=r"values: expected shape"):
+        op.update_values(other.data[:-1])
+
+
+def test_threads_share_an_operator(pattern: Any) -> None:
+    op = prepare(pattern)
+    columns = [inputs() * (i + 1) for i in range(4)]
+    expected = [op(b) for b in columns]
+    got: list[Any] = [None] * 4
+
+    def run(i: int) -> None:
+        for _ in range(10):
+            got[i] = op(columns[i])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(g, e) for g, e in zip(got, expected, strict=True))
+
+
+def test_it_explains_itself(pattern: Any) -> None:
+    op = prepare(pattern)
+    assert "default" in op.explain() and "kernel.cu" in op.explain()
+    assert "__global__" in op.source
+    assert op.variant.family in op.explain() and len(op.variant.source_digest) == 64
+
+
+def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
+    """As the tuner would."""
+    csr = sparsegen.as_csr(matrix)
+    problem = api.problem_of(csr, N, "float32", "row", "none")
+    choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
+    workload = Workload(problem, csr.fingerprint(), Features.of(csr))
+    variant = Variant("csr_spmm", tuple(choice.config_dict.items()), "ab" * 32)
+    sample = Sample(microseconds, microseconds, microseconds, 5)
+    with Store.open(at) as store:
+        store.add_measurement(Measurement(workload, emulator_device(), variant, Outcome.OK, sample))
+
+
+def test_what_was_tuned_runs(pattern: Any, own_database: Path) -> None:
+    assert prepare(pattern).choice.how is sparsegen.How.DEFAULT
+    record(pattern, 50.0, own_database, tile_n=16, threads_per_row=4, rows_per_block=8)
+    op = prepare(pattern)
+    assert (op.choice.how, op.choice.config.tile_n) == (sparsegen.How.EXACT, 16)
+    assert worst(op, pattern, op(inputs()), b=inputs()) <= 1
+    record(pattern, 20.0, own_database, tile_n=32, threads_per_row=8, rows_per_block=4)
+    assert prepare(pattern).choice.config.tile_n == 32, "another store's writes are seen"
+
+
+def test_a_named_variant(pattern: Any) -> None:
+    config = {"tile_n": 32, "threads_per_row": 8, "rows_per_block": 4, "row_order": "natural"}
+    op = prepare(pattern, family="csr_spmm", config=config)
+    assert op.choice.how is sparsegen.How.NAMED and op.choice.config.row_order == "natural"
+    assert worst(op, pattern, op(inputs()), b=inputs()) <= 1
+    with pytest.raises(ConfigError, match="cannot run with"):
+        prepare(pattern, family="csr_spmm", config={"tile_n": 32, "threads_per_row": 32})
+    with pytest.raises(ConfigError, match="needs family"):
+        prepare(pattern, config=config)
+
+
+def test_on_miss_error_and_dense(pattern: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(NoVariantError, match="sparsegen tune"):
+        prepare(pattern, on_miss="error")
+    with caplog.at_level(logging.WARNING):
+        op = prepare(pattern, on_miss="dense")
+    assert "on_miss=dense needs PyTorch and a GPU" in caplog.text
+    assert worst(op, pattern, op(inputs()), b=inputs()) <= 1
+
+
+def test_on_miss_tune_tunes_once(pattern: Any, own_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def tune(matrix: Any, problem: Any, **options: Any) -> None:
+        calls.append(problem)
+        record(pattern, 5.0, own_database, tile_n=16, threads_per_row=4, rows_per_block=8)
+
+    monkeypatch.setattr(api, "tune", tune)
+    for _ in range(2):
+        assert prepare(pattern, on_miss="tune").choice.config.tile_n == 16
+    assert len(calls) == 1
+
+
+def test_lookup_compiles_nothing(pattern: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsegen.backends.toolchain", lambda device: pytest.fail("compiled"))
+    assert sparsegen.lookup(pattern, n=N, device="emulator").how is sparsegen.How.DEFAULT
+
+
+# --- small parts
+# -----------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """An executor without a ``bind`` of its own."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[list[int], int]] = []
+
+    def launch(self, kernel: Any, launch: Any, arguments: list[Any], stream: int = 0) -> None:
+        self.launched.append(([a if isinstance(a, int) else a.address for a in arguments], stream))
+
+
+def test_bind_fills_the_open_slots_in_order() -> None:
+    recorder: Any = Recorder()
+    bound = bind(recorder, object(), None, [3, None, 4, None])  # type: ignore[arg-type]
+    bound(9, 100, 200)
+    assert recorder.launched == [([3, 100, 4, 200], 9)]
+
+
+def test_streams_of_every_kind() -> None:
+    class Protocol:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return (0, 11)
+
+    class Torch:
+        cuda_stream = 12
+
+    class Cupy:
+        ptr = 13
+
+    assert [stream_handle(s) for s in (10, Protocol(), Torch(), Cupy())] == [10, 11, 12, 13]
+    for wrong in ("stream", True, None, 1.5):
+        with pytest.raises(OperandError, match="expected a CUDA stream"):
+            stream_handle(wrong)
+
+
+def test_alignment_follows_the_rows() -> None:
+    assert [alignment_of(TensorSpec("b", (8, n), DType.FLOAT16)) for n in (1, 6, 8, 24)] == [2, 4, 16, 16]
+    assert alignment_of(TensorSpec("bias", (7,), DType.FLOAT32)) == 4
+
+
+def test_the_package_exports_what_it_says() -> None:
+    assert set(sparsegen.__all__) <= set(dir(sparsegen))
+    assert all(getattr(sparsegen, name) is not None for name in sparsegen.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = sparsegen.nothing
