@@ -1,7 +1,7 @@
 """What the contract tests run: adversarial matrices, and a seeded sample of every family's variants.
 
-A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix that
-leads to the same source.
+A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix
+that leads to the same source.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen.emulator import device
+from sparsegen.emulator.sanitized import run_sanitized
+from sparsegen.executor import CompiledKernel
 from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_values, tunables
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
@@ -25,7 +27,7 @@ from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 
 COLUMNS = (1, 7, 8, 32, 40, 64, 132)
-RANDOM_VARIANTS = 2  # for each dtype, layout and epilogue
+RANDOM_VARIANTS = 4  # for each dtype, layout and epilogue
 TRIES = 60
 
 
@@ -34,7 +36,10 @@ def csr(dense: Array) -> CsrMatrix:
     found = scipy.sparse.csr_array(dense)
     found.sort_indices()
     return CsrMatrix(
-        dense.shape, found.indptr.astype(np.int32), found.indices.astype(np.int32), found.data.astype(np.float32)
+        dense.shape,
+        found.indptr.astype(np.int32),
+        found.indices.astype(np.int32),
+        found.data.astype(np.float32),
     )
 
 
@@ -119,7 +124,7 @@ def random_config(family: Family[Any, Any], rng: random.Random) -> Any:
 def random_valid_config(
     family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
 ) -> Any | None:
-    """A valid config with some tunables fixed: the guess with as many random changes as the constraints let pass."""
+    """The guess with some tunables fixed and as many random changes as the constraints let pass."""
     start = family.config_dict(guess(family, problem, matrix)) | fixed
     free = [t for t in tunables(family.config_type) if t.name not in fixed]
     for attempt in range(TRIES):
@@ -138,7 +143,7 @@ def kinds(rng: random.Random) -> Iterator[Kind]:
 
 @cache
 def sample(name: str) -> tuple[Variant, ...]:
-    """Guesses and random configs for every kind of problem, then more until every choice of every tunable occurs."""
+    """Guesses and random configs for every kind of problem, and more until every choice occurs."""
     family = families()[name]
     rng = random.Random(name)
     names = itertools.cycle(matrices())
@@ -146,7 +151,9 @@ def sample(name: str) -> tuple[Variant, ...]:
 
     def add(config: Any, kind: Kind, focus: str) -> None:
         source = render(family, kind.problem(matrices()[focus]), config)
-        found.setdefault(source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source))
+        found.setdefault(
+            source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source)
+        )
 
     for kind in kinds(rng):
         focus = next(names)
@@ -163,7 +170,9 @@ def sample(name: str) -> tuple[Variant, ...]:
         places = list(itertools.product(kinds(rng), matrices()))
         for kind, focus in rng.sample(places, len(places)):
             fixed = {tunable.name: choice}
-            config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
+            config = random_valid_config(
+                family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed
+            )
             if config is not None:
                 add(config, kind, focus)
                 break
@@ -221,4 +230,29 @@ def call(
                 place = arrays
                 arguments.append(result)
         arrays += 1
-    return Call(family.launch(problem, config, packed.sizes), arguments, place)
+    return Call(family.launch(problem, config, packed.sizes, device()), arguments, place)
+
+
+def run_and_compare(
+    variant: Variant,
+    kernel: CompiledKernel,
+    problem: SpmmProblem,
+    matrix: CsrMatrix,
+    packed: Packed,
+    *,
+    where: str,
+) -> None:
+    """Run a compiled variant under the sanitizers and hold its result against the reference.
+
+    Raises:
+        AssertionError: the result is wrong, or an input was written to.
+        KernelFault: a sanitizer or the emulator caught it at something undefined.
+    """
+    operands = problem.random_operands(np.random.default_rng(0))
+    prepared = call(variant.family, problem, variant.config, packed, operands)
+    given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
+    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
+    worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])
+    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
+    for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
+        assert i == prepared.result or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"

@@ -30,10 +30,11 @@ class HostBuffer:
         backing = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
         offset = -backing.ctypes.data % ALIGNMENT
         self.bytes: Array = backing[offset : offset + nbytes]
+        self._address = int(backing.ctypes.data) + offset  # NumPy tells another one for an empty slice
 
     @property
     def address(self) -> int:
-        return int(self.bytes.ctypes.data)
+        return self._address
 
     @property
     def nbytes(self) -> int:

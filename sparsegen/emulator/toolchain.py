@@ -14,21 +14,22 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from sparsegen.cache import publish_folder
 from sparsegen.emulator.cuda_headers import CudaHeaders, find_cuda_headers
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.executor import CompiledKernel
 from sparsegen.settings import Settings
 
 FOLDER = Path(__file__).parent
+SOURCE_NAME, META_NAME = "kernel.cu", "meta.json"
 COMMON_OPTIONS = (
     "-std=c++20",
     "-fPIC",
@@ -92,14 +93,14 @@ class EmulatorToolchain:
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """A shared object for `EmulatorExecutor`; see `sparsegen.executor.Toolchain.compile`."""
         folder = self._variant(PLAIN, family, entry, source, timeout)
-        return CompiledKernel(entry=entry, source=folder / "kernel.cu", binary=folder / PLAIN.output)
+        return CompiledKernel(entry=entry, source=folder / SOURCE_NAME, binary=folder / PLAIN.output)
 
     def compile_sanitized(
         self, family: str, entry: str, source: str, *, timeout: float = 60.0
     ) -> CompiledKernel:
         """An executable for `run_sanitized`, with the sanitizers' checks; raises what `compile` does."""
         folder = self._variant(SANITIZED, family, entry, source, timeout)
-        return CompiledKernel(entry=entry, source=folder / "kernel.cu", binary=folder / SANITIZED.output)
+        return CompiledKernel(entry=entry, source=folder / SOURCE_NAME, binary=folder / SANITIZED.output)
 
     # --- the parts ---
 
@@ -141,36 +142,33 @@ class EmulatorToolchain:
         if (folder / flavour.output).exists():
             return folder
         runtime = self._runtime(flavour)
-
-        def build(temporary: Path) -> None:
-            started = time.monotonic()
-            (temporary / "kernel.cu").write_text(source)
-            command = [
-                *self._compiler,
-                *self._options(flavour),
-                "-include",
-                str(runtime / "precompiled.h"),
-                *self._include_options,
-                "-I.",
-                "-DSPARSEGEN_EMULATOR",
-                '-DSPARSEGEN_EMULATOR_SOURCE="kernel.cu"',
-                f"-DSPARSEGEN_EMULATOR_ENTRY={entry}",
-                str(FOLDER / "entry.cpp"),
-                *(str(runtime / f"{Path(name).stem}.o") for name in flavour.runtime),
-                *flavour.link_options,
-                "-o",
-                flavour.output,
-            ]
-            _run_compiler(command, temporary, timeout, what=f"{family} for the emulator")
+        command = [
+            *self._compiler,
+            *self._options(flavour),
+            "-include",
+            str(runtime / "precompiled.h"),
+            *self._include_options,
+            "-I.",
+            "-DSPARSEGEN_EMULATOR",
+            f'-DSPARSEGEN_EMULATOR_SOURCE="{SOURCE_NAME}"',
+            f"-DSPARSEGEN_EMULATOR_ENTRY={entry}",
+            str(FOLDER / "entry.cpp"),
+            *(str(runtime / f"{Path(name).stem}.o") for name in flavour.runtime),
+            *flavour.link_options,
+            "-o",
+            flavour.output,
+        ]
+        with publish_folder(folder) as work:
+            (work / SOURCE_NAME).write_text(source)
+            started = time.perf_counter()
+            _run_compiler(command, work, timeout, what=f"{family} for the emulator")
             meta = {
-                "family": family,
                 "entry": entry,
                 "fingerprint": self._fingerprint(flavour),
-                "compile_seconds": round(time.monotonic() - started, 3),
+                "compile_seconds": round(time.perf_counter() - started, 3),
             }
-            (temporary / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
-
-        return _build_once(folder, build)
+            (work / META_NAME).write_text(json.dumps(meta, indent=1) + "\n")
+        return folder
 
     @property
     def _include_options(self) -> list[str]:
@@ -180,44 +178,25 @@ class EmulatorToolchain:
         """The folder with the flavour's precompiled header and the runtime's objects."""
         key = _digest(self._fingerprint(flavour), str(self._headers.include))
         folder = self._folder / f"runtime-{key}"
-        if folder.exists():
-            return folder
-        compiler = [*self._compiler, *self._options(flavour), *self._include_options]
-
-        def build(temporary: Path) -> None:
-            # A header of its own: the emulator's own one, precompiled, would be read once more by the kernel.
-            (temporary / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n')
-            commands = [[*compiler, "-x", "c++-header", "precompiled.h", "-o", "precompiled.h.gch"]]
-            for name in flavour.runtime:
-                commands.append([*compiler, "-c", str(FOLDER / name), "-o", f"{Path(name).stem}.o"])
-            with ThreadPoolExecutor(min(len(commands), os.cpu_count() or 1)) as pool:
-                jobs = [
-                    pool.submit(_run_compiler, command, temporary, RUNTIME_BUILD_SECONDS, what="the emulator")
-                    for command in commands
-                ]
-                for job in jobs:
-                    job.result()
-
         with self._runtime_lock:
-            return _build_once(folder, build)
-
-
-def _build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """``folder``, complete: made by ``build`` in a temporary folder and renamed; a rival's is as good."""
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # mkdtemp makes it 0700
-    try:
-        build(temporary)
-        try:
-            temporary.rename(folder)
-        except OSError:
             if not folder.is_dir():
-                raise
+                with publish_folder(folder) as work:
+                    self._build_runtime(flavour, work)
         return folder
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+    def _build_runtime(self, flavour: Flavour, work: Path) -> None:
+        compiler = [*self._compiler, *self._options(flavour), *self._include_options]
+        # Of another name than sparsegen_emulator.h, whose precompiled form kernels would not find again.
+        (work / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n')
+        commands = [[*compiler, "-x", "c++-header", "precompiled.h", "-o", "precompiled.h.gch"]]
+        for name in flavour.runtime:
+            commands.append([*compiler, "-c", str(FOLDER / name), "-o", f"{Path(name).stem}.o"])
+        with ThreadPoolExecutor(min(len(commands), os.cpu_count() or 1)) as pool:
+            for _ in pool.map(
+                lambda command: _run_compiler(command, work, RUNTIME_BUILD_SECONDS, what="the emulator"),
+                commands,
+            ):
+                pass
 
 
 def _run_compiler(command: list[str], folder: Path, timeout: float, *, what: str) -> None:

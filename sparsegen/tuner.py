@@ -1,0 +1,228 @@
+"""Tune: search, verify, measure, record: the fastest variant of an operator for one matrix on one device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparsegen import kernels
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.executor import Toolchain
+from sparsegen.family import Device, Family
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predict
+from sparsegen.operators import SpmmProblem
+from sparsegen.settings import Settings
+from sparsegen.tuning.interrupt import interruptible
+from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.pipeline import CompileAhead
+from sparsegen.tuning.report import (
+    Budget,
+    Counts,
+    Effort,
+    Phase,
+    Progress,
+    Status,
+    TuneResult,
+    silent,
+)
+from sparsegen.tuning.rivals import BASELINE_SESSION, Rivals
+from sparsegen.tuning.run import Limits, Run
+from sparsegen.tuning.search import Search
+from sparsegen.tuning.session import OPEN_EXECUTOR, Session
+from sparsegen.tuning.space import Candidate, Key, Space
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.store import Store
+
+__all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
+
+FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
+REASONS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What compiles, what runs, and what is compared with; child processes import the latter two by name.
+
+    Attributes:
+        open_executor: a function of the device, as ``"module:function"``.
+        baseline_session: a class like `sparsegen.baselines.Session`, as ``"module:class"``; None to skip
+            baselines, and then ``baselines_skipped`` says why.
+        variant_seconds: time limit of one variant; None for the device's usual one.
+        jobs: variants compiled at once; None for one on each core.
+    """
+
+    toolchain: Toolchain
+    open_executor: str = OPEN_EXECUTOR
+    baseline_session: str | None = BASELINE_SESSION
+    baselines_skipped: str = ""
+    variant_seconds: float | None = None
+    jobs: int | None = None
+
+    @classmethod
+    def of(cls, device: Device, *, baselines: bool = True) -> Backend:
+        """The device's own.
+
+        Raises:
+            DeviceUnavailableError: its compiler is missing.
+        """
+        from sparsegen import backends
+        from sparsegen.baselines import unavailable
+
+        reason = unavailable(device) if baselines else "dense and vendor baselines were not asked for"
+        session = BASELINE_SESSION if reason is None else None
+        return cls(backends.toolchain(device), baseline_session=session, baselines_skipped=reason or "")
+
+
+def tune(
+    matrix: CsrMatrix,
+    problem: SpmmProblem,
+    *,
+    device: Device,
+    store: Store,
+    families: Sequence[str] | None = None,
+    budget: Budget | None = None,
+    progress: Progress = silent,
+    baselines: bool = True,
+    seed: int = 0,
+    backend: Backend | None = None,
+) -> TuneResult:
+    """Find and record the fastest variant for ``problem`` on ``matrix``.
+
+    Every measurement is in the store before the next one starts, so that nothing is lost when this process is
+    killed; what the store already holds of the same variants is not measured again. Ctrl-C ends the search
+    and returns the best so far.
+
+    Args:
+        matrix: m × k, as the problem says.
+        families: names; by default every family of the operator.
+        budget: by default normal effort.
+        baselines: also time dense and vendor routines, unless the store has them.
+        seed: of the dense operands.
+        backend: by default the device's own.
+
+    Raises:
+        ConfigError: matrix and problem do not fit together, or a family's name is unknown.
+        DeviceUnavailableError: the device or its compiler is missing.
+        NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
+        DatabaseError: a result could not be recorded.
+        KeyboardInterrupt: Ctrl-C before anything was measured, or a second one.
+    """
+    began = time.monotonic()
+    budget = budget or Budget()
+    if matrix.shape != (problem.m, problem.k):
+        raise ConfigError(f"the matrix is {matrix.shape}, but the problem's A is {(problem.m, problem.k)}")
+    if families is None:
+        named = kernels.families_of(problem.operator)
+    else:
+        named = [kernels.family(name) for name in families]
+    backend = backend or Backend.of(device, baselines=baselines)
+    locks = Settings.from_environment().cache / "locks"
+    stop = threading.Event()
+    with ExitStack() as resources:
+        resources.enter_context(interruptible(stop))
+        # The worker first: it imports, opens the device and computes the reference beside all that follows.
+        session = resources.enter_context(
+            closing(
+                Session(
+                    matrix,
+                    problem,
+                    device,
+                    locks=locks,
+                    seed=seed,
+                    open_executor=backend.open_executor,
+                    variant_seconds=backend.variant_seconds,
+                    stop=stop,
+                )
+            )
+        )
+        workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+        ledger = Ledger(workload, device, store)
+        rivals = None
+        if not ledger.baselines and backend.baseline_session:
+            rivals = resources.enter_context(
+                closing(
+                    Rivals(workload, matrix, device, locks=locks, session=backend.baseline_session, stop=stop)
+                )
+            )
+        space, first = _where_to_search(workload, device, store, named, whole=budget.effort is Effort.MAX)
+        search = Search(space, first)
+        ledger.counts = replace(ledger.counts, pruned=sum(space.pruned.values()))
+        for candidate, measurement in ledger.resume(space, backend.toolchain):
+            search.remember(candidate, measurement.sample.median_us if measurement.sample else None)
+        ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
+        limits = Limits.of(budget, began, len(space.candidates))
+        run = Run(session, rivals, search, ahead, ledger, limits, progress, stop)
+        run.go()
+        winners = ledger.winners()
+        if not winners:
+            if run.was_interrupted:
+                raise KeyboardInterrupt
+            raise NoVariantError(_why_nothing_works(ledger, space))
+        return TuneResult(
+            workload=workload,
+            device=device,
+            winner=next(iter(winners.values())),
+            family_winners=winners,
+            counts=ledger.counts,
+            pruned=space.pruned,
+            space_size=len(space.candidates),
+            baselines=tuple(ledger.baselines),
+            baselines_skipped="" if ledger.baselines else run.baselines_failed or backend.baselines_skipped,
+            seconds=time.monotonic() - began,
+            was_interrupted=run.was_interrupted,
+        )
+
+
+def _where_to_search(
+    workload: Workload,
+    device: Device,
+    store: Store,
+    families: Sequence[Family[Any, Any]],
+    *,
+    whole: bool,
+) -> tuple[Space, list[Candidate]]:
+    """The space, and where to begin: each family's guess, then what was good on similar workloads.
+
+    Raises:
+        NoVariantError: no config is valid.
+    """
+    problem = workload.problem
+    first: dict[Key, Candidate] = {}
+    for family in families:
+        guess = Candidate(family, family.guess(problem, workload.features, device))
+        if not family.broken_constraints(problem, guess.config, device):
+            first[guess.key] = guess
+
+    def is_allowed(config: Config) -> bool:
+        family, values = configured(config)
+        return family in families and not family.broken_constraints(problem, values, device)
+
+    known = store.list_workloads(
+        operator=problem.operator, dtype=problem.dtype, layout=problem.layout, like=device
+    )
+    near = nearest(problem, workload.features, device, [t for t in known if t.workload != workload])
+    votes = [(n, store.measurements(n.workload, n.device)) for n in near[:NEIGHBOURS]]
+    for prediction in predict(votes, is_allowed)[:FROM_NEIGHBOURS]:
+        suggested = Candidate(*configured(prediction.config))
+        first.setdefault(suggested.key, suggested)
+    space = Space.build(families, problem, device, first=list(first.values()), whole=whole)
+    if not space.candidates:
+        broken = "; ".join(space.pruned) or "no family computes this operator"
+        raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
+    return space, list(first.values())
+
+
+def _why_nothing_works(ledger: Ledger, space: Space) -> str:
+    counts = ledger.counts
+    reasons = "; ".join(f"{count} × {reason}" for reason, count in ledger.failures.most_common(REASONS_SHOWN))
+    tried = counts.done + counts.failed + counts.resumed
+    return (
+        f"none of the {tried} variants tried, of {len(space.candidates)}, gives a verified result. "
+        f"{reasons or 'The time ran out before the first was measured: give a larger --budget'}"
+    )

@@ -1,0 +1,181 @@
+"""A child process that answers messages, and that neither hangs its parent nor outlives it.
+
+Not `multiprocessing`: its spawned children import the caller's main module, which breaks scripts without an
+``if __name__ == "__main__"`` guard, and share the terminal's Ctrl-C. A child here is a fresh interpreter in
+a session of its own, on one end of a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from sparsegen.errors import SparsegenError
+
+POLL_SECONDS = 0.1
+LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
+
+
+class ChildDiedError(SparsegenError):
+    """The child ended; the message holds its exit status and the end of what it wrote to stderr."""
+
+
+class ChildTimeoutError(SparsegenError):
+    """The child did not answer in time."""
+
+
+class Interrupted(SparsegenError):  # noqa: N818 - a request, not an error
+    """The person in front of the program asked it to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer to a message that raised."""
+
+    error: SparsegenError
+
+
+class ChildProcess:
+    """Runs ``target``, a function of one `Connection` named as ``"module:function"``, in a fresh interpreter.
+
+    Args:
+        stop: set by somebody else when `receive` shall give up waiting.
+    """
+
+    def __init__(self, target: str, *, stop: threading.Event | None = None) -> None:
+        self._stop = stop or threading.Event()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        ours, theirs = socket.socketpair()
+        command = f"from sparsegen.tuning.child import main; main({theirs.fileno()}, {target!r})"
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", command],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.PIPE,  # never written to: its end tells the child that we are gone
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Raises ChildDiedError when nobody is there to read it."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise self._death() from None
+
+    def send_in_background(self, message: Any) -> None:
+        """`send` for what does not fit into the socket at once: it takes until the child reads it.
+
+        That the child died meanwhile shows in the next `receive`.
+        """
+
+        def send() -> None:
+            with contextlib.suppress(ChildDiedError, OSError, ValueError):
+                self.send(message)
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def receive(self, timeout: float) -> Any:
+        """The next answer.
+
+        Raises:
+            ChildTimeoutError: none came within ``timeout`` seconds; the child still runs.
+            ChildDiedError: the child ended.
+            Interrupted: ``stop`` was set meanwhile.
+            SparsegenError: what the child raised.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            while not self._connection.poll(max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
+                if self._stop.is_set():
+                    raise Interrupted("interrupted")
+                if time.monotonic() >= deadline:
+                    raise ChildTimeoutError(f"no answer within {timeout:g} s")
+            answer = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer
+
+    def has_answer(self) -> bool:
+        """Whether `receive` would return at once (or raise that the child died)."""
+        try:
+            return self._connection.poll(0)
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Kill the child and all that it started; safe to call twice."""
+        self._connection.close()
+        self._kill()
+        self._log.close()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+    def _death(self) -> ChildDiedError:
+        try:
+            status = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:  # it closed its end and goes on: of no use any more
+            self._kill()
+            status = self._process.wait()
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        self._log.seek(0)
+        tail = self._log.read().decode(errors="replace").strip()[-LOG_TAIL:]
+        return ChildDiedError(f"the worker process ended {how}" + (f": {tail}" if tail else ""))
+
+
+def main(descriptor: int, target: str) -> None:
+    """What runs in the child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    module, _, function = target.partition(":")
+    connection = Connection(descriptor)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done with us
+        getattr(importlib.import_module(module), function)(connection)
+
+
+def _die_with_parent() -> None:
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def answer(connection: Connection, work: Callable[[], Any]) -> bool:
+    """Send what ``work`` returns, or how it failed; whether it went well."""
+    try:
+        connection.send(work())
+    except SparsegenError as error:
+        connection.send(Failed(error))
+        return False
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception as error:
+        connection.send(Failed(SparsegenError(f"{type(error).__name__}: {error}")))
+        return False
+    return True

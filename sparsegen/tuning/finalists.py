@@ -1,0 +1,40 @@
+"""The last round: the best few are timed again in turn, A B C A B C, so that drift hits them alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.records import Measurement
+
+MOST = 5
+WITHIN = 1.10  # of the best
+FAMILY_WITHIN = 1.5  # of the best, for the best of each family
+ROUNDS = 5
+SAMPLES_PER_ROUND = 20
+
+
+def median_us(measurement: Measurement | None) -> float:
+    """Infinite where nothing was timed."""
+    return measurement.sample.median_us if measurement and measurement.sample else math.inf
+
+
+def pick(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Those worth a second look, best first: the best few, and each family's best if it is not far off."""
+    good = sorted(ranking.times(measurements).values(), key=lambda r: r.time_us)
+    if not good:
+        return []
+    best = good[0].time_us
+    chosen = [r for r in good if r.time_us <= WITHIN * best][:MOST]
+    leaders = {r.variant.family: r for r in reversed(good)}
+    chosen += [r for r in leaders.values() if r not in chosen and r.time_us <= FAMILY_WITHIN * best]
+    return [r.measurement for r in sorted(chosen, key=lambda r: r.time_us)]
+
+
+def schedule(finalists: Iterable[Measurement], seconds: float) -> tuple[int, int]:
+    """Rounds, and samples in each, that fit into about so many seconds; at least two rounds of one."""
+    once = sum(median_us(m) for m in finalists) * 1e-6
+    samples = max(2, min(ROUNDS * SAMPLES_PER_ROUND, int(seconds / max(once, 1e-9))))
+    rounds = min(ROUNDS, samples)
+    return rounds, samples // rounds

@@ -1,0 +1,32 @@
+"""Ctrl-C as a request: the first one sets an event, a second one raises `KeyboardInterrupt` as ever."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def interruptible(stop: threading.Event) -> Iterator[None]:
+    """Set ``stop`` at the first Ctrl-C.
+
+    Does nothing outside the main thread, or where somebody else handles SIGINT: then it is theirs to set it.
+    """
+    default = signal.default_int_handler
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) != default:
+        yield
+        return
+
+    def request(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, default)
+
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, default)

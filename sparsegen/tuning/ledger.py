@@ -1,0 +1,98 @@
+"""What is known of one workload: earlier runs' measurements and this run's, each recorded at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sparsegen.executor import Toolchain
+from sparsegen.family import Device
+from sparsegen.render import render
+from sparsegen.tuning.finalists import median_us
+from sparsegen.tuning.pipeline import variant_of
+from sparsegen.tuning.report import Counts
+from sparsegen.tuning.space import Candidate, Space
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Workload
+from sparsegen.tuning_db.store import Store
+
+
+class Ledger:
+    """Measurements of a search space's variants on one workload and device.
+
+    Attributes:
+        measurements: in the order in which they were made; finalists' times among them.
+        counts: trials so far.
+        failures: why variants failed, and how many for each reason.
+    """
+
+    def __init__(self, workload: Workload, device: Device, store: Store) -> None:
+        self.workload, self.device = workload, device
+        self._store = store
+        self.measurements: list[Measurement] = []
+        self.baselines: list[Baseline] = store.baselines(workload, device)
+        self.counts = Counts()
+        self.failures: Counter[str] = Counter()
+        self._fastest: Measurement | None = None
+
+    def resume(self, space: Space, toolchain: Toolchain) -> Iterator[tuple[Candidate, Measurement]]:
+        """Take up what earlier runs recorded of the space's variants, as they render and compile today.
+
+        Yields each such candidate once, with the latest of its measurements.
+        """
+        candidates = {c.key: c for c in space.candidates}
+        latest: dict[Candidate, Measurement] = {}
+        for m in self._store.measurements(self.workload, self.device):
+            candidate = candidates.get((m.variant.family, m.variant.config))
+            if candidate is None:
+                continue
+            source = render(candidate.family, self.workload.problem, candidate.config)
+            if variant_of(candidate, source, toolchain) == m.variant:
+                self._take(m)
+                latest[candidate] = m
+        self.counts = replace(self.counts, resumed=len(latest))
+        yield from latest.items()
+
+    def record(self, measurement: Measurement) -> None:
+        """Store a measurement of this run; it is safe when this returns."""
+        self._store.add_measurement(measurement)
+        self._take(measurement)
+        if measurement.outcome is Outcome.OK:
+            self.counts = replace(self.counts, done=self.counts.done + (not measurement.final))
+        else:
+            self.counts = replace(self.counts, failed=self.counts.failed + (not measurement.final))
+
+    def record_baselines(self, baselines: list[Baseline]) -> None:
+        for baseline in baselines:
+            self._store.add_baseline(baseline)
+        self.baselines += baselines
+
+    def _take(self, m: Measurement) -> None:
+        self.measurements.append(m)
+        if m.outcome is not Outcome.OK:
+            self.failures[f"{m.outcome.value}: {m.reason.partition(chr(10))[0]}"] += 1
+        elif median_us(m) < median_us(self._fastest):
+            self._fastest = m
+
+    @property
+    def fastest(self) -> Measurement | None:
+        """The lowest median so far: for progress and for dropping slow variants, not for naming a winner."""
+        return self._fastest
+
+    @property
+    def has_news(self) -> bool:
+        """Whether this run tried anything."""
+        return self.counts.done + self.counts.failed > 0
+
+    @property
+    def trials(self) -> int:
+        return self.counts.done + self.counts.failed + self.counts.resumed
+
+    def winners(self) -> dict[str, Measurement]:
+        """The best dispatchable measurement of each family, the best family first."""
+        ranked = ranking.ranked(self.measurements)
+        best: dict[str, Measurement] = {}
+        for r in ranked:
+            best.setdefault(r.variant.family, r.measurement)
+        return best

@@ -1,0 +1,101 @@
+"""Compiles candidates ahead on all cores while the measuring worker takes them one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sparsegen.errors import SparsegenError
+from sparsegen.executor import CompiledKernel, Toolchain
+from sparsegen.operators import SpmmProblem
+from sparsegen.render import render
+from sparsegen.tuning.space import Candidate
+from sparsegen.tuning_db.records import Variant
+
+COMPILE_SECONDS = 60.0
+
+
+def cores() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def variant_of(candidate: Candidate, source: str, toolchain: Toolchain) -> Variant:
+    """The record's name of a candidate whose rendered source this is."""
+    digest = hashlib.sha256(source.encode() + b"\0" + toolchain.fingerprint.encode()).hexdigest()
+    family, config = candidate.key
+    return Variant(family, config, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A candidate's binary, or why there is none. ``error`` is a `CompileError`, or what must end the run."""
+
+    candidate: Candidate
+    variant: Variant | None
+    kernel: CompiledKernel | None
+    error: SparsegenError | None
+    seconds: float
+
+
+class CompileAhead:
+    """A pool of compiling threads; results come back in the order in which they are done.
+
+    Attributes:
+        jobs: how many compile at once.
+    """
+
+    def __init__(self, toolchain: Toolchain, problem: SpmmProblem, jobs: int | None = None) -> None:
+        self.jobs = jobs or cores()
+        self._toolchain, self._problem = toolchain, problem
+        self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="compile")
+        self._done: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+        self._pending = 0
+
+    @property
+    def pending(self) -> int:
+        """Submitted and not yet handed out by `next`."""
+        return self._pending
+
+    @property
+    def has_free_core(self) -> bool:
+        return self._pending - self._done.qsize() < self.jobs
+
+    def submit(self, candidate: Candidate) -> None:
+        self._pending += 1
+        self._pool.submit(self._compile, candidate)
+
+    def next(self, timeout: float) -> Compiled | None:
+        """The next result, or None if there is none within ``timeout`` seconds."""
+        try:
+            compiled = self._done.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._pending -= 1
+        return compiled
+
+    def close(self) -> None:
+        """Forget what has not been handed out; compiles under way end on their own, into the cache."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def compile(self, candidate: Candidate) -> Compiled:
+        """Compile one now, in the calling thread."""
+        began = time.perf_counter()
+        variant, kernel, error = None, None, None
+        family = candidate.family
+        try:
+            source = render(family, self._problem, candidate.config)
+            variant = variant_of(candidate, source, self._toolchain)
+            kernel = self._toolchain.compile(family.name, family.entry, source, timeout=COMPILE_SECONDS)
+        except SparsegenError as failure:
+            error = failure
+        except Exception as failure:
+            error = SparsegenError(f"compiling {candidate.label}: {type(failure).__name__}: {failure}")
+        return Compiled(candidate, variant, kernel, error, time.perf_counter() - began)
+
+    def _compile(self, candidate: Candidate) -> None:
+        self._done.put(self.compile(candidate))

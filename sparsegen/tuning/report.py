@@ -1,0 +1,142 @@
+"""What a run asks for, says while it goes on, and gives back: budget, status, result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from sparsegen.errors import ConfigError
+from sparsegen.family import Device
+from sparsegen.tuning_db.records import Baseline, Measurement, Workload
+
+
+class Effort(StrEnum):
+    """How long to search, when neither trials nor seconds are given."""
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    MAX = "max"  # over every choice of every tunable, not only the searched ones
+
+
+DEFAULTS: Mapping[Effort, tuple[int, float]] = {
+    Effort.QUICK: (120, 6.0),
+    Effort.NORMAL: (500, 26.0),
+    Effort.MAX: (5000, 1800.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When the search ends: at whichever comes first.
+
+    Attributes:
+        trials: variants tried, those that an earlier run measured included.
+        seconds: wall-clock time of the whole call. Without trials and seconds the effort sets both.
+
+    Raises:
+        ConfigError: trials or seconds is not above 0.
+    """
+
+    trials: int | None = None
+    seconds: float | None = None
+    effort: Effort = Effort.NORMAL
+
+    def __post_init__(self) -> None:
+        for name, value in (("trials", self.trials), ("seconds", self.seconds)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"a budget's {name} are above 0, not {value}")
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Trials and seconds, infinite where there is no limit."""
+        if self.trials is None and self.seconds is None:
+            return DEFAULTS[self.effort]
+        return self.trials or float("inf"), self.seconds or float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Trials by what became of them.
+
+    Attributes:
+        done: verified and timed in this run.
+        failed: wrong, crashed, hung or not compiled in this run.
+        resumed: known from an earlier run, whatever became of them.
+        pruned: configs that a constraint ruled out before anything was compiled.
+    """
+
+    done: int = 0
+    failed: int = 0
+    resumed: int = 0
+    pruned: int = 0
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    SEARCHING = "searching"
+    BASELINES = "timing dense and vendor routines"
+    FINALISTS = "timing finalists in turn"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands.
+
+    Attributes:
+        planned: trials at the most.
+        seconds_left: until the budget ends; infinite without a limit.
+    """
+
+    workload: Workload
+    phase: Phase
+    counts: Counts
+    planned: int
+    best: Measurement | None
+    baselines: tuple[Baseline, ...]
+    seconds: float
+    seconds_left: float
+
+
+class Progress(Protocol):
+    """Told after every trial and at every change of phase; called from the thread that tunes."""
+
+    def __call__(self, status: Status, measurement: Measurement | None = None) -> None: ...
+
+
+def silent(status: Status, measurement: Measurement | None = None) -> None:
+    """The progress of nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """The end of a run.
+
+    Attributes:
+        winner: the best verified variant of the families asked for.
+        family_winners: the best of each family, by the family's name.
+        pruned: how many configs each constraint ruled out.
+        space_size: valid configs.
+        baselines_skipped: why dense and vendor routines were not timed; empty if they were.
+        was_interrupted: stopped by Ctrl-C; running again goes on.
+    """
+
+    workload: Workload
+    device: Device
+    winner: Measurement
+    family_winners: Mapping[str, Measurement]
+    counts: Counts
+    pruned: Mapping[str, int]
+    space_size: int
+    baselines: tuple[Baseline, ...]
+    baselines_skipped: str
+    seconds: float
+    was_interrupted: bool
+
+    def speedup_over(self, contender: str) -> float | None:
+        """How many times faster than a baseline (below 1: slower); None if that was not timed."""
+        times = [b.sample.median_us for b in self.baselines if b.contender == contender]
+        if not times or self.winner.sample is None:
+            return None
+        return times[-1] / max(self.winner.sample.median_us, 1e-9)

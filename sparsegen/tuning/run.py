@@ -1,0 +1,252 @@
+"""One run of the search: compile ahead, measure one by one, pause for baselines, end with the finalists."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from sparsegen.baselines.libraries import LibraryUnavailableError
+from sparsegen.errors import CompileError, LaunchError
+from sparsegen.executor import CompiledKernel, Timing
+from sparsegen.tuning import finalists
+from sparsegen.tuning.child import ChildDiedError, ChildTimeoutError, Interrupted
+from sparsegen.tuning.finalists import median_us
+from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.pipeline import CompileAhead, Compiled
+from sparsegen.tuning.report import Budget, Phase, Progress, Status
+from sparsegen.tuning.rivals import Rivals
+from sparsegen.tuning.search import Search
+from sparsegen.tuning.session import Session, Verdict
+from sparsegen.tuning.space import Candidate
+from sparsegen.tuning.summary import summarize
+from sparsegen.tuning.worker import Measure
+from sparsegen.tuning_db.records import Measurement, Outcome, Variant
+
+log = logging.getLogger(__name__)
+
+SAMPLES = 30
+HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
+FINALISTS_SHARE = 0.1  # of a budget in seconds, within
+FINALISTS_SECONDS = (0.5, 2.5)
+MOST_READY_PER_JOB = 2  # compiled and not yet measured: more would be proposals made with too little known
+WAIT_SECONDS = 0.1
+REASON_LENGTH = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A budget on the clock of `time.monotonic`.
+
+    Attributes:
+        trials: earlier runs' included; no more than there are candidates.
+        finalists_seconds: kept for the finalists before ``ends``.
+    """
+
+    trials: int
+    began: float
+    ends: float
+    finalists_seconds: float
+
+    @classmethod
+    def of(cls, budget: Budget, began: float, candidates: int) -> Limits:
+        trials, seconds = budget.limits
+        least, most = FINALISTS_SECONDS
+        share = min(most, max(least, FINALISTS_SHARE * seconds))
+        return cls(int(min(trials, candidates)), began, began + seconds, share)
+
+
+class Run:
+    """Owns none of what it is given; whoever made it closes it.
+
+    Attributes:
+        was_interrupted: Ctrl-C ended it.
+        baselines_failed: why the baselines could not be timed; empty if they were, or were not wanted.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        rivals: Rivals | None,
+        search: Search,
+        ahead: CompileAhead,
+        ledger: Ledger,
+        limits: Limits,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._session, self._rivals, self._search, self._ahead = session, rivals, search, ahead
+        self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
+        self._phase = Phase.STARTING
+        self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
+        self.was_interrupted = False
+        self.baselines_failed = ""
+
+    def go(self) -> None:
+        """Search until the budget ends, time the baselines when the device is free, then the finalists."""
+        try:
+            self._enter(Phase.STARTING)
+            self._search_on()
+            self._time_finalists()
+            self._time_rivals()
+        except Interrupted:
+            self.was_interrupted = True
+
+    # --- search ---
+
+    def _search_on(self) -> None:
+        ends = self._limits.ends - self._limits.finalists_seconds
+        while self._ledger.trials < self._limits.trials and time.monotonic() < ends:
+            if self._stop.is_set():
+                raise Interrupted("interrupted")
+            self._propose()
+            if not self._ahead.pending:
+                break
+            if self._rivals and self._rivals.is_ready() and self._session.is_ready():
+                self._time_rivals()
+            if not self._session.is_ready():
+                time.sleep(WAIT_SECONDS / 10)
+                continue
+            compiled = self._ahead.next(WAIT_SECONDS)
+            if compiled is not None:
+                self._enter(Phase.SEARCHING)
+                self._try(compiled)
+
+    def _propose(self) -> None:
+        """Keep every core compiling, as long as the worker does not lag behind."""
+        ahead = self._ahead
+        while (
+            ahead.has_free_core
+            and ahead.pending < (1 + MOST_READY_PER_JOB) * ahead.jobs
+            and self._ledger.trials + ahead.pending < self._limits.trials
+        ):
+            candidate = self._search.ask()
+            if candidate is None:
+                break
+            ahead.submit(candidate)
+
+    def _try(self, compiled: Compiled) -> None:
+        if compiled.variant is None or (compiled.error and not isinstance(compiled.error, CompileError)):
+            assert compiled.error is not None
+            raise compiled.error  # not this variant's fault: the compiler is missing, the disk is full
+        if compiled.kernel is None:
+            measurement = Measurement(
+                self._ledger.workload,
+                self._ledger.device,
+                compiled.variant,
+                Outcome.COMPILE_FAILED,
+                reason=str(compiled.error)[:REASON_LENGTH],
+                compile_seconds=compiled.seconds,
+            )
+        else:
+            candidate = compiled.candidate
+            self._kernels[compiled.variant] = candidate, compiled.kernel
+            limit = HOPELESS * median_us(self._ledger.fastest)
+            request = Measure(
+                candidate.family, candidate.config, compiled.kernel, samples=SAMPLES, limit_us=limit
+            )
+            verdict = self._session.measure(request)
+            measurement = self._measurement(compiled.variant, compiled.kernel, verdict, compiled.seconds)
+        self._ledger.record(measurement)
+        self._search.tell(
+            compiled.candidate, measurement.sample.median_us if measurement.sample else None
+        )
+        self._progress(self._status(), measurement)
+
+    def _measurement(
+        self, variant: Variant, kernel: CompiledKernel, verdict: Verdict, compile_seconds: float | None
+    ) -> Measurement:
+        measured = verdict.measured
+        return Measurement(
+            self._ledger.workload,
+            self._ledger.device,
+            variant,
+            verdict.outcome,
+            sample=summarize([measured.timing]) if measured.timing else None,
+            reason=measured.reason[:REASON_LENGTH],
+            worst_error=measured.worst_error,
+            registers=kernel.registers,
+            spill_bytes=kernel.spill_bytes,
+            compile_seconds=compile_seconds,
+            prepare_seconds=measured.prepare_seconds,
+            packed_bytes=measured.packed_bytes,
+        )
+
+    # --- baselines ---
+
+    def _time_rivals(self) -> None:
+        if self._rivals is None:
+            return
+        self._enter(Phase.BASELINES)
+        try:
+            self._ledger.record_baselines(self._rivals.measure())
+        except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
+            log.warning("baselines: %s", error)
+            self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
+        self._rivals.close()
+        self._rivals = None
+
+    # --- finalists ---
+
+    def _time_finalists(self) -> None:
+        """Verify the best few again and time them in turn; one that is wrong this time is recorded so."""
+        best = finalists.pick(self._ledger.measurements)
+        if not self._ledger.has_news and all(m.final for m in best):
+            return  # an earlier run timed them
+        self._enter(Phase.FINALISTS)
+        running = {m.variant: self._binary(m.variant) for m in best}
+        timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
+        last: dict[Variant, Verdict] = {}
+        rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
+        for number in range(rounds):
+            for variant, (candidate, kernel) in list(running.items()):
+                request = Measure(
+                    candidate.family,
+                    candidate.config,
+                    kernel,
+                    samples=samples,
+                    first_samples=samples,
+                    verify=number == 0,
+                )
+                verdict = self._session.measure(request)
+                if verdict.measured.timing is None:
+                    del running[variant]
+                    failed = self._measurement(variant, kernel, verdict, None)
+                    self._ledger.record(replace(failed, final=True))
+                    continue
+                timings[variant].append(verdict.measured.timing)
+                last.setdefault(variant, verdict)  # the first round's: it holds the verified error
+        for variant, (_, kernel) in running.items():
+            measurement = self._measurement(variant, kernel, last[variant], None)
+            self._ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
+        self._progress(self._status())
+
+    def _binary(self, variant: Variant) -> tuple[Candidate, CompiledKernel]:
+        if variant not in self._kernels:  # measured by an earlier run: it comes from the cache
+            compiled = self._ahead.compile(self._search.candidate(variant.family, variant.config))
+            if compiled.kernel is None:
+                assert compiled.error is not None
+                raise compiled.error
+            self._kernels[variant] = compiled.candidate, compiled.kernel
+        return self._kernels[variant]
+
+    # --- progress ---
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self._phase or phase is Phase.STARTING:
+            self._phase = phase
+            self._progress(self._status())
+
+    def _status(self) -> Status:
+        now = time.monotonic()
+        return Status(
+            workload=self._ledger.workload,
+            phase=self._phase,
+            counts=self._ledger.counts,
+            planned=self._limits.trials,
+            best=self._ledger.fastest,
+            baselines=tuple(self._ledger.baselines),
+            seconds=now - self._limits.began,
+            seconds_left=max(0.0, self._limits.ends - now),
+        )

@@ -1,0 +1,122 @@
+"""A Gaussian process over configs: what a variant will take, and how sure that is.
+
+The kernel multiplies a smooth part over ordered tunables (a Gaussian of the distance between ranks) with a
+part that falls with every tunable that differs, and adds a constant within a family; families share nothing.
+Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 and 4.2. The length scales are
+fixed: with tens of trials there is too little to fit them to.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+
+Vector = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+LENGTH_SCALE = 1.5  # of ranks in [0, 1]: main effects first
+DIFFERENCE = 0.15  # fall of the covariance for every tunable that differs
+FAMILY_VARIANCE = 0.15
+NOISE_VARIANCE = 0.02
+WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
+EXPLORATION = 1.5  # standard deviations of optimism
+
+
+class Surrogate:
+    """A model of log time over a fixed list of candidates.
+
+    The Cholesky factor grows by one row for every candidate that is proposed or known, so that a proposal
+    costs O(known · candidates) operations.
+
+    Args:
+        numbers, codes: as `sparsegen.tuning.space.encode` gives them.
+        family: each candidate's family as a number.
+    """
+
+    def __init__(self, numbers: Vector, codes: Codes, family: Codes) -> None:
+        self._numbers, self._codes, self._family = numbers, codes, family
+        self._known: list[int] = []
+        self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
+        self._beliefs: list[float] = []  # what was expected of them, in standard deviations
+        self._place: dict[int, int] = {}
+        # L⁻¹ K(known, all): its columns at the known candidates are the rows of the Cholesky factor L.
+        self._whitened = np.empty((64, len(family)))
+        self._diagonal: list[float] = []
+        self._variance = np.full(len(family), 1.0 + FAMILY_VARIANCE)
+
+    def covariance(self, number: int) -> Vector:
+        """Prior covariance of one candidate with all, float64 [candidates]."""
+        squares = ((self._numbers - self._numbers[number]) ** 2).sum(1)
+        differing = (self._codes != self._codes[number]).sum(1)
+        shape = np.exp(-squares / (2.0 * LENGTH_SCALE**2) - DIFFERENCE * differing)
+        row: Vector = np.where(self._family == self._family[number], shape + FAMILY_VARIANCE, 0.0)
+        return row
+
+    def propose(self, unseen: npt.NDArray[np.bool_]) -> int:
+        """The unseen candidate with the lowest optimistic estimate.
+
+        Candidates proposed but not yet told count as known, with the time that was expected of them, so that
+        several proposals made in a row spread out (Desautels et al., GP-BUCB, JMLR 2014).
+
+        Args:
+            unseen: bool [candidates], at least one true.
+        """
+        estimate = self._mean() - EXPLORATION * np.sqrt(np.maximum(self._variance, 0.0))
+        return int(np.argmin(np.where(unseen, estimate, np.inf)))
+
+    def expect(self, number: int) -> None:
+        """A candidate was proposed: its uncertainty is as good as gone."""
+        if number in self._place:
+            return
+        belief = float(self._mean()[number] - self._centres()[self._family[number]])
+        n = len(self._known)
+        if n == len(self._whitened):
+            self._whitened = np.concatenate([self._whitened, np.empty_like(self._whitened)])
+        past = self._whitened[:n]
+        row = self.covariance(number)
+        factor = past[:, number].copy()
+        pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - factor @ factor, NOISE_VARIANCE / 2)))
+        self._whitened[n] = (row - factor @ past) / pivot
+        self._variance -= self._whitened[n] ** 2
+        self._diagonal.append(pivot)
+        self._place[number] = n
+        self._known.append(number)
+        self._log_times.append(np.nan)
+        self._beliefs.append(belief)
+
+    def learn(self, number: int, log_time: float) -> None:
+        """What a candidate took; infinite if it failed."""
+        self.expect(number)
+        self._log_times[self._place[number]] = log_time
+
+    def _scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the finite log times."""
+        times = np.array(self._log_times)
+        times = times[np.isfinite(times)]
+        return (float(times.mean()), float(times.std()) or 1.0) if times.size else (0.0, 1.0)
+
+    def _centres(self) -> Vector:
+        """Each family's mean, in standard deviations from the mean of all."""
+        centres = np.zeros(int(self._family.max()) + 1)
+        mean, deviation = self._scale()
+        times, family = np.array(self._log_times), self._family[self._known]
+        for number in range(centres.size):
+            mine = times[(family == number) & np.isfinite(times)]
+            if mine.size:
+                centres[number] = (mine.mean() - mean) / deviation
+        return centres
+
+    def _mean(self) -> Vector:
+        """Posterior mean in standard deviations from the mean of all, float64 [candidates]."""
+        if not self._known:
+            return np.zeros(len(self._family))
+        n, centres = len(self._known), self._centres()
+        mean, deviation = self._scale()
+        standard = (np.array(self._log_times) - mean) / deviation - centres[self._family[self._known]]
+        residual = np.where(np.isnan(standard), self._beliefs, np.minimum(standard, WORST))
+        factor = np.tril(self._whitened[:n, self._known].T, -1)
+        np.fill_diagonal(factor, self._diagonal)
+        weights = solve_triangular(factor, residual, lower=True, check_finite=False)
+        posterior: Vector = weights @ self._whitened[:n] + centres[self._family]
+        return posterior

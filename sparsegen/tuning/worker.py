@@ -1,0 +1,280 @@
+"""The measuring process: verifies and times variants on one device, one message at a time.
+
+It imports neither Optuna nor SQLAlchemy, so that it is ready while the first variants still compile.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen.errors import LaunchError
+from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
+from sparsegen.family import ArgumentKind, Array, Device, Family, Launch, Value, empty_as_one, size_values
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import Reference, SpmmProblem
+from sparsegen.tuning.child import answer
+
+WARMUP = 3
+SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
+MOST_PACKED_BYTES = 2 << 30  # of packed matrices kept on the device
+UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Sent once: what is measured, and on what.
+
+    Attributes:
+        open_executor: the function of the device that gives an `Executor`, as ``"module:function"``.
+        seed: of the dense operands.
+    """
+
+    matrix: CsrMatrix
+    problem: SpmmProblem
+    device: Device
+    open_executor: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The answer to `Prepare`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Verify one variant, then time it.
+
+    Attributes:
+        samples: single calls to time.
+        first_samples: those taken before deciding on the rest.
+        limit_us: with a median over this after the first samples, no more are taken.
+        budget_s: most seconds of timing.
+        verify: False for one that was verified in this session before.
+    """
+
+    family: Family[Any, Any]
+    config: Any
+    compiled: CompiledKernel
+    samples: int
+    first_samples: int = 5
+    limit_us: float = float("inf")
+    budget_s: float = 1.0
+    cold: bool = True
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """Sent when the matrix is packed and the kernel is about to run: from here on the time limit counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The answer to `Measure`.
+
+    Attributes:
+        timing: None when something is wrong; ``reason`` says what.
+        crashed: the launch failed. Otherwise a missing timing means a wrong result.
+        launched: the failure came after this variant's launch, so that no other can have caused it.
+        sticky: the device context is of no use any more.
+        worst_error: over its bound; at most 1 is right.
+    """
+
+    timing: Timing | None
+    reason: str = ""
+    crashed: bool = False
+    launched: bool = True
+    sticky: bool = False
+    worst_error: float | None = None
+    prepare_seconds: float | None = None
+    packed_bytes: int | None = None
+
+
+def serve(connection: Connection) -> None:
+    """Answer a `Prepare`, then every `Measure`, until the parent closes its end."""
+    started = time.perf_counter()
+    prepare: Prepare = connection.recv()
+    bench: Bench | None = None
+
+    def get_ready() -> Ready:
+        nonlocal bench
+        bench = Bench(prepare)
+        return Ready(time.perf_counter() - started)
+
+    if not answer(connection, get_ready) or bench is None:
+        return
+    while True:
+        request: Measure = connection.recv()
+        answer(connection, partial(bench.measure, request, partial(connection.send, Launching())))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedOnDevice:
+    buffers: dict[str, Buffer]
+    sizes: dict[str, int]
+    nbytes: int
+    seconds: float
+
+
+class Bench:
+    """One problem on one device: operands uploaded, reference computed, output ready."""
+
+    def __init__(self, prepare: Prepare) -> None:
+        self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
+        module, _, function = prepare.open_executor.partition(":")
+        self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
+        operands = self._problem.random_operands(np.random.default_rng(prepare.seed))
+        self._operands = {
+            name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
+        }
+        self._result = self._executor.allocate(max(1, self._problem.result.nbytes))
+        threads = os.cpu_count() or 1
+        self._reference = self._problem.reference(self._matrix, operands, threads=threads)
+        self._threads = ThreadPoolExecutor(threads)
+        self._packings: OrderedDict[tuple[Any, ...], PackedOnDevice] = OrderedDict()
+        self._kernels: dict[Path, LoadedKernel] = {}
+
+    def measure(self, m: Measure, about_to_launch: Callable[[], None]) -> Measured:
+        """Verified first and again after timing, so that a result that depends on luck or on what an
+        earlier launch left in the output is caught."""
+        try:
+            packed = self._pack(m.family, m.config)
+            launch, arguments, kernel = self._bind(m, packed)
+        except LaunchError as error:
+            return Measured(None, str(error), crashed=True, launched=False, sticky=self._is_lost())
+        about_to_launch()
+        facts: dict[str, Any] = {"prepare_seconds": packed.seconds, "packed_bytes": packed.nbytes}
+
+        def call() -> None:
+            if not launch.is_empty:
+                self._executor.launch(kernel, launch, arguments)
+
+        try:
+            first = None
+            if m.verify:
+                self._executor.fill(self._result, UNWRITTEN)
+                began = time.perf_counter()
+                call()
+                self._executor.synchronize()
+                warmup = WARMUP if time.perf_counter() - began < SLOW_LAUNCH_SECONDS else 0
+                first = self._download()
+                facts["worst_error"] = self._worst_error(first)
+                if facts["worst_error"] > 1.0:
+                    return Measured(None, self._explain(first), **facts)
+            else:
+                warmup = 1
+            timing = self._time(call, m, warmup)
+            if first is not None:
+                last = self._download()
+                if not np.array_equal(last.view(np.uint8), first.view(np.uint8)):
+                    facts["worst_error"] = max(facts["worst_error"], self._worst_error(last))
+                    if facts["worst_error"] > 1.0:
+                        reason = "right at first, but not after more launches (a race, or sums left in C): "
+                        return Measured(None, reason + self._explain(last), **facts)
+            return Measured(timing, **facts)
+        except LaunchError as error:
+            return Measured(None, str(error), crashed=True, sticky=self._is_lost(), **facts)
+
+    def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:
+        timing = self._executor.measure(
+            call, samples=min(m.first_samples, m.samples), warmup=warmup, cold=m.cold, budget_s=m.budget_s
+        )
+        left = m.samples - len(timing.samples_us)
+        spent = sum(timing.samples_us) * 1e-6
+        if left <= 0 or spent >= m.budget_s or statistics.median(timing.samples_us) > m.limit_us:
+            return timing
+        rest = self._executor.measure(
+            call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent
+        )
+        return replace(rest, samples_us=timing.samples_us + rest.samples_us)
+
+    def _pack(self, family: Family[Any, Any], config: Any) -> PackedOnDevice:
+        key: tuple[str | Value, ...] = (family.name, *family.packing_key(config))
+        if key not in self._packings:
+            began = time.perf_counter()
+            packed = family.prepare(self._problem, config, self._matrix)
+            seconds = time.perf_counter() - began
+            kept = sum(p.nbytes for p in self._packings.values())
+            while self._packings and kept + packed.nbytes > MOST_PACKED_BYTES:
+                kept -= self._packings.popitem(last=False)[1].nbytes
+            buffers = {
+                name: self._executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()
+            }
+            self._packings[key] = PackedOnDevice(buffers, dict(packed.sizes), packed.nbytes, seconds)
+        self._packings.move_to_end(key)
+        return self._packings[key]
+
+    def _bind(self, m: Measure, packed: PackedOnDevice) -> tuple[Launch, list[Buffer | int], LoadedKernel]:
+        launch = m.family.launch(self._problem, m.config, packed.sizes, self._device)
+        arguments: list[Buffer | int] = []
+        for argument in m.family.arguments(self._problem):
+            match argument.kind:
+                case ArgumentKind.PACKED:
+                    arguments.append(packed.buffers[argument.name])
+                case ArgumentKind.OPERAND:
+                    arguments.append(self._operands[argument.name])
+                case ArgumentKind.RESULT:
+                    arguments.append(self._result)
+                case ArgumentKind.SIZE:
+                    arguments.append(size_values(self._problem, packed.sizes, argument.name))
+        binary = m.compiled.binary
+        if binary not in self._kernels:
+            self._kernels[binary] = self._executor.load(m.compiled)
+        return launch, arguments, self._kernels[binary]
+
+    def _download(self) -> Array:
+        spec = self._problem.result
+        stored = np.empty(spec.shape, dtype=spec.dtype.storage)
+        if stored.size:
+            self._executor.download(self._result, stored)
+        return stored
+
+    def _worst_error(self, stored: Array) -> float:
+        """`Reference.worst_error` in strips, on all cores."""
+        rows = stored.shape[0]
+        step = max(1, -(-rows // self._threads._max_workers))
+        reference = self._reference
+
+        def strip(start: int) -> float:
+            part = slice(start, start + step)
+            strip = Reference(reference.exact[part], reference.bound[part], reference.dtype)
+            return strip.worst_error(stored[part])
+
+        return max(self._threads.map(strip, range(0, rows, step)), default=0.0)
+
+    def _explain(self, stored: Array) -> str:
+        actual = self._reference.dtype.decode(stored).astype(np.float64)
+        error = np.abs(actual - self._reference.exact) / self._reference.bound
+        error[np.isnan(error)] = np.inf
+        place = np.unravel_index(int(np.argmax(error)), error.shape)
+        wrong = int(np.count_nonzero(error > 1.0))
+        index = ", ".join(str(int(i)) for i in place)
+        return (
+            f"{wrong} of {error.size} values are wrong; the worst is c[{index}] = {actual[place]:.6g}, which "
+            f"should be {self._reference.exact[place]:.6g} ± {self._reference.bound[place]:.2g}"
+        )
+
+    def _is_lost(self) -> bool:
+        """Whether the failed launch took the device's context with it."""
+        try:
+            self._executor.fill(self._result, UNWRITTEN)
+            self._executor.synchronize()
+        except LaunchError:
+            return True
+        return False

@@ -1,0 +1,68 @@
+"""Golden sources: what a few variants of every family look like, so that changes of templates are seen.
+
+`pytest tests/test_golden.py --update-golden` rewrites them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract_cases import guess, matrices
+
+from sparsegen.family import Family
+from sparsegen.kernels import families
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.render import render
+
+FOLDER = Path(__file__).with_name("golden")
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The guess of a family for one problem, with a name for the file."""
+
+    family: Family[Any, Any]
+    name: str
+    problem: SpmmProblem
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / f"{self.family.name}-{self.name}.cu"
+
+    def __str__(self) -> str:
+        return self.path.stem
+
+    def source(self) -> str:
+        """Without the digest of all templates, which every change of any template changes."""
+        config = guess(self.family, self.problem, matrices()["aligned_shape"])
+        source = render(self.family, self.problem, config)
+        return re.sub(r"\(templates [0-9a-f]+\)", "(templates DIGEST)", source)
+
+
+M, K = matrices()["aligned_shape"].shape
+PROBLEMS = {
+    "fp32": SpmmProblem(M, K, 128, DType.FLOAT32),
+    "fp16-bias-relu": SpmmProblem(M, K, 64, DType.FLOAT16, Layout.ROW, Epilogue.BIAS_RELU),
+    "bf16-column-bias": SpmmProblem(M, K, 40, DType.BFLOAT16, Layout.COLUMN, Epilogue.BIAS),
+}
+GOLDENS = [
+    Golden(family, name, problem) for family in families().values() for name, problem in PROBLEMS.items()
+]
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_source_is_the_golden_one(golden: Golden, request: pytest.FixtureRequest) -> None:
+    source = golden.source()
+    if request.config.getoption("--update-golden"):
+        FOLDER.mkdir(exist_ok=True)
+        golden.path.write_text(source)
+    assert golden.path.is_file(), "no golden source yet: run pytest --update-golden and read what it wrote"
+    assert source == golden.path.read_text(), "if that is meant: pytest --update-golden, and read the diff"
+
+
+def test_no_golden_source_is_left_over() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {golden.path.name for golden in GOLDENS}
