@@ -33,11 +33,11 @@ MARGIN = 256  # columns past n that a partial tile may compute addresses for
 class CsrSpmmConfig:
     """One point of the tuning space of `CsrSpmm`."""
 
-    tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block", searched=(16, 32, 64, 128))
+    tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block", searched=(8, 32, 64, 128))
     tile_k: int = tunable(8, (4, 8, 16, 32), "nonzeros per unrolled strip", searched=(8, 16))
     rows_per_block: int = tunable(8, (1, 2, 4, 8, 16, 32, 64), "rows of C per block")
     threads_per_row: int = tunable(16, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(4, 8, 16, 32))
-    row_splits: int = tunable(1, (1, 2, 4, 8), "subwarps that share the nonzeros of a row")
+    row_splits: int = tunable(1, (1, 2, 4, 8), "subwarps that share the nonzeros of a row", searched=(1, 2, 4))
     dense_vector_width: int = tunable(4, (1, 2, 4, 8), "elements per load of B and store of C")
     sparse_vector_width: int = tunable(4, (1, 2, 4), "nonzeros per load of A", searched=(4,), packs=True)
     row_alignment: str = tunable(
@@ -59,11 +59,12 @@ class CsrSpmmConfig:
     )
     residue_unroll: bool = tunable(False, (False, True), "unroll the residue of a row", searched=(False,))
     staging: str = tunable(
-        "broadcast",
+        "shared_async",
         ("broadcast", "shared", "shared_async"),
         "how a subwarp reads its nonzeros: each thread by itself, or through shared memory, or with cp.async ahead",
+        searched=("shared", "shared_async"),
     )
-    registers: int = tunable(64, (32, 64, 128), "registers per thread that the compiler may use")
+    registers: int = tunable(64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128))
     index_bits: int = tunable(32, (16, 32), "bits of a stored column index", packs=True)
 
 
@@ -169,17 +170,22 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> bool:
         c = config
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
-        widest = max(w for w in (1, 2, 4, 8) if w * problem.dtype.itemsize <= 16 and problem.n % w == 0)
-        if problem.layout is Layout.COLUMN:
-            widest = 1
+        widest = self._widest_vector(problem)
         vectors = c.tile_n // (c.threads_per_row * c.dense_vector_width)
         return (
-            threads in (128, 256)
+            threads == (128 if c.registers == 64 else 256)
             and c.dense_vector_width in (widest, widest // 2)
-            and vectors <= 4
+            and vectors <= (2 if widest > 1 else 4)
             and c.tile_n <= max(16, 2 * problem.n)
             and c.prescale_indices == (c.index_bits == 32 and problem.layout is Layout.ROW)
         )
+
+    @staticmethod
+    def _widest_vector(problem: SpmmProblem) -> int:
+        """Elements of B that one load can bring: up to 16 bytes, aligned in every row."""
+        if problem.layout is Layout.COLUMN:
+            return 1
+        return max(w for w in (1, 2, 4, 8) if w * problem.dtype.itemsize <= 16 and problem.n % w == 0)
 
     def constants(self, problem: SpmmProblem, config: CsrSpmmConfig) -> Mapping[str, Value]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,14 +41,14 @@ class PanelSpmmConfig:
         0,
         (0, 64, 128, 256, 512, 1024),
         "rows of B per panel in shared memory; 0: all of them, kept while a block goes through its share of the rows",
-        searched=(0, 256, 512, 1024),
+        searched=(0, 256, 512),
         packs=True,
     )
     stages: int = tunable(
         1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used", searched=(1, 2)
     )
     warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
-    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows", packs=True)
+    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows", searched=(2, 4, 8, 16, 32), packs=True)
     row_splits: int = tunable(
         1, (1, 2, 4, 8), "of them, sets that take every row_splits-th step of nonzeros", packs=True
     )
@@ -137,15 +137,24 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         c = config
-        threads = c.threads_per_row // c.row_splits
-        if threads < 1 or c.tile_n > max(8, 2 * problem.n) or c.tile_n // threads * c.rows_per_group > 32:
+        if c.threads_per_row < c.row_splits:
             return False
-        if self._resident_blocks(problem, c, device) * c.warps < 16:
+        columns = c.tile_n // (c.threads_per_row // c.row_splits)
+        if c.tile_n > max(8, 2 * problem.n) or columns not in (4, 8, 16) or columns * c.rows_per_group > 32:
             return False
+        if columns == 4 and problem.dtype is not DType.FLOAT32:
+            return False
+        if c.warps * c.registers < 1024 or self._resident_blocks(problem, c, device) * c.warps < 16:
+            return False
+        # Rows of 128 bytes are read without bank conflicts; where all of them do not fit, either panels of such
+        # rows take turns, or short rows fit whole and a bank-aware order helps.
+        bank_row = BANK_BYTES // problem.dtype.itemsize
+        whole = replace(c, panel_k=0, stages=1, tile_n=bank_row)
+        whole_fits = self._shared_bytes(problem, whole) <= device.shared_memory_per_block
         if c.panel_k == 0:
-            return True
-        panel_bytes = c.panel_k * c.tile_n * problem.dtype.itemsize
-        return c.stages >= 2 and 16 * 1024 <= panel_bytes
+            short = c.tile_n in (bank_row // 4, bank_row // 2)
+            return c.warps >= 16 and (c.tile_n >= bank_row if whole_fits and problem.n >= bank_row else short)
+        return c.stages >= 2 and c.tile_n == bank_row and c.warps <= 16 and not whole_fits
 
     def constants(self, problem: SpmmProblem, config: PanelSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
