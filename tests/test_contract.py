@@ -164,7 +164,7 @@ def test_packing_depends_only_on_the_tunables_that_say_so(family: Family[Any, An
         one = guess(family, problem, matrix)
         fixed = {t.name: getattr(one, t.name) for t in tunables(family.config_type) if t.packs}
         other = random_valid_config(family, problem, matrix, rng, **fixed)
-        assert family.packing_key(one) == family.packing_key(other)
+        assert family.packing_key(problem, one) == family.packing_key(problem, other)
         first, second = (family.prepare(problem, c, matrix) for c in (one, other))
         assert first.sizes == second.sizes
         for array_name in first.arrays:
