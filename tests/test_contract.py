@@ -166,7 +166,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]
         for free in (
             "",
             *sorted(packs),
-        ):  # a family may leave a tunable out of the key where it does not matter
+        ):  # not every one matters for every problem
             fixed = {name: getattr(one, name) for name in packs - {free}}
             other = random_valid_config(family, problem, matrix, rng, **fixed)
             if other in (None, one) or family.packing_key(problem, one) != family.packing_key(problem, other):
