@@ -68,7 +68,7 @@ class SparseOperator:
         if values.shape != (self.problem.m,):
             raise OperandError(f"bias: expected shape ({self.problem.m},), got {values.shape}")
         with entered(executor):
-            return executor.upload(self.problem.dtype.encode(values))
+            return executor.upload(self.problem.dtype.to_storage(values))
 
     def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
         """Multiply.
@@ -134,7 +134,7 @@ class SparseOperator:
             raise OperandError(f"values: expected shape ({nnz},), got {tuple(np.shape(values))}")
         with self._changing:
             if not self._gather_on_device(values):
-                self.prepared.overwrite_values(self.problem.dtype.encode(host_values(values)))
+                self.prepared.overwrite_values(self.problem.dtype.to_storage(host_values(values)))
 
     def _gather_on_device(self, values: Any) -> bool:
         """Gather a PyTorch tensor into the packed values where both lie; False when it is not there."""
