@@ -30,7 +30,8 @@ SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
-MOST_READY_PER_JOB = 2  # compiled and not yet measured: more would be proposals made with too little known
+READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
+READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
 
@@ -78,6 +79,7 @@ class Run:
     ) -> None:
         self._session, self._rivals, self._search, self._ahead = session, rivals, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
+        self._search_ends = limits.ends - limits.finalists_seconds
         self._phase = Phase.STARTING
         self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
         self.was_interrupted = False
@@ -96,8 +98,7 @@ class Run:
     # --- search ---
 
     def _search_on(self) -> None:
-        ends = self._limits.ends - self._limits.finalists_seconds
-        while self._ledger.trials < self._limits.trials and time.monotonic() < ends:
+        while self._ledger.trials < self._limits.trials and time.monotonic() < self._search_ends:
             if self._stop.is_set():
                 raise Interrupted("interrupted")
             self._propose()
@@ -114,12 +115,14 @@ class Run:
                 self._try(compiled)
 
     def _propose(self) -> None:
-        """Keep every core compiling, as long as the worker does not lag behind."""
+        """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""
         ahead = self._ahead
+        enough = READY_AHEAD if self._session.is_ready() else READY_AT_START * ahead.jobs
         while (
             ahead.has_free_core
-            and ahead.pending < (1 + MOST_READY_PER_JOB) * ahead.jobs
+            and ahead.ready < enough
             and self._ledger.trials + ahead.pending < self._limits.trials
+            and time.monotonic() + ahead.typical_seconds < self._search_ends
         ):
             candidate = self._search.ask()
             if candidate is None:
@@ -149,9 +152,7 @@ class Run:
             verdict = self._session.measure(request)
             measurement = self._measurement(compiled.variant, compiled.kernel, verdict, compiled.seconds)
         self._ledger.record(measurement)
-        self._search.tell(
-            compiled.candidate, measurement.sample.median_us if measurement.sample else None
-        )
+        self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
 
     def _measurement(
@@ -190,14 +191,22 @@ class Run:
     # --- finalists ---
 
     def _time_finalists(self) -> None:
-        """Verify the best few again and time them in turn; one that is wrong this time is recorded so."""
+        """Verify the best few again and time them in turn; should all of them fail now, the next best few."""
         best = finalists.pick(self._ledger.measurements)
         if not self._ledger.has_news and all(m.final for m in best):
             return  # an earlier run timed them
-        self._enter(Phase.FINALISTS)
+        while best:
+            self._enter(Phase.FINALISTS)
+            if self._time_in_turn(best):
+                break
+            best = finalists.pick(self._ledger.measurements)
+        self._progress(self._status())
+
+    def _time_in_turn(self, best: list[Measurement]) -> bool:
+        """Time and record each; whether any is still right."""
         running = {m.variant: self._binary(m.variant) for m in best}
         timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
-        last: dict[Variant, Verdict] = {}
+        first: dict[Variant, Verdict] = {}  # of each: it holds the verified error
         rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
         for number in range(rounds):
             for variant, (candidate, kernel) in list(running.items()):
@@ -216,11 +225,11 @@ class Run:
                     self._ledger.record(replace(failed, final=True))
                     continue
                 timings[variant].append(verdict.measured.timing)
-                last.setdefault(variant, verdict)  # the first round's: it holds the verified error
+                first.setdefault(variant, verdict)
         for variant, (_, kernel) in running.items():
-            measurement = self._measurement(variant, kernel, last[variant], None)
+            measurement = self._measurement(variant, kernel, first[variant], None)
             self._ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
-        self._progress(self._status())
+        return bool(running)
 
     def _binary(self, variant: Variant) -> tuple[Candidate, CompiledKernel]:
         if variant not in self._kernels:  # measured by an earlier run: it comes from the cache
