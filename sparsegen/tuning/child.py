@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -146,8 +146,10 @@ class ChildProcess:
             self._kill()
             status = self._process.wait()
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        self._log.seek(0)
-        tail = self._log.read().decode(errors="replace").strip()[-LOG_TAIL:]
+        tail = ""
+        if not self._log.closed:
+            self._log.seek(0)
+            tail = self._log.read().decode(errors="replace").strip()[-LOG_TAIL:]
         return ChildDiedError(f"the worker process ended {how}" + (f": {tail}" if tail else ""))
 
 
@@ -164,6 +166,19 @@ def main(descriptor: int, target: str) -> None:
 def _die_with_parent() -> None:
     os.read(0, 1)
     os.killpg(0, signal.SIGKILL)
+
+
+def requests(connection: Connection) -> Iterator[Any]:
+    """The parent's messages, until it closes its end; one that cannot be read is answered as failed."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        except Exception as error:
+            connection.send(Failed(SparsegenError(f"a request could not be read: {error}")))
+            continue
+        yield message
 
 
 def answer(connection: Connection, work: Callable[[], Any]) -> bool:

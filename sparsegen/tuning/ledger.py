@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from sparsegen.executor import Toolchain
 from sparsegen.family import Device
-from sparsegen.render import render
 from sparsegen.tuning.finalists import median_us
-from sparsegen.tuning.pipeline import variant_of
+from sparsegen.tuning.pipeline import identify
 from sparsegen.tuning.report import Counts
 from sparsegen.tuning.space import Candidate, Space
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Workload
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
 
@@ -42,13 +41,15 @@ class Ledger:
         Yields each such candidate once, with the latest of its measurements.
         """
         candidates = {c.key: c for c in space.candidates}
+        today: dict[Candidate, Variant] = {}
         latest: dict[Candidate, Measurement] = {}
         for m in self._store.measurements(self.workload, self.device):
             candidate = candidates.get((m.variant.family, m.variant.config))
             if candidate is None:
                 continue
-            source = render(candidate.family, self.workload.problem, candidate.config)
-            if variant_of(candidate, source, toolchain) == m.variant:
+            if candidate not in today:
+                today[candidate] = identify(candidate, self.workload.problem, toolchain)[1]
+            if today[candidate] == m.variant:
                 self._take(m)
                 latest[candidate] = m
         self.counts = replace(self.counts, resumed=len(latest))

@@ -24,11 +24,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def variant_of(candidate: Candidate, source: str, toolchain: Toolchain) -> Variant:
-    """The record's name of a candidate whose rendered source this is."""
+def identify(candidate: Candidate, problem: SpmmProblem, toolchain: Toolchain) -> tuple[str, Variant]:
+    """A candidate's source, and its name in the records."""
+    source = render(candidate.family, problem, candidate.config)
     digest = hashlib.sha256(source.encode() + b"\0" + toolchain.fingerprint.encode()).hexdigest()
     family, config = candidate.key
-    return Variant(family, config, digest)
+    return source, Variant(family, config, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,7 @@ class CompileAhead:
         variant, kernel, error = None, None, None
         family = candidate.family
         try:
-            source = render(family, self._problem, candidate.config)
-            variant = variant_of(candidate, source, self._toolchain)
+            source, variant = identify(candidate, self._problem, self._toolchain)
             kernel = self._toolchain.compile(family.name, family.entry, source, timeout=COMPILE_SECONDS)
         except SparsegenError as failure:
             error = failure

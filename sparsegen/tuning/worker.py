@@ -25,7 +25,7 @@ from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, T
 from sparsegen.family import ArgumentKind, Array, Device, Family, Launch, Value, empty_as_one, size_values
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Reference, SpmmProblem
-from sparsegen.tuning.child import answer
+from sparsegen.tuning.child import answer, requests
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
@@ -119,8 +119,8 @@ def serve(connection: Connection) -> None:
 
     if not answer(connection, get_ready) or bench is None:
         return
-    while True:
-        request: Measure = connection.recv()
+    request: Measure
+    for request in requests(connection):
         answer(connection, partial(bench.measure, request, partial(connection.send, Launching())))
 
 
@@ -153,43 +153,46 @@ class Bench:
     def measure(self, m: Measure, about_to_launch: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
         earlier launch left in the output is caught."""
+        launched = False
+        facts: dict[str, Any] = {}
         try:
             packed = self._pack(m.family, m.config)
+            facts |= {"prepare_seconds": packed.seconds, "packed_bytes": packed.nbytes}
             launch, arguments, kernel = self._bind(m, packed)
-        except LaunchError as error:
-            return Measured(None, str(error), crashed=True, launched=False, sticky=self._is_lost())
-        about_to_launch()
-        facts: dict[str, Any] = {"prepare_seconds": packed.seconds, "packed_bytes": packed.nbytes}
+            self._executor.fill(self._result, UNWRITTEN)
+            self._executor.synchronize()
+            about_to_launch()
+            launched = True
 
-        def call() -> None:
-            if not launch.is_empty:
-                self._executor.launch(kernel, launch, arguments)
+            def call() -> None:
+                if not launch.is_empty:
+                    self._executor.launch(kernel, launch, arguments)
 
-        try:
-            first = None
-            if m.verify:
-                self._executor.fill(self._result, UNWRITTEN)
-                began = time.perf_counter()
-                call()
-                self._executor.synchronize()
-                warmup = WARMUP if time.perf_counter() - began < SLOW_LAUNCH_SECONDS else 0
-                first = self._download()
-                facts["worst_error"] = self._worst_error(first)
-                if facts["worst_error"] > 1.0:
-                    return Measured(None, self._explain(first), **facts)
-            else:
-                warmup = 1
-            timing = self._time(call, m, warmup)
-            if first is not None:
-                last = self._download()
-                if not np.array_equal(last.view(np.uint8), first.view(np.uint8)):
-                    facts["worst_error"] = max(facts["worst_error"], self._worst_error(last))
-                    if facts["worst_error"] > 1.0:
-                        reason = "right at first, but not after more launches (a race, or sums left in C): "
-                        return Measured(None, reason + self._explain(last), **facts)
-            return Measured(timing, **facts)
+            return self._verify_and_time(call, m, facts)
         except LaunchError as error:
-            return Measured(None, str(error), crashed=True, sticky=self._is_lost(), **facts)
+            return Measured(
+                None, str(error), crashed=True, launched=launched, sticky=self._is_lost(), **facts
+            )
+
+    def _verify_and_time(self, call: Callable[[], None], m: Measure, facts: dict[str, Any]) -> Measured:
+        if not m.verify:
+            return Measured(self._time(call, m, warmup=1), **facts)
+        began = time.perf_counter()
+        call()
+        self._executor.synchronize()
+        is_slow = time.perf_counter() - began > SLOW_LAUNCH_SECONDS
+        first = self._download()
+        facts["worst_error"] = self._worst_error(first)
+        if facts["worst_error"] > 1.0:
+            return Measured(None, self._explain(first), **facts)
+        timing = self._time(call, m, warmup=0 if is_slow else WARMUP)
+        last = self._download()
+        if not np.array_equal(last.view(np.uint8), first.view(np.uint8)):
+            facts["worst_error"] = max(facts["worst_error"], self._worst_error(last))
+            if facts["worst_error"] > 1.0:
+                reason = "right at first, but not after more launches (a race, or sums left in C): "
+                return Measured(None, reason + self._explain(last), **facts)
+        return Measured(timing, **facts)
 
     def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:
         timing = self._executor.measure(

@@ -1,0 +1,228 @@
+"""``sparsegen tune``: search for the fastest variant for a matrix and record it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from sparsegen import backends
+from sparsegen.cli.common import (
+    EnumChoice,
+    db_option,
+    device_option,
+    emit,
+    json_option,
+    load,
+    matrix_options,
+    problem_from,
+    problem_options,
+)
+from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.settings import Settings
+from sparsegen.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning_db.records import Measurement
+from sparsegen.tuning_db.store import Store
+
+INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say nothing about a GPU's speed."
+
+
+@click.command()
+@matrix_options()
+@problem_options
+@click.option("--family", "families", multiple=True, help="Only this kernel family; may be repeated.")
+@click.option(
+    "--effort",
+    type=EnumChoice(Effort),
+    default=Effort.NORMAL.value,
+    show_default=True,
+    help="quick: seconds; normal: half a minute; max: every choice of every tunable.",
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Variants to try, instead of the effort's limits.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time for the search, instead of the effort's limits.",
+)
+@device_option
+@db_option
+@click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
+@json_option
+def command(
+    matrix: Path,
+    tensor: str | None,
+    seed: int,
+    drop_zeros: bool,
+    n: int,
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    families: tuple[str, ...],
+    effort: Effort,
+    trials: int | None,
+    budget: float | None,
+    device: str | None,
+    db: str | None,
+    no_baselines: bool,
+    as_json: bool,
+) -> None:
+    """Search for the fastest variant for a matrix, verify it and record it.
+
+    Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
+    """
+    a = load(matrix, tensor, seed, drop_zeros)
+    problem = problem_from(a, n, dtype, layout, epilogue)
+    where = backends.find_device(device)
+    if where.backend == "emulator" and not as_json:
+        click.echo(EMULATOR_NOTE, err=True)
+    with Store.open(db or Settings.from_environment().db) as store:
+        with shown(as_json=as_json) as progress:
+            result = tune(
+                a,
+                problem,
+                device=where,
+                store=store,
+                families=families or None,
+                budget=Budget(trials, budget, effort),
+                progress=progress,
+                baselines=not no_baselines,
+                seed=seed,
+            )
+        location = str(store.location)
+    lookup = f"sparsegen lookup --matrix {shlex.quote(str(matrix))} -n {n}" + _options(
+        tensor=tensor, dtype=dtype, layout=layout, epilogue=epilogue, device=device, db=db
+    )
+    emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
+    if result.was_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _options(**values: Any) -> str:
+    """The options that differ from their defaults, as on a command line."""
+    defaults = {"dtype": DType.FLOAT32, "layout": Layout.ROW, "epilogue": Epilogue.NONE}
+    given = {name: value for name, value in values.items() if value not in (None, defaults.get(name))}
+    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items())
+
+
+def _verdict(result: TuneResult) -> str:
+    """One honest sentence on the comparison with other libraries."""
+    speedups = {
+        name: speedup
+        for contender, name in CONTENDERS.items()
+        if (speedup := result.speedup_over(contender)) is not None
+    }
+    if not speedups:
+        return result.baselines_skipped
+    slower = [f"{name} is {1 / s:.2f} × faster" for name, s in speedups.items() if s < 1.0]
+    faster = [f"{s:.2f} × faster than {name}" for name, s in speedups.items() if s >= 1.0]
+    parts = ([" and ".join(faster).capitalize()] if faster else []) + slower
+    warning = " Use the dense product for this matrix." if speedups.get("dense", 1.0) < 1.0 else ""
+    return "; ".join(parts) + "." + warning
+
+
+def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Text]:
+    winner, sample = result.winner, result.winner.sample
+    assert sample is not None
+    gflops, gbytes = rates(result.workload, sample.median_us)
+    problem, features = result.workload.problem, result.workload.features
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        "problem",
+        f"{problem.operator}: {problem.m} × {problem.k} ({features.density:.1%} dense) by {problem.k} × "
+        f"{problem.n}, {problem.dtype}, {problem.layout}-major, epilogue {problem.epilogue}",
+    )
+    table.add_row("device", result.device.name)
+    table.add_row("variant", _config_text(winner))
+    table.add_row(
+        "time",
+        f"{microseconds(sample.median_us)} (80 % of {sample.count} calls between "
+        f"{microseconds(sample.low_us)} and {microseconds(sample.high_us)})",
+    )
+    table.add_row("rate", f"{figure(gflops)} GFLOP/s, {figure(gbytes)} GB/s")
+    for baseline in result.baselines:
+        name = CONTENDERS.get(baseline.contender, baseline.contender)
+        table.add_row(name, f"{microseconds(baseline.sample.median_us)}, {baseline.version}")
+    table.add_row("compared", _verdict(result))
+    if winner.worst_error is not None:
+        table.add_row("verified", f"worst error {winner.worst_error:.2f} of its bound against float64")
+    others = {name: m for name, m in result.family_winners.items() if m is not winner and m.sample}
+    for name, m in others.items():
+        assert m.sample is not None
+        table.add_row(f"best {name}", microseconds(m.sample.median_us))
+    counts = result.counts
+    table.add_row(
+        "search",
+        f"{counts.done} measured, {counts.failed} failed, {counts.resumed} known from before, of "
+        f"{result.space_size} valid configs ({counts.pruned} pruned) in {result.seconds:.1f} s",
+    )
+    table.add_row("recorded", location)
+    table.add_row("look up", lookup)
+    table.add_row("source", lookup.replace("sparsegen lookup", "sparsegen source", 1))
+    if result.was_interrupted:
+        return [table, Text("Interrupted: this is the best so far; the same command goes on from here.")]
+    return [table]
+
+
+def _config_text(measurement: Measurement) -> str:
+    settings = " ".join(f"{name}={str(value).lower()}" for name, value in measurement.variant.config)
+    return f"{measurement.variant.family}: {settings}"
+
+
+def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
+    sample = result.winner.sample
+    assert sample is not None
+    gflops, gbytes = rates(result.workload, sample.median_us)
+
+    def described(m: Measurement) -> dict[str, Any]:
+        assert m.sample is not None
+        return {
+            "family": m.variant.family,
+            "config": m.variant.config_dict,
+            "source_digest": m.variant.source_digest,
+            "median_us": m.sample.median_us,
+            "low_us": m.sample.low_us,
+            "high_us": m.sample.high_us,
+            "samples": m.sample.count,
+            "worst_error": m.worst_error,
+            "registers": m.registers,
+            "spill_bytes": m.spill_bytes,
+            "prepare_seconds": m.prepare_seconds,
+            "packed_bytes": m.packed_bytes,
+        }
+
+    counts = result.counts
+    return {
+        "problem": result.workload.problem.to_dict(),
+        "fingerprint": result.workload.fingerprint,
+        "device": result.device.key,
+        "winner": described(result.winner) | {"gflops": gflops, "gbytes_per_second": gbytes},
+        "families": {name: described(m) for name, m in result.family_winners.items()},
+        "trials": {
+            "done": counts.done,
+            "failed": counts.failed,
+            "resumed": counts.resumed,
+            "pruned": counts.pruned,
+        },
+        "pruned": dict(result.pruned),
+        "space_size": result.space_size,
+        "baselines": {
+            b.contender: {"median_us": b.sample.median_us, "version": b.version} for b in result.baselines
+        },
+        "speedup": {
+            name: result.speedup_over(name) for name in CONTENDERS if result.speedup_over(name) is not None
+        },
+        "baselines_skipped": result.baselines_skipped,
+        "seconds": result.seconds,
+        "interrupted": result.was_interrupted,
+        "database": location,
+        "lookup": lookup,
+    }

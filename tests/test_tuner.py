@@ -1,0 +1,365 @@
+"""Tuning from end to end on a fake device: what is recorded, resumed, named the winner, and survived."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tuning_fakes
+from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, backend, tune_toy
+
+from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
+from sparsegen.executor import CompiledKernel
+from sparsegen.features import Features
+from sparsegen.tuner import Budget, Effort, Phase, Status, tune
+from sparsegen.tuning import finalists
+from sparsegen.tuning.report import DEFAULTS
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.store import Store
+
+WORKLOAD = Workload(PROBLEM, MATRIX.fingerprint(), Features.of(MATRIX))
+FAKES = Path(tuning_fakes.__file__)
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
+    tuning_fakes.install(monkeypatch.setattr)
+    yield
+    tuning_fakes.uninstall()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as opened:
+        yield opened
+
+
+def recorded(store: Store, *, final: bool = False) -> list[Measurement]:
+    return [m for m in store.measurements(WORKLOAD, DEVICE) if m.final == final]
+
+
+# --- the ordinary run ---
+
+
+def test_the_best_config_of_a_small_space_wins_and_everything_is_recorded(
+    store: Store, tmp_path: Path
+) -> None:
+    result = tune_toy(store, tmp_path, trials=100)
+    assert result.winner.variant.config_dict == {"size": 8, "width": 4, "behaviour": "right"}
+    assert result.winner.final and result.winner.outcome is Outcome.OK
+    assert result.space_size == 12 and result.counts.done == 12 and result.counts.pruned == 3
+    assert result.pruned == {"toy: width is at most size": 3}
+    assert len(recorded(store)) == 12
+    assert store.winner(WORKLOAD, DEVICE) == result.winner
+    measured = recorded(store)[0]
+    assert measured.registers == 32 and measured.sample is not None and measured.sample.clock_mhz == 1000
+    assert result.baselines_skipped == "no rivals here" and not result.was_interrupted
+
+
+def test_the_guess_is_measured_first(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=1, jobs=1)
+    assert [m.variant.config_dict for m in recorded(store)] == [TOY.config_dict(ToyConfig())]
+
+
+def test_what_won_on_a_similar_workload_is_measured_next(store: Store, tmp_path: Path) -> None:
+    other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
+    config = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
+    variant = Variant("toy", config, "cd" * 32)
+    store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
+    tune_toy(store, tmp_path, trials=2, jobs=1)
+    assert [m.variant.config for m in recorded(store)][1] == config
+
+
+def test_baselines_are_timed_once_and_compared(store: Store, tmp_path: Path) -> None:
+    session = "tuning_fakes:FakeBaselines"
+    result = tune_toy(store, tmp_path, trials=12, baseline_session=session)
+    assert [(b.contender, b.version) for b in result.baselines] == [
+        ("cublas", "1.2 (default)"),
+        ("cusparse", "3.4"),
+    ]
+    assert result.speedup_over("cublas") == pytest.approx(0.6)  # honest where dense is faster
+    assert result.speedup_over("cusparse") == pytest.approx(3.0)
+    assert result.speedup_over("nobody") is None and result.baselines_skipped == ""
+    again = tune_toy(store, tmp_path, trials=12, baseline_session="tuning_fakes:BrokenBaselines")
+    assert again.baselines == result.baselines
+
+
+def test_baselines_that_fail_do_not_spoil_the_run(store: Store, tmp_path: Path) -> None:
+    result = tune_toy(store, tmp_path, trials=2, baseline_session="tuning_fakes:BrokenBaselines")
+    assert "out of memory" in result.baselines_skipped and not result.baselines
+    assert result.winner.outcome is Outcome.OK
+
+
+def test_progress_tells_every_trial_and_phase(store: Store, tmp_path: Path) -> None:
+    seen: list[tuple[Status, Measurement | None]] = []
+
+    def listen(status: Status, measurement: Measurement | None = None) -> None:
+        seen.append((status, measurement))
+
+    tune_toy(store, tmp_path, trials=4, progress=listen)
+    assert [m for _, m in seen if m] == recorded(store)
+    phases = list(dict.fromkeys(status.phase for status, _ in seen))
+    assert phases == [Phase.STARTING, Phase.SEARCHING, Phase.FINALISTS]
+    last = seen[-1][0]
+    assert last.planned == 4 and last.counts.done == 4 and last.best is not None
+    assert last.seconds_left == math.inf
+
+
+# --- budgets ---
+
+
+def test_a_budget_in_seconds_ends_the_search(store: Store, tmp_path: Path) -> None:
+    slow = FakeToolchain(tmp_path, seconds=0.7)
+    began = time.monotonic()
+    result = tune(
+        MATRIX,
+        PROBLEM,
+        device=DEVICE,
+        store=store,
+        families=["toy"],
+        budget=Budget(seconds=4.0),
+        backend=backend(tmp_path, toolchain=slow, jobs=1),
+    )
+    assert time.monotonic() - began < 6.0
+    assert 1 <= result.counts.done < 12
+
+
+def test_limits() -> None:
+    assert Budget().limits == DEFAULTS[Effort.NORMAL]
+    assert Budget(effort=Effort.QUICK).limits == DEFAULTS[Effort.QUICK]
+    assert Budget(trials=5).limits == (5, math.inf)
+    assert Budget(seconds=2.5, effort=Effort.MAX).limits == (math.inf, 2.5)
+    with pytest.raises(ConfigError, match="trials"):
+        Budget(trials=0)
+    with pytest.raises(ConfigError, match="seconds"):
+        Budget(seconds=-1.0)
+
+
+# --- resuming ---
+
+
+def test_what_was_measured_is_not_measured_again(store: Store, tmp_path: Path) -> None:
+    first = tune_toy(store, tmp_path, trials=5)
+    assert first.counts.done == 5
+    again = tune_toy(store, tmp_path, trials=5)
+    assert again.counts.done == 0 and again.counts.resumed == 5
+    assert again.winner == first.winner
+    on = tune_toy(store, tmp_path, trials=12)
+    assert on.counts.done == 7 and on.counts.resumed == 5
+    variants = [m.variant for m in recorded(store)]
+    assert len(variants) == len(set(variants)) == 12
+
+
+def test_another_compiler_makes_other_variants(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=3)
+    toolchain = FakeToolchain(tmp_path)
+    toolchain.fingerprint = "fake 2"
+    assert tune_toy(store, tmp_path, trials=3, toolchain=toolchain).counts.resumed == 0
+
+
+def test_a_failure_is_known_too(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave(monkeypatch, "does_not_compile", size=4, width=2)
+    assert tune_toy(store, tmp_path, trials=4).counts.failed == 1
+    assert tune_toy(store, tmp_path, trials=4).counts.resumed == 4
+
+
+# --- faults ---
+
+
+def behave(monkeypatch: pytest.MonkeyPatch, behaviour: str, **values: int) -> None:
+    """Let the variants with these values misbehave behind the tuner's back."""
+    honest = tuning_fakes.render_toy
+
+    def render(family, problem, config):  # type: ignore[no-untyped-def]
+        matches = all(getattr(config, name) == value for name, value in values.items())
+        return honest(family, problem, replace(config, behaviour=behaviour) if matches else config)
+
+    monkeypatch.setattr("sparsegen.tuning.pipeline.render", render)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "outcome", "reason"),
+    [
+        ("does_not_compile", Outcome.COMPILE_FAILED, "not today"),
+        ("wrong", Outcome.WRONG, "values are wrong"),
+        ("unstable", Outcome.WRONG, "right at first"),
+        ("crash", Outcome.CRASHED, "SIGSEGV"),
+        ("fault", Outcome.CRASHED, "illegal memory access"),
+        ("hang", Outcome.TIMED_OUT, "within 1 s"),
+    ],
+)
+def test_a_bad_variant_is_recorded_and_never_wins(
+    behaviour: str,
+    outcome: Outcome,
+    reason: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behave(monkeypatch, behaviour, size=8, width=4)  # it would be the fastest
+    result = tune_toy(store, tmp_path, trials=12, variant_seconds=1.0)
+    bad = [m for m in recorded(store) if m.outcome is not Outcome.OK]
+    assert [(m.outcome, m.variant.config_dict["size"]) for m in bad] == [(outcome, 8)]
+    assert reason in bad[0].reason and bad[0].sample is None
+    assert result.counts.done == 11 and result.counts.failed == 1
+    assert result.winner.variant.config_dict["size"] in (4, 16)
+
+
+def test_when_nothing_works_the_reasons_are_named(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave(monkeypatch, "wrong")
+    with pytest.raises(NoVariantError, match=r"none of the 3 variants .* 3 × wrong: 1 of 192 values"):
+        tune_toy(store, tmp_path, trials=3)
+    assert [m.outcome for m in recorded(store)] == [Outcome.WRONG] * 3
+
+
+def test_a_missing_compiler_ends_the_run_and_blames_no_variant(store: Store, tmp_path: Path) -> None:
+    class Missing(FakeToolchain):
+        def compile(
+            self, family: str, entry: str, source: str, *, timeout: float = 60.0
+        ) -> CompiledKernel:
+            raise DeviceUnavailableError("install a compiler")
+
+    with pytest.raises(DeviceUnavailableError, match="install a compiler"):
+        tune_toy(store, tmp_path, toolchain=Missing(tmp_path))
+    assert not recorded(store)
+
+
+def test_a_matrix_of_another_shape_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\(24, 16\)"):
+        tune(MATRIX, replace(PROBLEM, m=25), device=DEVICE, store=store, backend=backend(tmp_path))
+
+
+def test_ctrl_c_returns_the_best_so_far(store: Store, tmp_path: Path) -> None:
+    def interrupt(status: Status, measurement: Measurement | None = None) -> None:
+        if measurement and status.counts.done == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    result = tune_toy(store, tmp_path, trials=12, progress=interrupt)
+    assert result.was_interrupted and result.counts.done == 3
+    assert result.winner in recorded(store)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not children(os.getpid())
+    assert tune_toy(store, tmp_path, trials=12).counts.done == 9
+
+
+def test_ctrl_c_before_the_first_result_is_a_keyboard_interrupt(store: Store, tmp_path: Path) -> None:
+    def interrupt(status: Status, measurement: Measurement | None = None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune_toy(store, tmp_path, progress=interrupt)
+
+
+# --- several processes ---
+
+
+def children(pid: int) -> list[int]:
+    """The child processes of a process that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition, seconds: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def start(database: Path, trials: int, seconds: float = 0.0) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "TOY_SECONDS": str(seconds)}
+    return subprocess.Popen([sys.executable, str(FAKES), str(database), str(trials)], env=environment)
+
+
+def test_kill_9_loses_nothing_and_leaves_no_process(store: Store, tmp_path: Path) -> None:
+    process = start(tmp_path / "tuning.db", trials=12, seconds=0.2)
+    wait_until(lambda: len(recorded(store)) >= 3)
+    workers = children(process.pid)
+    assert workers
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(is_running(pid) for pid in workers))
+    kept = len(recorded(store))
+    assert 3 <= kept < 12
+    result = tune_toy(store, tmp_path / "toolchain", trials=12)
+    assert result.counts.resumed == kept and result.counts.done == 12 - kept
+
+
+def test_two_tuners_share_one_database(store: Store, tmp_path: Path) -> None:
+    both = [start(tmp_path / "tuning.db", trials=6) for _ in range(2)]
+    assert [p.wait(60) for p in both] == [0, 0]
+    measurements = recorded(store)
+    assert {m.outcome for m in measurements} == {Outcome.OK} and 6 <= len(measurements) <= 12
+    assert store.winner(WORKLOAD, DEVICE) is not None
+
+
+def test_it_runs_in_a_thread(store: Store, tmp_path: Path) -> None:
+    results = []
+    thread = threading.Thread(target=lambda: results.append(tune_toy(store, tmp_path, trials=2)))
+    thread.start()
+    thread.join(60)
+    assert results and results[0].counts.done == 2
+
+
+# --- finalists ---
+
+
+def timed(median_us: float, size: int, family: str = "toy") -> Measurement:
+    config = tuple(TOY.config_dict(ToyConfig(size=size, width=1)).items())
+    sample = Sample(median_us, median_us, median_us, 30)
+    return Measurement(WORKLOAD, DEVICE, Variant(family, config, "ab" * 32), Outcome.OK, sample)
+
+
+def test_finalists_are_the_best_few_and_each_familys_best() -> None:
+    measured = [timed(10.0, 1), timed(10.9, 2), timed(11.5, 4)]
+    measured += [timed(14.0, 8, "other"), timed(14.5, 16, "other")]
+    assert finalists.pick(measured) == [measured[0], measured[1], measured[3]]
+    close, far_off = timed(10.0, 1), timed(16.0, 2, "far_off")
+    assert finalists.pick([far_off, close]) == [close]
+    assert finalists.pick([]) == []
+
+
+def test_the_finalists_schedule_fits_the_time() -> None:
+    assert finalists.schedule([timed(10.0, 1)], 1.0) == (finalists.ROUNDS, finalists.SAMPLES_PER_ROUND)
+    rounds, samples = finalists.schedule([timed(1e5, 1), timed(1e5, 2)], 2.0)  # a tenth of a second each
+    assert rounds * samples * 0.2 <= 2.0 and rounds >= 2
+    assert finalists.schedule([timed(1e7, 1)], 1.0) == (2, 1)
+
+
+def test_a_finalist_that_turns_out_wrong_loses(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave(monkeypatch, "fading", size=8, width=4)
+    result = tune_toy(store, tmp_path, trials=12)
+    assert [m.outcome for m in recorded(store)] == [Outcome.OK] * 12
+    finals = recorded(store, final=True)
+    assert [m.variant.config_dict["size"] for m in finals if m.outcome is Outcome.WRONG] == [8]
+    assert result.winner.variant.config_dict["size"] in (4, 16) and result.winner.final

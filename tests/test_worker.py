@@ -1,0 +1,168 @@
+"""The measuring worker and its supervisor: what is right is timed, and every fault is survived and named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, render_toy, time_of
+
+from sparsegen.errors import LaunchError, SparsegenError
+from sparsegen.tuning.child import ChildDiedError, ChildProcess, ChildTimeoutError
+from sparsegen.tuning.session import Session, device_turn
+from sparsegen.tuning.worker import Measure
+from sparsegen.tuning_db.records import Outcome
+
+
+def request(folder: Path, samples: int = 12, limit_us: float = float("inf"), **config: Any) -> Measure:
+    chosen = ToyConfig(**config)
+    compiled = FakeToolchain(folder).compile("toy", "toy", render_toy(TOY, PROBLEM, chosen))
+    return Measure(TOY, chosen, compiled, samples=samples, first_samples=3, limit_us=limit_us)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    opened = Session(
+        MATRIX,
+        PROBLEM,
+        DEVICE,
+        locks=tmp_path,
+        open_executor="tuning_fakes:open_executor",
+        variant_seconds=0.5,
+    )
+    yield opened
+    opened.close()
+
+
+def test_a_right_variant_is_verified_and_timed(session: Session, tmp_path: Path) -> None:
+    verdict = session.measure(request(tmp_path, size=8, width=4))
+    assert verdict.outcome is Outcome.OK
+    measured = verdict.measured
+    assert measured.timing is not None
+    assert measured.timing.samples_us == (time_of({"size": 8, "width": 4}),) * 12
+    assert measured.worst_error is not None and 0.0 <= measured.worst_error <= 1.0
+    assert measured.packed_bytes == MATRIX.nnz * 8 + (MATRIX.shape[0] + 1) * 4
+
+
+def test_a_slow_variant_gets_only_the_first_samples(session: Session, tmp_path: Path) -> None:
+    measured = session.measure(request(tmp_path, size=1, width=1, limit_us=11.0)).measured
+    assert measured.timing is not None and len(measured.timing.samples_us) == 3
+
+
+def test_a_wrong_variant_names_the_place(session: Session, tmp_path: Path) -> None:
+    verdict = session.measure(request(tmp_path, behaviour="wrong"))
+    assert verdict.outcome is Outcome.WRONG
+    assert verdict.measured.timing is None
+    assert verdict.measured.worst_error is not None and verdict.measured.worst_error > 1.0
+    assert "1 of 192 values" in verdict.measured.reason and "c[3, 5]" in verdict.measured.reason
+
+
+def test_a_result_that_changes_with_further_launches_is_wrong(session: Session, tmp_path: Path) -> None:
+    verdict = session.measure(request(tmp_path, behaviour="unstable"))
+    assert verdict.outcome is Outcome.WRONG
+    assert "right at first" in verdict.measured.reason
+
+
+def test_a_crash_is_named_and_the_next_variant_gets_a_fresh_worker(session: Session, tmp_path: Path) -> None:
+    session.wait_until_ready()
+    before = session.worker_pid
+    verdict = session.measure(request(tmp_path, behaviour="crash"))
+    assert verdict.outcome is Outcome.CRASHED
+    assert "SIGSEGV" in verdict.measured.reason and "toy fell over" in verdict.measured.reason
+    assert session.measure(request(tmp_path)).outcome is Outcome.OK
+    assert session.worker_pid != before
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+def test_a_hang_ends_at_the_time_limit(session: Session, tmp_path: Path) -> None:
+    session.wait_until_ready()
+    began = time.monotonic()
+    assert session.measure(request(tmp_path, behaviour="hang")).outcome is Outcome.TIMED_OUT
+    assert time.monotonic() - began < 5.0
+    assert session.measure(request(tmp_path)).outcome is Outcome.OK
+
+
+def test_a_lost_device_is_blamed_on_the_variant_that_lost_it(session: Session, tmp_path: Path) -> None:
+    session.wait_until_ready()
+    before = session.worker_pid
+    verdict = session.measure(request(tmp_path, behaviour="fault"))
+    assert verdict.outcome is Outcome.CRASHED
+    assert "illegal memory access" in verdict.measured.reason
+    assert session.worker_pid != before
+    assert session.measure(request(tmp_path)).outcome is Outcome.OK
+
+
+def test_a_device_lost_before_the_launch_is_not_the_next_variants_fault(
+    session: Session, tmp_path: Path
+) -> None:
+    assert session.measure(request(tmp_path, behaviour="poison")).outcome is Outcome.OK
+    before = session.worker_pid
+    assert session.measure(request(tmp_path)).outcome is Outcome.OK
+    assert session.worker_pid != before
+
+
+def test_a_worker_killed_from_outside_is_replaced(session: Session, tmp_path: Path) -> None:
+    assert session.measure(request(tmp_path)).outcome is Outcome.OK
+    os.kill(session.worker_pid, signal.SIGKILL)
+    assert session.measure(request(tmp_path, size=8)).outcome is Outcome.OK
+
+
+def test_a_device_that_cannot_be_opened_is_an_error_and_not_a_verdict(tmp_path: Path) -> None:
+    broken = Session(MATRIX, PROBLEM, DEVICE, locks=tmp_path, open_executor="tuning_fakes:open_nothing")
+    try:
+        with pytest.raises(LaunchError, match="there is no such device"):
+            broken.measure(request(tmp_path))
+    finally:
+        broken.close()
+
+
+def test_processes_take_turns_on_a_device(tmp_path: Path) -> None:
+    child = ChildProcess("test_worker:hold_device")
+    try:
+        child.send(tmp_path)
+        assert child.receive(20.0) == "held"
+        began = time.monotonic()
+        with device_turn(DEVICE, tmp_path):
+            assert time.monotonic() - began > 0.2
+    finally:
+        child.close()
+
+
+def hold_device(connection: Any) -> None:
+    with device_turn(DEVICE, connection.recv()):
+        connection.send("held")
+        time.sleep(0.4)
+
+
+def test_a_child_dies_when_its_parent_closes_the_pipe_even_while_busy() -> None:
+    child = ChildProcess("test_worker:sleep_long")
+    assert child.receive(20.0) == "asleep"
+    assert child._process.stdin is not None
+    child._process.stdin.close()
+    assert child._process.wait(5.0) == -signal.SIGKILL
+    with pytest.raises(ChildDiedError, match="SIGKILL"):
+        child.receive(1.0)
+    child.close()
+
+
+def sleep_long(connection: Any) -> None:
+    connection.send("asleep")
+    time.sleep(3600)
+
+
+def test_waiting_for_an_answer_ends() -> None:
+    child = ChildProcess("test_worker:sleep_long")
+    try:
+        child.receive(20.0)
+        with pytest.raises(ChildTimeoutError, match=r"within 0\.2 s"):
+            child.receive(0.2)
+    finally:
+        child.close()
+    with pytest.raises(SparsegenError):
+        child.send("anyone there?")

@@ -1,0 +1,297 @@
+"""A toy family, and a device that computes it with NumPy, takes made-up times, and fails on request.
+
+Run as a program (``python tuning_fakes.py DATABASE TRIALS``) it tunes the toy family; fault tests kill it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from sparsegen import kernels
+from sparsegen.baselines import Result
+from sparsegen.errors import CompileError, LaunchError
+from sparsegen.executor import CompiledKernel, Timing
+from sparsegen.family import (
+    Argument,
+    ArgumentKind,
+    Array,
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.generators import random_uniform
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuner import Backend, Budget, TuneResult, tune
+from sparsegen.tuning import pipeline
+from sparsegen.tuning.report import Progress, silent
+from sparsegen.tuning_db.store import Store
+
+DEVICE = Device("fake", "fake device", "fake", (9, 0), 1, 1 << 17, 1 << 18, 1 << 20)
+MATRIX = random_uniform(24, 16, 0.25, seed=1)
+PROBLEM = SpmmProblem(24, 16, 8)
+
+BEHAVIOURS = ("right", "wrong", "unstable", "crash", "hang", "fault", "poison", "fading", "does_not_compile")
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    size: int = tunable(4, (1, 2, 4, 8, 16), "made-up", packs=True)
+    width: int = tunable(2, (1, 2, 4), "made-up")
+    behaviour: str = tunable("right", BEHAVIOURS, "what the fake device does", searched=("right",))
+
+
+class Toy(Family[SpmmProblem, ToyConfig]):
+    name, summary, source = "toy", "for tests", "nowhere"
+    template, entry = "none", "toy"
+    problem_type, config_type = SpmmProblem, ToyConfig
+
+    def arguments(self, problem: SpmmProblem) -> tuple[Argument, ...]:
+        packed = [Argument(ArgumentKind.PACKED, name) for name in ("offsets", "indices", "values")]
+        sizes = [Argument(ArgumentKind.SIZE, name) for name in ("m", "k", "n")]
+        b, c = Argument(ArgumentKind.OPERAND, "b"), Argument(ArgumentKind.RESULT, "c")
+        return (*sizes, *packed, b, c)
+
+    def constraints(self, problem: SpmmProblem, config: ToyConfig, device: Device) -> Iterator[Constraint]:
+        yield Constraint(
+            config.size >= config.width, f"width ({config.width}) is at most size ({config.size})"
+        )
+
+    def constants(self, problem: SpmmProblem, config: ToyConfig) -> Mapping[str, Value]:
+        return {}
+
+    def prepare(self, problem: SpmmProblem, config: ToyConfig, matrix: CsrMatrix) -> Packed:
+        arrays = {"offsets": matrix.row_offsets, "indices": matrix.column_indices, "values": matrix.values}
+        arrays["values"] = problem.dtype.encode(arrays["values"])
+        return Packed(arrays, {}, "values", np.arange(matrix.nnz))
+
+    def launch(
+        self, problem: SpmmProblem, config: ToyConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        return Launch((problem.m, 1, 1), (32, 1, 1))
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
+        return ToyConfig()
+
+
+TOY = Toy()
+
+
+def render_toy(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> str:
+    """In the place of the real `render`: the config as JSON, which the fake device reads."""
+    return json.dumps({"family": family.name, "n": problem.n, **family.config_dict(config)})
+
+
+def install(patch: Callable[[Any, str, Any], None]) -> None:
+    """Make the toy family known, and rendered; ``patch`` is like `setattr`."""
+    kernels.families()[TOY.name] = TOY
+    patch(pipeline, "render", render_toy)
+
+
+def uninstall() -> None:
+    kernels.families().pop(TOY.name, None)
+
+
+class FakeToolchain:
+    """Writes the source into a folder; nothing else is needed to run it."""
+
+    fingerprint = "fake 1"
+
+    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+        self.folder, self.seconds = folder, seconds
+        self.compiled: list[str] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
+        time.sleep(self.seconds)
+        if "does_not_compile" in source:
+            raise CompileError("toy does not compile", log="line 1: not today")
+        self.compiled.append(source)
+        path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()}.json"
+        path.write_text(source)
+        return CompiledKernel(entry, path, path, registers=32, spill_bytes=0)
+
+
+def time_of(config: Mapping[str, Any]) -> float:
+    """The made-up time in µs: size 8 and width 4 are the best."""
+    return 10.0 + abs(config["size"] - 8) + 2.0 * abs(config["width"] - 4)
+
+
+class FakeBuffer:
+    def __init__(self, data: bytes) -> None:
+        self.array = np.frombuffer(data, dtype=np.uint8).copy()
+        self.address, self.nbytes = int(self.array.ctypes.data), self.array.nbytes
+
+
+class FakeExecutor:
+    """One device. ``poison`` leaves it broken for whoever comes next; a ``fault`` breaks it at once."""
+
+    device = DEVICE
+
+    def __init__(self) -> None:
+        self.is_lost = self.is_poisoned = False
+        self.launched = SimpleNamespace()
+
+    def _check(self) -> None:
+        if self.is_lost:
+            raise LaunchError("an illegal memory access was encountered")
+
+    def load(self, compiled: CompiledKernel) -> SimpleNamespace:
+        return SimpleNamespace(config=json.loads(compiled.binary.read_text()), launches=0, timings=0)
+
+    def upload(self, array: Array) -> FakeBuffer:
+        self._check()
+        return FakeBuffer(np.ascontiguousarray(array).tobytes())
+
+    def allocate(self, nbytes: int) -> FakeBuffer:
+        return FakeBuffer(bytes(nbytes))
+
+    def fill(self, buffer: FakeBuffer, byte: int) -> None:
+        self._check()
+        buffer.array[:] = byte
+
+    def download(self, buffer: FakeBuffer, array: Array) -> None:
+        self._check()
+        array.view(np.uint8).reshape(-1)[:] = buffer.array[: array.nbytes]
+        self.is_lost = self.is_poisoned
+
+    def launch(self, kernel: Any, launch: Launch, arguments: Sequence[Any], stream: int = 0) -> None:
+        self._check()
+        self.launched = kernel
+        behaviour = kernel.config["behaviour"]
+        if behaviour == "crash":
+            sys.stderr.write("toy fell over\n")
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if behaviour == "hang":
+            time.sleep(3600)
+        if behaviour == "fault":
+            self.is_lost = True
+            self._check()
+        m, k, n, offsets, indices, values, b, c = arguments
+        ints = [x.array.view(np.int32) for x in (offsets, indices)]
+        floats = [x.array.view(np.float32) for x in (values, b)]
+        nnz = int(ints[0][-1])
+        a = scipy.sparse.csr_array((floats[0][:nnz], ints[1][:nnz], ints[0]), shape=(m, k))
+        exact = a @ floats[1].reshape(k, n)
+        if behaviour == "wrong":
+            exact[3, 5] += 1.0
+        if behaviour == "unstable" and kernel.launches:
+            exact *= 1.0 + kernel.launches
+        if behaviour == "fading" and kernel.timings >= 2:  # right until its trial has ended
+            exact[0, 0] += 1.0
+        kernel.launches += 1
+        c.array.view(np.float32)[:] = exact.astype(np.float32).reshape(-1)
+
+    def synchronize(self) -> None:
+        self._check()
+
+    def measure(
+        self,
+        call: Callable[[], Any],
+        *,
+        samples: int,
+        warmup: int = 3,
+        cold: bool = True,
+        budget_s: float = 2.0,
+    ) -> Timing:
+        self._check()
+        call()
+        kernel = self.launched
+        kernel.timings += 1
+        time.sleep(float(os.environ.get("TOY_SECONDS", "0")))
+        self.is_poisoned = kernel.config["behaviour"] == "poison"
+        return Timing(tuple([time_of(kernel.config)] * samples), clock_mhz=1000, throttle_reasons=0)
+
+    def close(self) -> None: ...
+
+
+def open_executor(device: Device) -> FakeExecutor:
+    assert device == DEVICE
+    return FakeExecutor()
+
+
+def open_nothing(device: Device) -> FakeExecutor:
+    raise LaunchError("there is no such device")
+
+
+class FakeBaselines:
+    """In the place of `sparsegen.baselines.Session`."""
+
+    def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
+        assert matrix.shape == (problem.m, problem.k)
+
+    def measure(self) -> list[Result]:
+        return [
+            Result("cublas", "1.2", "default", Timing((5.0, 6.0, 7.0))),
+            Result("cusparse", "3.4", "", Timing((30.0,))),
+        ]
+
+
+class BrokenBaselines(FakeBaselines):
+    def measure(self) -> list[Result]:
+        raise LaunchError("out of memory")
+
+
+def backend(folder: Path, **values: Any) -> Backend:
+    """A backend of fakes; ``values`` replace its fields."""
+    fields: dict[str, Any] = {
+        "toolchain": FakeToolchain(folder),
+        "open_executor": "tuning_fakes:open_executor",
+        "baseline_session": None,
+        "baselines_skipped": "no rivals here",
+        "variant_seconds": 2.0,
+        "jobs": 2,
+    }
+    return Backend(**(fields | values))
+
+
+def tune_toy(
+    store: Store,
+    folder: Path,
+    trials: int = 8,
+    *,
+    progress: Progress = silent,
+    **values: Any,
+) -> TuneResult:
+    return tune(
+        MATRIX,
+        PROBLEM,
+        device=DEVICE,
+        store=store,
+        families=["toy"],
+        budget=Budget(trials=trials),
+        progress=progress,
+        backend=backend(folder, **values),
+    )
+
+
+def main() -> None:
+    install(setattr)
+    database = Path(sys.argv[1])
+    with Store.open(database) as opened:
+        tune_toy(opened, database.parent / "toolchain", int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    import tuning_fakes
+
+    tuning_fakes.main()  # not this module's own: the worker can import nothing from a `__main__`
