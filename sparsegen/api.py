@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsegen import backends, dense_operator, dispatch
 from sparsegen.dense_operator import DenseOperator
@@ -26,6 +27,8 @@ from sparsegen.tuning_db.store import Store
 
 log = logging.getLogger(__name__)
 
+E = TypeVar("E", bound=StrEnum)
+
 __all__ = ["as_csr", "load_matrix", "lookup", "prepare", "tune"]
 
 
@@ -38,7 +41,7 @@ def problem_of(
         ConfigError: n below 1, or an unknown dtype, layout or epilogue; the message lists those there are.
     """
 
-    def member(kind: type[Any], value: Any, name: str) -> Any:
+    def member(kind: type[E], value: E | str, name: str) -> E:
         try:
             return kind(value)
         except ValueError:

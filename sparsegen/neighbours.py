@@ -25,9 +25,9 @@ from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Tuned
 
-NEIGHBOURS = 6  # that vote
+NEIGHBOURS = 8  # that vote
 CANDIDATES = 40  # best configs of each neighbour that are voted on
-OWN_WEIGHT = 0.25  # distance at which a neighbour counts half as much as an equal workload
+OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
 OTHER_EPILOGUE = 0.5  # distance added; the epilogue touches C once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
 SIMILARITY = 0.35  # weight of a config for each tunable in which it differs

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tuning_samples import H100, baseline, failed, timed, variant, workload
 
 from sparsegen.errors import ImportFileError
+from sparsegen.kernels import family
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import Content, dump, export_json, import_file, import_json, load, merge
@@ -219,7 +220,7 @@ def test_a_config_of_an_older_version_gets_the_defaults(store: Store) -> None:
     del config["staging"]
     import_json(store, json.dumps(old), "x")
     found = next(m for m in store.all_measurements() if m.final)
-    assert found.variant.config_dict["staging"] == "broadcast"
+    assert found.variant.config_dict["staging"] == family("csr_spmm").config().staging
     assert found == RECORDS.measurements[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 from sparsegen.family import Value, tunables
@@ -31,7 +32,7 @@ def dispatchable(measurements: Iterable[Measurement]) -> list[Measurement]:
     """
     listed = list(measurements)
     wrong = {m.variant for m in listed if m.outcome is Outcome.WRONG}
-    failed = {}
+    failed: dict[Variant, datetime] = {}
     for m in listed:
         if m.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT):
             failed[m.variant] = max(m.measured_at, failed.get(m.variant, m.measured_at))

@@ -91,7 +91,7 @@ class Session:
         """The fastest right way of each contender. Epilogues are left out: the libraries' products have none."""
         best: dict[str, Result] = {}
         for call in self.calls():
-            if not self._is_right(call):
+            if not self.is_right(call):
                 logger.warning("%s (%s) gives a wrong result and is left out", call.contender, call.detail)
                 continue
             timing = self.executor.measure(call.run, samples=samples, cold=cold)
@@ -100,7 +100,8 @@ class Session:
                 best[call.contender] = Result(call.contender, call.version, call.detail, timing)
         return list(best.values())
 
-    def _is_right(self, call: Call) -> bool:
+    def is_right(self, call: Call) -> bool:
+        """Whether a call's result agrees with the float64 reference, by the norm of the difference."""
         p = self.problem
         self.executor.fill(call.result, 0xFF)
         call.run()

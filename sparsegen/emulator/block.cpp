@@ -1,21 +1,28 @@
 #include "block.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "fault.h"
 
 namespace sparsegen::emulator {
 namespace {
 
-std::string format(const char* text, ...) {
+std::string format_list(const char* text, va_list arguments) {
     char line[512];
+    std::vsnprintf(line, sizeof line, text, arguments);
+    return line;
+}
+
+[[gnu::format(printf, 1, 2)]] std::string format(const char* text, ...) {
     va_list arguments;
     va_start(arguments, text);
-    std::vsnprintf(line, sizeof line, text, arguments);
+    std::string line = format_list(text, arguments);
     va_end(arguments);
     return line;
 }
@@ -236,10 +243,9 @@ std::string Block::describe_deadlock() const {
 // --- what kernels call ---
 
 void fault(const char* text, ...) {
-    char line[512];
     va_list arguments;
     va_start(arguments, text);
-    std::vsnprintf(line, sizeof line, text, arguments);
+    const std::string line = format_list(text, arguments);
     va_end(arguments);
     running_thread->block->fail(*running_thread, line);
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <concepts>
+#include <type_traits>
 
 namespace sparsegen::emulator {
 

@@ -11,7 +11,15 @@ from pathlib import Path
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
 
-NEEDED = ("cuda_runtime.h", "cuda_runtime_api.h", "cuda_fp16.h", "cuda_bf16.h", "crt/host_defines.h")
+# One of each wheel: nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl.
+NEEDED = (
+    "cuda_runtime.h",
+    "cuda_runtime_api.h",
+    "cuda_fp16.h",
+    "cuda_bf16.h",
+    "crt/host_defines.h",
+    "nv/target",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +32,7 @@ class CudaHeaders:
     @property
     def options(self) -> list[str]:
         """For the compiler; as system headers, so that they raise no warnings."""
-        folders = [self.include, self.include / "cccl"]
-        return [option for folder in folders if folder.is_dir() for option in ("-isystem", str(folder))]
+        return [option for folder in _search_path(self.include) for option in ("-isystem", str(folder))]
 
 
 def find_cuda_headers(settings: Settings) -> CudaHeaders:
@@ -35,7 +42,7 @@ def find_cuda_headers(settings: Settings) -> CudaHeaders:
         DeviceUnavailableError: none is complete.
     """
     for folder in candidate_folders(settings):
-        if all((folder / name).is_file() for name in NEEDED):
+        if all(any((part / name).is_file() for part in _search_path(folder)) for name in NEEDED):
             return CudaHeaders(folder, _version(folder))
     raise DeviceUnavailableError(
         "the emulator needs CUDA's header files (no GPU, no driver): "
@@ -51,6 +58,11 @@ def candidate_folders(settings: Settings) -> Iterator[Path]:
     for root in (wheels.submodule_search_locations or ()) if wheels else ():
         yield from sorted(Path(root).glob("*/include"), reverse=True)
     yield settings.cuda_home / "include"
+
+
+def _search_path(include: Path) -> list[Path]:
+    """The folder itself and, where it has one, that of the CUDA C++ core libraries (nv/target)."""
+    return [folder for folder in (include, include / "cccl") if folder.is_dir()]
 
 
 def _version(include: Path) -> str:

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }

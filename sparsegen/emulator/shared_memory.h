@@ -10,7 +10,8 @@ namespace sparsegen::emulator {
 
 class SharedMemory {
 public:
-    static constexpr std::size_t kAlignment = 128;
+    static constexpr std::size_t kDynamicAlignment = 128;
+    static constexpr std::size_t kStaticAlignment = 16;
     static constexpr std::size_t kStaticLimit = 48 * 1024;       // bytes a kernel may declare, in CUDA
     static constexpr std::size_t kBlockLimit = 227 * 1024;       // bytes of one block, static and dynamic
     static constexpr int kUninitialised = 0xFF;                  // NaN in float, half and bfloat16
@@ -34,7 +35,7 @@ private:
         std::size_t bytes;
         std::unique_ptr<void, Release> memory;
     };
-    static Array allocate(const void* key, std::size_t bytes);
+    static Array allocate(const void* key, std::size_t bytes, std::size_t alignment);
     static void fill(const Array& array);
 
     Array dynamic_;
@@ -48,7 +49,7 @@ void* static_shared_memory(const void* key, std::size_t bytes);
 
 }  // namespace sparsegen::emulator
 
-/// `__shared__ type name[count];`
+/// `__shared__ type name[count];`, aligned to 16 bytes.
 #define SPARSEGEN_SHARED(type, name, count)                                                              \
     static const char name##_declaration = 0;                                                            \
     type(&name)[count] = *static_cast<type(*)[count]>(                                                   \

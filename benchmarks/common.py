@@ -1,0 +1,152 @@
+"""What the benchmark scripts share: workloads, the side-by-side measurement, where results go."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen import baselines
+from sparsegen.backends import toolchain
+from sparsegen.executor import Executor
+from sparsegen.family import Array, Device
+from sparsegen.formats import CsrMatrix
+from sparsegen.generators import random_uniform
+from sparsegen.kernels import family as family_named
+from sparsegen.launching import PreparedVariant
+from sparsegen.operators import DType, SpmmProblem
+
+HERE = Path(__file__).parent
+PEERS = HERE / "peers_h100.json"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of a list: a matrix of uniform random sparsity and a dense operand."""
+
+    name: str
+    m: int
+    k: int
+    n: int
+    sparsity: float
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.k}x{self.n} {self.sparsity:.2f}"
+
+    def matrix(self, seed: int = 0) -> CsrMatrix:
+        return random_uniform(self.m, self.k, 1 - self.sparsity, seed)
+
+    def problem(self, dtype: DType) -> SpmmProblem:
+        return SpmmProblem(self.m, self.k, self.n, dtype)
+
+
+def peer_workloads(lists: Sequence[str]) -> list[tuple[Workload, Mapping[str, float]]]:
+    """The rows of these lists with what peers took for them."""
+    rows = json.loads(PEERS.read_text())["workloads"]
+    return [
+        (Workload(r["list"], r["m"], r["k"], r["n"], r["sparsity"]), r) for r in rows if r["list"] in lists
+    ]
+
+
+def result_folder(device: Device) -> Path:
+    """``SPARSEGEN_RESULTS`` if set, else benchmarks/results/<device>."""
+    folder = Path(os.environ.get("SPARSEGEN_RESULTS") or HERE / "results" / device.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_results(device: Device, name: str, rows: Any, **facts: Any) -> Path:
+    """Raw output as JSON with device, versions, command and date."""
+    path = result_folder(device) / f"{name}.json"
+    document = {
+        "benchmark": name,
+        "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "device": device.name,
+        "toolchain": toolchain(device).fingerprint,
+        "driver": driver_version(),
+        "python": platform.python_version(),
+        **facts,
+        "rows": rows,
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def driver_version() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    logs = [math.log(r) for r in ratios]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+class Bench:
+    """Variants of one problem, run, checked and timed side by side with cuSPARSE and cuBLAS in one process."""
+
+    def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
+        self.matrix, self.problem, self.device = matrix, problem, device
+        self.vendors = baselines.Session(matrix, problem, device)
+        self.executor: Executor = self.vendors.executor
+        operands = problem.random_operands(np.random.default_rng(7))
+        self.reference = problem.reference(matrix, operands, threads=os.cpu_count() or 1)
+        self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands]
+        self.output = self.executor.allocate(problem.result.nbytes)
+        self._kept: list[PreparedVariant] = []
+
+    def variant(self, family: str, config: Mapping[str, Any]) -> Callable[[], None]:
+        """A verified call of a variant; raises ValueError if its result is wrong."""
+        declared = family_named(family)
+        prepared = PreparedVariant(
+            declared, self.problem, declared.config(**config), self.matrix, self.executor, toolchain(self.device)
+        )
+        self._kept.append(prepared)
+        bound = prepared.bound()
+        addresses = [buffer.address for buffer in (*self.inputs, self.output)]
+        self.executor.fill(self.output, 0xFF)
+        bound(0, *addresses)
+        out: Array = np.empty(self.problem.result.shape, dtype=self.problem.dtype.storage)
+        self.executor.synchronize()
+        self.executor.download(self.output, out)
+        worst = self.reference.worst_error(out)
+        if not worst <= 1:
+            raise ValueError(f"{family} {config} is wrong: {worst:g} times its error bound")
+        return lambda: bound(0, *addresses)
+
+    def times(self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20) -> dict[str, float]:
+        """Median microseconds of each call, L2 cold, measured in turn A B C A B C."""
+        taken: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                taken[name] += self.executor.measure(call, samples=samples, warmup=2).samples_us
+        return {name: float(np.median(samples)) for name, samples in taken.items()}
+
+    def vendor_calls(self) -> dict[str, Callable[[], None]]:
+        """The fastest right way of cuBLAS and of cuSPARSE, found by a first measurement."""
+        best: dict[str, tuple[float, Callable[[], None]]] = {}
+        for call in self.vendors.calls():
+            if not self.vendors.is_right(call):
+                continue
+            median = float(np.median(self.executor.measure(call.run, samples=8).samples_us))
+            if median < best.get(call.contender, (math.inf,))[0]:
+                best[call.contender] = (median, call.run)
+        return {name: run for name, (_, run) in best.items()}
+
+    def close(self) -> None:
+        self._kept.clear()
+        self.vendors.close()

@@ -1,0 +1,247 @@
+"""The zero-copy callers, against stand-ins for PyTorch and CuPy: what is checked, what is launched."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tuning_samples import H100
+
+from sparsegen.arrays import Call, Target, caller
+from sparsegen.emulator import device as emulator_device
+from sparsegen.errors import OperandError
+from sparsegen.launching import Address
+from sparsegen.operators import Epilogue, Layout, SpmmProblem
+
+M, K, N = 8, 16, 32
+PROBLEM = SpmmProblem(M, K, N)
+CURRENT, RESULT = 77, 0x9000
+
+
+class Variant:
+    """Records its launches."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[int, ...]] = []
+
+    def bound(self) -> Any:
+        return lambda stream, *addresses: self.launched.append((stream, *addresses))
+
+
+class Tensor:
+    """As much of ``torch.Tensor`` as the caller may use."""
+
+    def __init__(
+        self, shape: Any, dtype: str = "f32", device: int = 0, address: int = 0x1000, contiguous: bool = True
+    ) -> None:
+        self.shape, self.dtype, self.device, self.address = shape, dtype, f"cuda:{device}", address
+        self.index, self.contiguous = device, contiguous
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def get_device(self) -> int:
+        return self.index
+
+    def is_contiguous(self) -> bool:
+        return self.contiguous
+
+    def stride(self) -> tuple[int, ...]:
+        return (1, 7)
+
+
+class Torch:
+    """As much of ``torch`` as the caller may use; the stream in force when a tensor was made is recorded."""
+
+    Tensor = Tensor
+    float32, float16, bfloat16 = "f32", "f16", "bf16"
+
+    def __init__(self) -> None:
+        self.made_on: list[int] = []
+        self.current = CURRENT
+        self._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: self.current)
+        self.cuda = SimpleNamespace(
+            stream=self.stream,
+            ExternalStream=lambda handle, device: handle,
+            current_stream=lambda index: SimpleNamespace(cuda_stream=self.current),
+        )
+
+    def device(self, kind: str, index: int) -> str:
+        return f"{kind}:{index}"
+
+    def empty(self, shape: Any, dtype: str, device: str) -> Tensor:
+        self.made_on.append(self.current)
+        return Tensor(shape, dtype, address=RESULT)
+
+    @contextmanager
+    def stream(self, handle: int) -> Any:
+        before, self.current = self.current, handle
+        yield
+        self.current = before
+
+
+class CupyArray:
+    """As much of ``cupy.ndarray`` as the caller may use."""
+
+    def __init__(self, shape: Any, dtype: Any = "f4", device: int = 0, address: int = 0x1000) -> None:
+        self.shape, self.dtype, self._c_contiguous, self.strides = shape, np.dtype(dtype), True, (1, 7)
+        self.data = SimpleNamespace(ptr=address, device_id=device)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    module = Torch()
+    monkeypatch.setitem(sys.modules, "torch", module)  # type: ignore[arg-type]
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    return module
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = SimpleNamespace(
+        ndarray=CupyArray,
+        empty=lambda shape, dtype: CupyArray(shape, dtype, address=RESULT),
+        cuda=SimpleNamespace(
+            get_current_stream=lambda: SimpleNamespace(ptr=CURRENT), ExternalStream=_nothing
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return module
+
+
+@contextmanager
+def _nothing(*_: Any) -> Any:
+    yield
+
+
+def call_for(kind: type, problem: SpmmProblem = PROBLEM, bias: Any = None) -> tuple[Call, Variant]:
+    variant: Any = Variant()
+    return caller(kind, Target(variant, problem, H100, bias)), variant
+
+
+def test_torch_runs_on_the_current_stream(torch: Torch) -> None:
+    call, variant = call_for(Tensor)
+    out = call(Tensor((K, N)), None, None, None)
+    assert out.shape == (M, N) and variant.launched == [(CURRENT, 0x1000, RESULT)]
+    assert torch.made_on == [CURRENT]
+
+
+def test_torch_runs_on_a_given_stream_and_allocates_there(torch: Torch) -> None:
+    call, variant = call_for(Tensor)
+    call(Tensor((K, N)), None, 5, None)
+    assert variant.launched == [(5, 0x1000, RESULT)] and torch.made_on == [5] and torch.current == CURRENT
+
+
+def test_torch_writes_a_given_out_and_allocates_nothing(torch: Torch) -> None:
+    call, variant = call_for(Tensor)
+    out = Tensor((M, N), address=0x2000)
+    assert call(Tensor((K, N)), out, None, None) is out
+    assert variant.launched == [(CURRENT, 0x1000, 0x2000)] and torch.made_on == []
+
+
+def test_torch_without_the_raw_accessor(torch: Torch) -> None:
+    del torch._C._cuda_getCurrentRawStream
+    call, variant = call_for(Tensor)
+    call(Tensor((K, N)), None, None, None)
+    assert variant.launched == [(CURRENT, 0x1000, RESULT)]
+
+
+def test_a_subclass_is_a_tensor(torch: Torch) -> None:
+    class Parameter(Tensor):
+        pass
+
+    call, variant = call_for(Parameter)
+    call(Parameter((K, N)), None, None, None)
+    assert len(variant.launched) == 1
+
+
+REFUSED = [
+    (Tensor((K, N + 1)), rf"b: expected shape \({K}, {N}\), got \({K}, {N + 1}\)"),
+    (Tensor((K, N), "f16"), "b: expected dtype f32, got f16"),
+    (Tensor((K, N), device=1), "b: expected device cuda:0, got cuda:1"),
+    (Tensor((K, N), device=-1), "b: expected device cuda:0, got cuda:-1"),
+    (Tensor((K, N), contiguous=False), r"contiguous.*strides \(1, 7\)"),
+    (Tensor((K, N), address=0x1004), "aligned to 16 bytes, got 0x1004"),
+]
+
+
+@pytest.mark.parametrize(("b", "words"), REFUSED, ids=[words[:20] for _, words in REFUSED])
+def test_torch_refuses(torch: Torch, b: Tensor, words: str) -> None:
+    call, variant = call_for(Tensor)
+    with pytest.raises(OperandError, match=words):
+        call(b, None, None, None)
+    with pytest.raises(OperandError, match="c: expected"):
+        call(Tensor((K, N)), Tensor((M, 1)), None, None)
+    with pytest.raises(OperandError, match=r"c: expected a torch\.Tensor"):
+        call(Tensor((K, N)), np.zeros((M, N)), None, None)
+    with pytest.raises(OperandError, match="epilogue=none"):
+        call(Tensor((K, N)), None, None, Tensor((M,)))
+    assert variant.launched == []
+
+
+def test_alignment_is_as_the_rows_need_it(torch: Torch) -> None:
+    """A view that begins at an odd row of a matrix with odd rows is as good as any."""
+    call, variant = call_for(Tensor, replace(PROBLEM, n=3))
+    call(Tensor((K, 3), address=0x100C), None, None, None)
+    assert len(variant.launched) == 1
+
+
+def test_torch_bias(torch: Torch) -> None:
+    problem = replace(PROBLEM, epilogue=Epilogue.BIAS, layout=Layout.COLUMN)
+    b, bias = Tensor((N, K)), Tensor((M,), address=0x3000)
+    call, variant = call_for(Tensor, problem)
+    call(b, None, None, bias)
+    assert variant.launched == [(CURRENT, 0x1000, 0x3000, RESULT)]
+    with pytest.raises(OperandError, match="needs bias="):
+        call(b, None, None, None)
+    with pytest.raises(OperandError, match="bias: expected shape"):
+        call(b, None, None, Tensor((M + 1,)))
+    kept, variant = call_for(Tensor, problem, Address(0x4000))
+    kept(b, None, None, None)
+    kept(b, None, None, bias)
+    assert [launch[2] for launch in variant.launched] == [0x4000, 0x3000]
+
+
+def test_cupy(cupy: Any) -> None:
+    call, variant = call_for(CupyArray)
+    b = CupyArray((K, N))
+    assert call(b, None, None, None).shape == (M, N)
+    call(b, CupyArray((M, N), address=0x2000), 5, None)
+    assert variant.launched == [(CURRENT, 0x1000, RESULT), (5, 0x1000, 0x2000)]
+    wrong = [
+        CupyArray((K, 1)),
+        CupyArray((K, N), "f2"),
+        CupyArray((K, N), device=1),
+        CupyArray((K, N), address=8),
+    ]
+    for array, words in zip(wrong, ("shape", "dtype", "device", "aligned"), strict=True):
+        with pytest.raises(OperandError, match=words):
+            call(array, None, None, None)
+    b._c_contiguous = False
+    with pytest.raises(OperandError, match="contiguous"):
+        call(b, None, None, None)
+    assert len(variant.launched) == 2
+
+
+def test_cupy_bias(cupy: Any) -> None:
+    problem = replace(PROBLEM, epilogue=Epilogue.BIAS_RELU)
+    call, variant = call_for(CupyArray, problem, Address(0x4000))
+    call(CupyArray((K, N)), None, None, None)
+    call(CupyArray((K, N)), None, None, CupyArray((M,), address=0x3000))
+    assert [launch[2] for launch in variant.launched] == [0x4000, 0x3000]
+    with pytest.raises(OperandError, match="needs bias="):
+        call_for(CupyArray, problem)[0](CupyArray((K, N)), None, None, None)
+
+
+def test_other_types_and_devices_are_refused(torch: Torch) -> None:
+    with pytest.raises(OperandError, match=r"got builtins\.list"):
+        call_for(list)
+    variant: Any = Variant()
+    with pytest.raises(OperandError, match="takes NumPy arrays"):
+        caller(Tensor, Target(variant, PROBLEM, emulator_device(), None))

@@ -1,0 +1,187 @@
+"""Prepared operators on a GPU: zero-copy calls, streams, graphs, threads, host cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sparsegen
+from sparsegen.errors import OperandError
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+pytest.importorskip("pycuda")
+
+M, K, N = 300, 512, 64
+MOST_HOST_COST_US = 12.0  # of a call over a bare launch
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+
+
+@pytest.fixture(scope="module")
+def pattern() -> Any:
+    return scipy.sparse.random(M, K, 0.1, format="csr", random_state=0, dtype=np.float32)
+
+
+def prepare(pattern: Any, **options: Any) -> Any:
+    return sparsegen.prepare(pattern, n=N, device="cuda:0", **options)
+
+
+def random(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    return torch.randn(shape, device="cuda", dtype=torch.float32).to(getattr(torch, dtype))
+
+
+def close(actual: Any, pattern: Any, b: Any) -> bool:
+    weight = torch.as_tensor(pattern.toarray(), device="cuda").to(b.dtype).double()
+    expected = weight @ b.double()
+    tolerance = 1e-4 if b.dtype is torch.float32 else 3e-2
+    return bool(torch.allclose(actual.double(), expected, rtol=tolerance, atol=tolerance))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_torch(pattern: Any, dtype: str) -> None:
+    op, b = prepare(pattern, dtype=dtype), random((K, N), dtype)
+    c = op(b)
+    assert c.dtype is b.dtype and c.device == b.device and close(c, pattern, b)
+    out = torch.empty_like(c)
+    assert op(b, out) is out and torch.equal(out, c)
+
+
+def test_a_bias_and_columns(pattern: Any) -> None:
+    bias = random((M,))
+    op = prepare(pattern, layout="column", epilogue="bias_relu", bias=bias)
+    b = random((N, K))
+    weight = torch.as_tensor(pattern.toarray(), device="cuda")
+    expected = torch.relu(b @ weight.T + bias)
+    assert torch.allclose(op(b), expected, atol=1e-3) and torch.allclose(
+        op(b, bias=bias), expected, atol=1e-3
+    )
+
+
+def test_numpy_and_torch_agree(pattern: Any) -> None:
+    op, b = prepare(pattern), random((K, N))
+    assert np.array_equal(op(b.cpu().numpy()), op(b).cpu().numpy())
+
+
+def test_wrong_device_and_strides(pattern: Any) -> None:
+    op = prepare(pattern)
+    for wrong in (torch.zeros(K, N), random((N, K)).T, random((K, N)).double()):
+        with pytest.raises(OperandError, match="b: expected"):
+            op(wrong)
+
+
+def test_streams(pattern: Any) -> None:
+    op, b = prepare(pattern), random((K, N))
+    expected = op(b)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    for given in (stream, stream.cuda_stream):
+        c = op(b, stream=given)
+        stream.synchronize()
+        assert torch.equal(c, expected)
+    with torch.cuda.stream(stream):
+        c = op(b)
+    stream.synchronize()
+    assert torch.equal(c, expected)
+
+
+def test_a_graph_captures_calls(pattern: Any) -> None:
+    op, b = prepare(pattern), random((K, N))
+    out = torch.zeros(M, N, device="cuda")
+    op(b, out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        op(b, out)
+        inner = op(b)
+    b.copy_(random((K, N)))
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert close(out, pattern, b) and torch.equal(inner, out)
+
+
+def test_new_values_without_leaving_the_gpu(pattern: Any) -> None:
+    for dtype in ("float32", "bfloat16"):
+        op, b = prepare(pattern, dtype=dtype), random((K, N), dtype)
+        values = random((pattern.nnz,))
+        op.update_values(values)
+        other = pattern.copy()
+        other.data = values.cpu().numpy()
+        on_device = op(b)
+        assert close(on_device, other, b)
+        op.update_values(other.data)
+        assert torch.equal(op(b), on_device)
+
+
+def test_threads(pattern: Any) -> None:
+    """Also threads in which nothing has touched CUDA, and NumPy calls in them."""
+    op, b = prepare(pattern), random((K, N))
+    expected, host = op(b), b.cpu().numpy()
+    out = [torch.empty_like(expected) for _ in range(4)]
+    torch.cuda.synchronize()
+    wrong: list[object] = []
+
+    def run(i: int) -> None:
+        try:
+            for _ in range(50):
+                op(b, out[i], stream=0)
+            if not np.array_equal(op(host), expected.cpu().numpy()):
+                wrong.append(i)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert wrong == [] and all(torch.equal(o, expected) for o in out)
+
+
+def test_cupy(pattern: Any) -> None:
+    cupy = pytest.importorskip("cupy")
+    op, b = prepare(pattern), random((K, N))
+    c = op(cupy.asarray(b))
+    cupy.cuda.get_current_stream().synchronize()
+    assert isinstance(c, cupy.ndarray) and np.array_equal(c.get(), op(b).cpu().numpy())
+
+
+def test_dense(pattern: Any) -> None:
+    op, b = prepare(pattern, on_miss="dense"), random((K, N))
+    assert "dense" in op.explain() and close(op(b), pattern, b)
+    assert np.allclose(op(b.cpu().numpy()), op(b).cpu().numpy(), atol=1e-4)
+
+
+def test_host_cost(pattern: Any) -> None:
+    op, b = prepare(pattern), random((K, N))
+    out = op(b)
+    bound, stream = op._prepared.bound(), torch.cuda.current_stream().cuda_stream
+    b_address, c_address = b.data_ptr(), out.data_ptr()
+
+    def cost(call: Any) -> float:
+        """Median host time in µs; the queue never fills."""
+        times = []
+        for _ in range(40):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(20):
+                call()
+            times.append((time.perf_counter() - started) / 20 * 1e6)
+        return float(np.median(times))
+
+    bare = cost(lambda: bound(stream, b_address, c_address))
+    assert cost(lambda: op(b, out)) - bare <= MOST_HOST_COST_US
+    assert cost(lambda: op(b)) - bare <= MOST_HOST_COST_US
