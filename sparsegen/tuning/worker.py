@@ -208,7 +208,7 @@ class Bench:
         return replace(rest, samples_us=timing.samples_us + rest.samples_us)
 
     def _pack(self, family: Family[Any, Any], config: Any) -> PackedOnDevice:
-        key: tuple[str | Value, ...] = (family.name, *family.packing_key(config))
+        key: tuple[str | Value, ...] = (family.name, *family.packing_key(self._problem, config))
         if key not in self._packings:
             began = time.perf_counter()
             packed = family.prepare(self._problem, config, self._matrix)
