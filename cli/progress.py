@@ -1,4 +1,4 @@
-"""The progress of a tuning run: a live display on a terminal, plain lines elsewhere, nothing with ``--json``."""
+"""The progress of a tuning run: live on a terminal, plain lines elsewhere, nothing with ``--json``."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def panel(status: Status) -> RenderableType:
     share = status.seconds / total_time if math.isfinite(total_time) and total_time > 0 else 0.0
     share = min(1.0, max(share, tried / max(1, status.planned)))
     table = Table.grid(padding=(0, 3))
-    labels, values = zip(*facts(status), strict=True)
-    table.add_row(*(Text(label, style="dim") for label in labels))
-    table.add_row(*(Text(value, style="bold" if label == "best" else "") for label, value in facts(status)))
+    shown_facts = facts(status)
+    table.add_row(*(Text(label, style="dim") for label, _ in shown_facts))
+    table.add_row(*(Text(value, style="bold" if label == "best" else "") for label, value in shown_facts))
     bar = Table.grid(padding=(0, 2))
     bar.add_row(ProgressBar(total=1.0, completed=share, width=BAR_WIDTH), Text(status.phase.value))
     return Group(bar, table, Text(_variant(status.best), style="dim", overflow="ellipsis", no_wrap=True))

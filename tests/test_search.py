@@ -87,9 +87,10 @@ def regret(space: Space, times: Mapping[Candidate, float], trials: int) -> float
 
 def regret_of_tpe(space: Space, times: Mapping[Candidate, float], trials: int) -> float:
     """The same with Optuna's own sampler, whose draws are moved to the most similar valid unseen config."""
-    sampler = optuna.samplers.TPESampler(seed=0, multivariate=True, group=True, constant_liar=True)
+    sampler = optuna.samplers.TPESampler(seed=0, multivariate=True, constant_liar=True)
     study = optuna.create_study(sampler=sampler)
     unseen = list(space.candidates)
+    waiting: list[tuple[optuna.Trial, Candidate]] = []
     best = math.inf
 
     def unlikeness(candidate: Candidate, family: str, drawn: Mapping[str, Value]) -> int:
@@ -98,14 +99,17 @@ def regret_of_tpe(space: Space, times: Mapping[Candidate, float], trials: int) -
         return sum(value != drawn[name] for name, value in candidate.key[1])
 
     for _ in range(trials):
-        trial = study.ask()
-        family = trial.suggest_categorical("family", space.family_names)
-        drawn = {
-            t.name: trial.suggest_categorical(f"{family}.{t.name}", t.choices)
-            for t in tunables(WideConfig)
-        }
-        measured = min(unseen, key=lambda c: unlikeness(c, family, drawn))
-        unseen.remove(measured)
+        while len(waiting) < JOBS:
+            trial = study.ask()
+            family = trial.suggest_categorical("family", space.family_names)
+            drawn = {
+                t.name: trial.suggest_categorical(f"{family}.{t.name}", t.choices)
+                for t in tunables(WideConfig)
+            }
+            nearest = min(unseen, key=lambda c: unlikeness(c, family, drawn))
+            unseen.remove(nearest)
+            waiting.append((trial, nearest))
+        trial, measured = waiting.pop(0)
         study.tell(trial, times[measured])
         best = min(best, times[measured])
     return best / min(times.values()) - 1.0

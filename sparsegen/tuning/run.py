@@ -190,14 +190,22 @@ class Run:
     # --- finalists ---
 
     def _time_finalists(self) -> None:
-        """Verify the best few again and time them in turn; one that is wrong this time is recorded so."""
+        """Verify the best few again and time them in turn; should all of them fail now, the next best few."""
         best = finalists.pick(self._ledger.measurements)
         if not self._ledger.has_news and all(m.final for m in best):
             return  # an earlier run timed them
-        self._enter(Phase.FINALISTS)
+        while best:
+            self._enter(Phase.FINALISTS)
+            if self._time_in_turn(best):
+                break
+            best = finalists.pick(self._ledger.measurements)
+        self._progress(self._status())
+
+    def _time_in_turn(self, best: list[Measurement]) -> bool:
+        """Time and record each; whether any is still right."""
         running = {m.variant: self._binary(m.variant) for m in best}
         timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
-        last: dict[Variant, Verdict] = {}
+        first: dict[Variant, Verdict] = {}  # of each: it holds the verified error
         rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
         for number in range(rounds):
             for variant, (candidate, kernel) in list(running.items()):
@@ -216,11 +224,11 @@ class Run:
                     self._ledger.record(replace(failed, final=True))
                     continue
                 timings[variant].append(verdict.measured.timing)
-                last.setdefault(variant, verdict)  # the first round's: it holds the verified error
+                first.setdefault(variant, verdict)
         for variant, (_, kernel) in running.items():
-            measurement = self._measurement(variant, kernel, last[variant], None)
+            measurement = self._measurement(variant, kernel, first[variant], None)
             self._ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
-        self._progress(self._status())
+        return bool(running)
 
     def _binary(self, variant: Variant) -> tuple[Candidate, CompiledKernel]:
         if variant not in self._kernels:  # measured by an earlier run: it comes from the cache

@@ -175,7 +175,7 @@ def encode(candidates: Sequence[Candidate]) -> tuple[np.ndarray, np.ndarray]:
             columns[family.name, t.name] = len(columns)
             last = max(1, len(t.choices) - 1)
             ordered = not any(isinstance(v, str) for v in t.choices)
-            values = sorted(t.choices) if ordered else list(t.choices)  # type: ignore[type-var]
+            values = sorted(t.choices) if ordered else list(t.choices)
             ranks[family.name, t.name] = {v: (i / last if ordered else 0.0, i) for i, v in enumerate(values)}
     numbers = np.zeros((len(candidates), len(columns)))
     codes = np.full((len(candidates), len(columns)), -1, dtype=np.int64)

@@ -20,7 +20,8 @@ DIFFERENCE = 0.15  # fall of the covariance for every tunable that differs
 FAMILY_VARIANCE = 0.15
 NOISE_VARIANCE = 0.02
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
-EXPLORATION = 1.5  # standard deviations of optimism
+EXPLORATION = 2.0  # standard deviations of optimism
+LEAST_SHARE = 0.5  # of the proposals is split evenly, so that no family is dropped for a few bad configs
 
 
 class Surrogate:
@@ -54,7 +55,7 @@ class Surrogate:
         return row
 
     def propose(self, unseen: npt.NDArray[np.bool_]) -> int:
-        """The unseen candidate with the lowest optimistic estimate.
+        """The unseen candidate with the lowest optimistic estimate, of a neglected family if there is one.
 
         Candidates proposed but not yet told count as known, with the time that was expected of them, so that
         several proposals made in a row spread out (Desautels et al., GP-BUCB, JMLR 2014).
@@ -62,6 +63,11 @@ class Surrogate:
         Args:
             unseen: bool [candidates], at least one true.
         """
+        families = len(np.unique(self._family))
+        tried = np.bincount(self._family[self._known], minlength=int(self._family.max()) + 1)
+        neglected = unseen & (tried[self._family] < LEAST_SHARE / families * len(self._known))
+        if neglected.any():
+            unseen = neglected
         estimate = self._mean() - EXPLORATION * np.sqrt(np.maximum(self._variance, 0.0))
         return int(np.argmin(np.where(unseen, estimate, np.inf)))
 

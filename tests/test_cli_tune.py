@@ -1,0 +1,109 @@
+"""``sparsegen tune``: on the emulator, from a file to a recorded variant; and what its display says."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import scipy.sparse
+from click.testing import CliRunner, Result
+from rich.console import Console
+from test_tuner import WORKLOAD, timed
+from tuning_fakes import DEVICE, MATRIX, PROBLEM
+
+from sparsegen.cli import progress
+from sparsegen.cli.main import cli
+from sparsegen.generators import random_uniform
+from sparsegen.tuning.report import Counts, Phase, Status
+from sparsegen.tuning_db.records import Baseline, Sample
+
+
+@pytest.fixture
+def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "w.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(random_uniform(32, 48, 0.2, seed=0).to_scipy()))
+
+    def run(*options: str) -> Result:
+        fixed = ["tune", "--matrix", str(path), "-n", "8", "--device", "emulator", "--trials", "2"]
+        return CliRunner().invoke(cli, [*fixed, "--db", str(tmp_path / "t.db"), *options])
+
+    return run
+
+
+def test_it_tunes_and_resumes_on_the_emulator(tune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = tune("--family", "csr_spmm")
+    assert result.exit_code == 0, result.output
+    assert "proves that a variant is correct" in result.stderr
+    assert "searching" in result.stderr  # plain lines, as stderr is no terminal
+    assert "csr_spmm: tile_n=" in result.stdout and "worst error" in result.stdout
+    assert "2 measured" in result.stdout and "they need a CUDA device" in result.stdout
+    assert "sparsegen lookup --matrix" in result.stdout and "sparsegen source --matrix" in result.stdout
+
+    again = tune("--family", "csr_spmm", "--json")
+    assert again.exit_code == 0 and again.stderr == ""
+    data = json.loads(again.stdout)
+    assert data["trials"]["resumed"] == 2 and data["trials"]["done"] == 0
+    assert data["winner"]["family"] == "csr_spmm" and data["winner"]["worst_error"] <= 1.0
+    assert data["winner"]["gflops"] > 0 and data["database"] == str(tmp_path / "t.db")
+
+
+def test_an_unknown_family_is_bad_input(tune) -> None:  # type: ignore[no-untyped-def]
+    result = tune("--family", "nonesuch", "--json")
+    assert result.exit_code == 3
+    assert "nonesuch" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_a_budget_of_nothing_is_wrong_usage(tune) -> None:  # type: ignore[no-untyped-def]
+    assert tune("--budget", "0").exit_code == 2
+
+
+def status(**changes: object) -> Status:
+    baselines = (
+        Baseline(WORKLOAD, DEVICE, "cublas", "1", Sample(5.0, 5.0, 5.0, 30)),
+        Baseline(WORKLOAD, DEVICE, "cusparse", "1", Sample(30.0, 30.0, 30.0, 30)),
+    )
+    fields = {
+        "workload": WORKLOAD,
+        "phase": Phase.SEARCHING,
+        "counts": Counts(done=7, failed=2, resumed=1, pruned=40),
+        "planned": 50,
+        "best": timed(10.0, 8),
+        "baselines": baselines,
+        "seconds": 3.0,
+        "seconds_left": 12.0,
+    }
+    return Status(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_the_display_says_how_far_and_how_fast() -> None:
+    assert dict(progress.facts(status())) == {
+        "best": "10 µs",
+        "GFLOP/s": f"{2 * MATRIX.nnz * 8 / 10e3:.3g}",
+        "GB/s": f"{PROBLEM.cost(MATRIX.nnz).bytes / 10e3:.3g}",
+        "× dense": "0.50",
+        "× cuSPARSE": "3.00",
+        "trials": "10 of 50",
+        "failed": "2",
+        "resumed": "1",
+        "pruned": "40",
+        "time left": "12 s",
+    }
+    out = StringIO()
+    Console(file=out, width=120).print(progress.panel(status()))
+    assert "searching" in out.getvalue() and "toy size=8" in out.getvalue()
+    Console(file=out, width=120).print(progress.panel(status(best=None, seconds_left=float("inf"))))
+
+
+def test_plain_lines_come_with_news_and_else_once_a_second() -> None:
+    lines: list[str] = []
+    show = progress.plain_lines(lines.append)
+    show(status(seconds=1.0))
+    show(status(seconds=1.5))  # nothing new
+    assert len(lines) == 1
+    show(status(seconds=1.6, best=timed(9.0, 8)))
+    show(status(seconds=2.7, best=timed(9.0, 8)))
+    show(status(seconds=2.8, best=timed(9.0, 8), phase=Phase.FINALISTS))
+    assert len(lines) == 4 and "finalists" in lines[-1]
