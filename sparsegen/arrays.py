@@ -256,7 +256,7 @@ def numpy_caller(target: Target) -> Call:
 
     def send(name: str, array: Any) -> Buffer:
         spec = specs[name]
-        stored = spec.dtype.encode(check_numpy(array, spec))
+        stored = spec.dtype.to_storage(check_numpy(array, spec))
         overwrite(executor, buffers[name], stored)
         return buffers[name]
 
@@ -287,7 +287,7 @@ def numpy_caller(target: Target) -> Call:
             executor.synchronize()
             stored = np.empty(problem.result.shape, problem.dtype.storage)
             executor.download(result, stored)
-        out[...] = problem.dtype.decode(stored)
+        out[...] = problem.dtype.from_storage(stored)
         return out  # type: ignore[no-any-return]
 
     return call

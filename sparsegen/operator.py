@@ -52,10 +52,10 @@ class SparseOperator:
         self.problem: SpmmProblem = choice.problem
         self.device: Device = executor.device
         self._pattern = matrix
-        self._prepared = PreparedVariant(
+        self.prepared = PreparedVariant(
             choice.family, choice.problem, choice.config, matrix, executor, toolchain
         )
-        self._target = Target(self._prepared, self.problem, self.device, self._upload_bias(bias, executor))
+        self._target = Target(self.prepared, self.problem, self.device, self._upload_bias(bias, executor))
         self._callers: dict[type, Call] = {}
         self._changing = threading.Lock()
 
@@ -68,7 +68,7 @@ class SparseOperator:
         if values.shape != (self.problem.m,):
             raise OperandError(f"bias: expected shape ({self.problem.m},), got {values.shape}")
         with entered(executor):
-            return executor.upload(self.problem.dtype.encode(values))
+            return executor.upload(self.problem.dtype.to_storage(values))
 
     def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
         """Multiply.
@@ -99,16 +99,16 @@ class SparseOperator:
     def variant(self) -> Variant:
         """Family, config and source digest, as the database knows them."""
         config = tuple(self.choice.config_dict.items())
-        return Variant(self.choice.family.name, config, self._prepared.digest)
+        return Variant(self.choice.family.name, config, self.prepared.digest)
 
     @property
     def source(self) -> str:
         """The CUDA source that runs."""
-        return self._prepared.source
+        return self.prepared.source
 
     def explain(self) -> str:
         """What runs, and why, in words."""
-        compiled, packed = self._prepared.compiled, self._prepared.packed
+        compiled, packed = self.prepared.compiled, self.prepared.packed
         facts = [f"{packed.nbytes} bytes packed"]
         if compiled.registers is not None:
             facts.append(f"{compiled.registers} registers, {compiled.spill_bytes or 0} bytes spilled")
@@ -134,7 +134,7 @@ class SparseOperator:
             raise OperandError(f"values: expected shape ({nnz},), got {tuple(np.shape(values))}")
         with self._changing:
             if not self._gather_on_device(values):
-                self._prepared.overwrite_values(self.problem.dtype.encode(host_values(values)))
+                self.prepared.overwrite_values(self.problem.dtype.to_storage(host_values(values)))
 
     def _gather_on_device(self, values: Any) -> bool:
         """Gather a PyTorch tensor into the packed values where both lie; False when it is not there."""
@@ -143,12 +143,12 @@ class SparseOperator:
             return False
         if values.get_device() != self.device.index:
             return False
-        packed = self._prepared.packed
+        packed = self.prepared.packed
         target = packed.arrays[packed.values]
         if target.size != packed.value_source.size:
             return True  # no nonzeros: a single element stands in for none
         view = torch.as_tensor(
-            _DeviceView(self._prepared.buffers[packed.values], target.size, self.problem.dtype.itemsize),
+            _DeviceView(self.prepared.buffers[packed.values], target.size, self.problem.dtype.itemsize),
             device=values.device,
         )
         if not hasattr(self, "_source_index"):

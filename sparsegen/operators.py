@@ -42,7 +42,7 @@ class DType(StrEnum):
         """Half the distance from 1 to the next larger number."""
         return {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[self.value]
 
-    def encode(self, array: npt.ArrayLike) -> Array:
+    def to_storage(self, array: npt.ArrayLike) -> Array:
         """Real numbers to this type's storage, rounded to nearest even."""
         if self is not DType.BFLOAT16:
             with np.errstate(over="ignore"):
@@ -52,7 +52,7 @@ class DType(StrEnum):
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return np.where(np.isnan(exact), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
-    def decode(self, stored: Array) -> Array:
+    def from_storage(self, stored: Array) -> Array:
         """This type's storage to float32 (exact) for bfloat16; other types are returned as they are."""
         if self is not DType.BFLOAT16:
             return stored
@@ -164,7 +164,7 @@ class SpmmProblem:
     def random_operands(self, rng: np.random.Generator) -> dict[str, Array]:
         """Fresh normal inputs, rounded to the problem's dtype, in storage form."""
         return {
-            spec.name: spec.dtype.encode(rng.standard_normal(spec.shape, dtype=np.float32))
+            spec.name: spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
             for spec in self.operands
         }
 
@@ -174,9 +174,9 @@ class SpmmProblem:
         The bound of an element is γ · (|A|·|B| + |bias|) with γ from the row's length and the float32
         sum, plus the rounding of the result (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
         """
-        values = self.dtype.decode(self.dtype.encode(matrix.values)).astype(np.float64)
+        values = self.dtype.from_storage(self.dtype.to_storage(matrix.values)).astype(np.float64)
         a = matrix.with_values(values).to_scipy()
-        stored = self.dtype.decode(operands["b"]).astype(np.float64)
+        stored = self.dtype.from_storage(operands["b"]).astype(np.float64)
         b = stored if self.layout is Layout.ROW else stored.T
         exact, magnitude = np.empty((self.m, self.n)), np.empty((self.m, self.n))
         absolute = abs(a)
@@ -192,7 +192,7 @@ class SpmmProblem:
             for job in jobs:
                 job.result()
         if self.epilogue.has_bias:
-            bias = self.dtype.decode(operands["bias"]).astype(np.float64)[:, None]
+            bias = self.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
             exact += bias
             magnitude += np.abs(bias)
         if self.epilogue is Epilogue.BIAS_RELU:
@@ -226,7 +226,7 @@ class Reference:
         """
         if stored.size == 0:
             return 0.0
-        actual = self.dtype.decode(stored).astype(np.float64)
+        actual = self.dtype.from_storage(stored).astype(np.float64)
         largest = float(np.finfo(np.float16).max) if self.dtype is DType.FLOAT16 else np.inf
         with np.errstate(invalid="ignore"):
             ratio = np.abs(actual - self.exact) / self.bound

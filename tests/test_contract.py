@@ -98,7 +98,7 @@ def test_new_values_are_a_gather_through_value_source(
 def gathered(problem: SpmmProblem, packed: Packed, matrix: CsrMatrix) -> Any:
     """The packed values that ``value_source`` tells, in the shape and dtype of those that `prepare` made."""
     source = packed.value_source
-    values = np.append(problem.dtype.encode(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
+    values = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
     return values[source].reshape(packed.arrays[packed.values].shape)  # -1 takes the zero at the end
 
 
@@ -166,7 +166,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]
         for free in (
             "",
             *sorted(packs),
-        ):  # a family may leave a tunable out of the key where it does not matter
+        ):  # not every one matters for every problem
             fixed = {name: getattr(one, name) for name in packs - {free}}
             other = random_valid_config(family, problem, matrix, rng, **fixed)
             if other in (None, one) or family.packing_key(problem, one) != family.packing_key(problem, other):

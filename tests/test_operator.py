@@ -52,8 +52,8 @@ def inputs(dtype: str = "float32", layout: str = "row", n: int = N) -> np.ndarra
 
 def worst(op: SparseOperator, matrix: Any, c: Any, **operands: Any) -> float:
     dtype = op.problem.dtype
-    stored = {name: dtype.encode(array) for name, array in operands.items()}
-    return op.problem.reference(sparsegen.as_csr(matrix), stored).worst_error(dtype.encode(c))
+    stored = {name: dtype.to_storage(array) for name, array in operands.items()}
+    return op.problem.reference(sparsegen.as_csr(matrix), stored).worst_error(dtype.to_storage(c))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -64,7 +64,7 @@ def test_results_are_right(pattern: Any, dtype: str, layout: str) -> None:
     c = op(b)
     assert c.dtype == b.dtype and worst(op, pattern, c, b=b) <= 1
     if dtype == "bfloat16":
-        assert np.array_equal(c, DType.BFLOAT16.decode(DType.BFLOAT16.encode(c))), "rounded to bfloat16"
+        assert np.array_equal(c, DType.BFLOAT16.from_storage(DType.BFLOAT16.to_storage(c))), "rounded to bfloat16"
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "bias_relu"])

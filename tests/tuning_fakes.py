@@ -80,7 +80,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
 
     def prepare(self, problem: SpmmProblem, config: ToyConfig, matrix: CsrMatrix) -> Packed:
         arrays = {"offsets": matrix.row_offsets, "indices": matrix.column_indices, "values": matrix.values}
-        arrays["values"] = problem.dtype.encode(arrays["values"])
+        arrays["values"] = problem.dtype.to_storage(arrays["values"])
         return Packed(arrays, {}, "values", np.arange(matrix.nnz))
 
     def launch(

@@ -108,7 +108,7 @@ class Session:
         self.executor.synchronize()
         out: Array = np.empty((p.n, p.m) if call.columns else (p.m, p.n), dtype=p.dtype.storage)
         self.executor.download(call.result, out)
-        actual = p.dtype.decode(out.T if call.columns else out).astype(np.float64)
+        actual = p.dtype.from_storage(out.T if call.columns else out).astype(np.float64)
         by_rows = p.layout is Layout.ROW
         exact = self.reference.exact if by_rows else self.reference.exact.T
         error = np.linalg.norm(actual - exact) / max(np.linalg.norm(exact), 1e-30)

@@ -28,7 +28,7 @@ def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Ar
     number = ctypes.c_int()
     checked(library, "cublasGetVersion_v2", handle, ctypes.byref(number))
     m, k, n = problem.m, problem.k, problem.n
-    dense = problem.dtype.encode(matrix.to_scipy().toarray())
+    dense = problem.dtype.to_storage(matrix.to_scipy().toarray())
     kind = DATA_TYPE[problem.dtype]
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     pointer = ctypes.c_void_p

@@ -35,7 +35,7 @@ def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Ar
     kind = DATA_TYPE[problem.dtype]
     sparse = [
         executor.upload(array)
-        for array in (matrix.row_offsets, matrix.column_indices, problem.dtype.encode(matrix.values))
+        for array in (matrix.row_offsets, matrix.column_indices, problem.dtype.to_storage(matrix.values))
     ]
     a = ctypes.c_void_p()
     long, pointer = ctypes.c_int64, ctypes.c_void_p

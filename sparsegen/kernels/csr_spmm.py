@@ -211,7 +211,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
                 ),
                 "row_offsets": rows.offsets,
                 "column_indices": indices.astype(index_type),
-                "values": problem.dtype.encode(rows.gather(matrix.values)),
+                "values": problem.dtype.to_storage(rows.gather(matrix.values)),
             },
             sizes={},
             values="values",

@@ -198,7 +198,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
                 "row_order": empty_as_one(padded_order),
                 "run_offsets": aligned.offsets,
                 "offsets": aligned.gather_repeating(local).astype(index_type),
-                "values": problem.dtype.encode(values),
+                "values": problem.dtype.to_storage(values),
             },
             sizes={"groups": groups, "panels": panels},
             values="values",

@@ -262,7 +262,7 @@ class Bench:
         return max(self._threads.map(strip, range(0, rows, step)), default=0.0)
 
     def _explain(self, stored: Array) -> str:
-        actual = self._reference.dtype.decode(stored).astype(np.float64)
+        actual = self._reference.dtype.from_storage(stored).astype(np.float64)
         error = np.abs(actual - self._reference.exact) / self._reference.bound
         error[np.isnan(error)] = np.inf
         place = np.unravel_index(int(np.argmax(error)), error.shape)

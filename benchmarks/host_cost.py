@@ -1,0 +1,67 @@
+"""Host time of one operator call over a bare launch of the same kernel.
+
+    python -m benchmarks.host_cost
+
+A tiny problem, so that the GPU never makes the host wait; medians of many batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+import numpy as np
+import torch
+
+import sparsegen
+from benchmarks.common import write_results
+from sparsegen.backends import find_device
+from sparsegen.generators import random_uniform
+
+
+def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches: int = 50) -> float:
+    """Median over batches of the host time of one call."""
+    taken = []
+    for _ in range(batches):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(batch):
+            call()
+        taken.append((time.perf_counter() - began) / batch * 1e6)
+    return float(np.median(taken))
+
+
+@click.command()
+def main() -> None:
+    device = find_device("cuda")
+    matrix = random_uniform(64, 64, 0.1, 0)
+    operator = sparsegen.prepare(matrix, n=32, device=device)
+    b = torch.randn(64, 32, device="cuda")
+    out = torch.empty(64, 32, device="cuda")
+    bound = operator.prepared.bound()
+    stream, addresses = torch.cuda.current_stream().cuda_stream, (b.data_ptr(), out.data_ptr())
+    row = {
+        "bare_launch_us": microseconds_per_call(lambda: bound(stream, *addresses)),
+        "torch_with_out_us": microseconds_per_call(lambda: operator(b, out)),
+        "torch_us": microseconds_per_call(lambda: operator(b)),
+        "torch_sparse_mm_us": None,
+    }
+    dense = torch.from_numpy(matrix.to_scipy().toarray()).cuda()
+    sparse = dense.to_sparse_csr()
+    row["torch_sparse_mm_us"] = microseconds_per_call(lambda: sparse @ b)
+    row["torch_dense_mm_us"] = microseconds_per_call(lambda: dense @ b)
+    try:
+        import cupy
+
+        cupy_b, cupy_out = cupy.from_dlpack(b), cupy.from_dlpack(out)
+        row["cupy_with_out_us"] = microseconds_per_call(lambda: operator(cupy_b, cupy_out))
+    except ImportError:
+        click.echo("CuPy is not installed: its row is left out")
+    rounded = {name: round(us, 2) for name, us in row.items() if us is not None}
+    click.echo(str(rounded))
+    write_results(device, "host_cost", [rounded], summary={"over_bare_us": round(row["torch_with_out_us"] - row["bare_launch_us"], 2)})
+
+
+if __name__ == "__main__":
+    main()
