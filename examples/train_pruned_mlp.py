@@ -13,6 +13,7 @@ Needs scikit-learn for the data only; it takes half a minute on one core.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ class Mlp:
     """Weights are out × in, activations batch × features; a mask keeps pruned weights at zero."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        pairs = list(zip(WIDTHS, WIDTHS[1:], strict=False))
+        pairs = list(pairwise(WIDTHS))
         self.weights = [
             (rng.standard_normal((outs, ins)) * np.sqrt(2 / ins)).astype(np.float32) for ins, outs in pairs
         ]

@@ -72,6 +72,11 @@ class Counts:
     resumed: int = 0
     pruned: int = 0
 
+    @property
+    def tried(self) -> int:
+        """Variants whose outcome is known."""
+        return self.done + self.failed + self.resumed
+
 
 class Phase(StrEnum):
     STARTING = "starting"
