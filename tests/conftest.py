@@ -6,12 +6,28 @@ from dataclasses import replace
 
 import pytest
 
+from sparsegen import backends
 from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked ``gpu`` where there is none, and say why."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if not needing:
+        return
+    try:
+        reason = "" if backends.gpu_devices() else "no GPU was found"
+    except DeviceUnavailableError as error:
+        reason = str(error)
+    if reason:
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
