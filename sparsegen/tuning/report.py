@@ -21,7 +21,7 @@ class Effort(StrEnum):
 
 
 DEFAULTS: Mapping[Effort, tuple[int, float]] = {
-    Effort.QUICK: (120, 6.0),
+    Effort.QUICK: (120, 4.5),
     Effort.NORMAL: (500, 26.0),
     Effort.MAX: (5000, 1800.0),
 }
