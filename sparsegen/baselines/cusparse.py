@@ -74,7 +74,7 @@ def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Ar
 
             def run(
                 arguments: tuple[object, ...] = (*arguments, pointer(workspace.address)),
-                keep: object = (workspace, b_buffer, sparse),
+                keep: object = (workspace, b_buffer, c_buffer, sparse),
             ) -> None:
                 checked(library, "cusparseSpMM", *arguments)
 
