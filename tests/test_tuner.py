@@ -248,11 +248,12 @@ def test_ctrl_c_returns_the_best_so_far(store: Store, tmp_path: Path) -> None:
         if measurement and status.counts.done == 3:
             signal.raise_signal(signal.SIGINT)
 
+    before = children(os.getpid())  # an earlier test's emulator may still be there
     result = tune_toy(store, tmp_path, trials=12, progress=interrupt)
     assert result.was_interrupted and result.counts.done == 3
     assert result.winner in recorded(store)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not children(os.getpid())
+    assert set(children(os.getpid())) <= set(before)
     assert tune_toy(store, tmp_path, trials=12).counts.done == 9
 
 
