@@ -97,7 +97,10 @@ class Run:
 
     def _search_on(self) -> None:
         ends = self._limits.ends - self._limits.finalists_seconds
-        while self._ledger.trials < self._limits.trials and time.monotonic() < ends:
+        while self._ledger.trials < self._limits.trials:
+            # A slow compiler may use up a short budget; a search without any result helps nobody.
+            if self._ledger.trials and time.monotonic() >= ends:
+                break
             if self._stop.is_set():
                 raise Interrupted("interrupted")
             self._propose()
