@@ -33,7 +33,8 @@ class Budget:
 
     Attributes:
         trials: variants tried, those that an earlier run measured included.
-        seconds: wall-clock time of the whole call; the first variant is measured whatever it takes. Without trials and seconds the effort sets both.
+        seconds: wall-clock time of the whole call; the first variant is measured whatever it takes. Without
+            trials and seconds the effort sets both.
 
     Raises:
         ConfigError: trials or seconds is not above 0.
