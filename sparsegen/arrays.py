@@ -18,7 +18,7 @@ import numpy as np
 from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer
 from sparsegen.family import Array, Device
-from sparsegen.launching import PreparedVariant, entered, overwrite
+from sparsegen.launching import PreparedVariant
 from sparsegen.operators import DType, SpmmProblem, TensorSpec
 
 Call = Callable[[Any, Any, Any, Any], Any]  # (b, out, stream, bias) -> out
@@ -257,7 +257,7 @@ def numpy_caller(target: Target) -> Call:
     def send(name: str, array: Any) -> Buffer:
         spec = specs[name]
         stored = spec.dtype.to_storage(check_numpy(array, spec))
-        overwrite(executor, buffers[name], stored)
+        executor.overwrite(buffers[name], stored)
         return buffers[name]
 
     def call(b: Any, out: Any, stream: Any, bias: Any) -> Array:
@@ -273,7 +273,7 @@ def numpy_caller(target: Target) -> Call:
             out = np.empty(problem.result.shape, numpy_type(problem.dtype))
         elif not check_numpy(out, problem.result).flags.writeable:
             raise mismatch(problem.result, "a", "writeable array", "a read-only one")
-        with turn, entered(executor):
+        with turn, executor.entered():
             for name, spec in specs.items():
                 if name not in buffers:
                     buffers[name] = executor.allocate(spec.nbytes)

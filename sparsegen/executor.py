@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,6 +55,14 @@ class Buffer(Protocol):
     def nbytes(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Memory that somebody else owns, in the guise of a `Buffer`."""
+
+    address: int
+    nbytes: int = 0
+
+
 class LoadedKernel(Protocol):
     """A kernel ready to launch on one device."""
 
@@ -83,6 +92,24 @@ class Executor(Protocol):
         """Set every byte; 0xFF makes NaN of every supported dtype."""
 
     def download(self, buffer: Buffer, array: Array) -> None: ...
+
+    def overwrite(self, buffer: Buffer, array: Array) -> None:
+        """Copy an array over a buffer of its size."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Lets the calling thread use this executor inside the block, whichever thread opened it."""
+
+    def activate(self) -> None:
+        """Readies the calling thread for bound launches, for as long as it lives."""
+
+    def bind(
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+    ) -> Callable[..., None]:
+        """Fix a launch but for its stream and the addresses that stand as None.
+
+        Returns:
+            ``bound(stream, *addresses)``: fills the open places in order and launches. It belongs to one thread.
+        """
 
     def launch(
         self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0

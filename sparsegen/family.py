@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -129,12 +129,15 @@ def tunable(
     return field(default=default, metadata=metadata)
 
 
-@cache
 def tunables(config_type: type[Any]) -> tuple[Tunable, ...]:
     """The tunables of a config dataclass in declaration order."""
-    return tuple(
-        Tunable(f.name, default=f.default, **f.metadata) for f in dataclasses.fields(config_type) if f.metadata
-    )
+    return _tunables(cast(Any, config_type))
+
+
+@cache
+def _tunables(config_type: Any) -> tuple[Tunable, ...]:
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(config_type)
+    return tuple(Tunable(name=f.name, default=cast(Value, f.default), **f.metadata) for f in fields if f.metadata)
 
 
 @dataclass(frozen=True, slots=True)

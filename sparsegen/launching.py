@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Toolchain
-from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Launch, Packed, size_values
+from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
+from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Packed, size_values
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
 from sparsegen.render import render
@@ -32,56 +29,6 @@ def shared_executor(device: Device) -> Executor:
         if key not in _executors:
             _executors[key] = backends.open_executor(device)
         return _executors[key]
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Memory that somebody else owns, in the guise of a `Buffer`."""
-
-    address: int
-    nbytes: int = 0
-
-
-def bind(
-    executor: Executor, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
-) -> Bound:
-    """Fix a launch but for its stream and for the addresses that stand as None, which each call brings.
-
-    An executor with a ``bind`` of its own is asked; for the others the arguments are put together at each
-    call. What is returned belongs to one thread.
-    """
-    own = getattr(executor, "bind", None)
-    if own is not None:
-        bound: Bound = own(kernel, launch, arguments)
-        return bound
-
-    def call(stream: int, *addresses: int) -> None:
-        open_slots = iter(addresses)
-        filled = [Address(next(open_slots)) if a is None else a for a in arguments]
-        executor.launch(kernel, launch, filled, stream)
-
-    return call
-
-
-def overwrite(executor: Executor, buffer: Buffer, array: Array) -> None:
-    """Copy an array over a buffer of its size."""
-    own = getattr(executor, "overwrite", None)
-    if own is not None:
-        own(buffer, array)
-    elif array.nbytes:  # the emulator: its memory is the host's
-        contiguous = np.ascontiguousarray(array)
-        ctypes.memmove(buffer.address, contiguous.ctypes.data, contiguous.nbytes)
-
-
-@contextmanager
-def entered(executor: Executor) -> Iterator[None]:
-    """Let this thread use an executor that another thread opened."""
-    own = getattr(executor, "entered", None)
-    if own is None:
-        yield
-    else:
-        with own():
-            yield
 
 
 def source_digest(source: str, toolchain: Toolchain) -> str:
@@ -110,7 +57,7 @@ class PreparedVariant:
         self.packed: Packed = family.prepare(problem, config, matrix)
         self.executor = executor
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
-        with entered(executor):
+        with executor.entered():
             self._kernel = executor.load(self.compiled)
             self.buffers: Mapping[str, Buffer] = {
                 name: executor.upload(array) for name, array in self.packed.arrays.items()
@@ -137,10 +84,8 @@ class PreparedVariant:
             return self._bind_here()
 
     def _bind_here(self) -> Bound:
-        activate = getattr(self.executor, "activate", None)
-        if activate is not None:
-            activate()
-        bound = bind(self.executor, self._kernel, self._launch, self._arguments)
+        self.executor.activate()
+        bound = self.executor.bind(self._kernel, self._launch, self._arguments)
         order = self._order
         if order == sorted(order):
             self._mine.bound = bound
@@ -160,5 +105,5 @@ class PreparedVariant:
         gathered[held] = encoded[source[held]]
         target = self.packed.arrays[self.packed.values]
         if gathered.size == target.size:
-            with entered(self.executor):
-                overwrite(self.executor, self.buffers[self.packed.values], gathered.reshape(target.shape))
+            with self.executor.entered():
+                self.executor.overwrite(self.buffers[self.packed.values], gathered.reshape(target.shape))

@@ -14,7 +14,7 @@ from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer, Executor, Toolchain
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.launching import PreparedVariant, entered
+from sparsegen.launching import PreparedVariant
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning_db.records import Variant
 
@@ -67,7 +67,7 @@ class SparseOperator:
         values = host_values(bias)
         if values.shape != (self.problem.m,):
             raise OperandError(f"bias: expected shape ({self.problem.m},), got {values.shape}")
-        with entered(executor):
+        with executor.entered():
             return executor.upload(self.problem.dtype.to_storage(values))
 
     def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:

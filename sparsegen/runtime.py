@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import DeviceUnavailableError, LaunchError
-from sparsegen.executor import Buffer, CompiledKernel, Timing
+from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing
 from sparsegen.family import Array, Device, Launch
 
 logger = logging.getLogger(__name__)
@@ -255,13 +255,15 @@ class CudaExecutor:
             self._checked(driver().memcpy_dtoh, array, buffer.address)
 
     def bind(
-        self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
     ) -> BoundLaunch:
         """Fix a launch; None marks the addresses that each call brings."""
+        if not isinstance(kernel, CudaKernel):
+            raise LaunchError("this kernel was not loaded by the CUDA executor")
         return self._checked(BoundLaunch, kernel, launch, arguments)  # type: ignore[no-any-return]
 
     def launch(
-        self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0
     ) -> None:
         self.bind(kernel, launch, arguments)(stream)
 

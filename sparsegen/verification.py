@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.formats import CsrMatrix
-from sparsegen.launching import PreparedVariant, entered
+from sparsegen.launching import PreparedVariant
 from sparsegen.operators import SpmmProblem
 
 
@@ -21,7 +21,7 @@ def worst_error(
     """
     operands = problem.random_operands(rng)
     executor = variant.executor
-    with entered(executor):
+    with executor.entered():
         buffers = [executor.upload(operands[spec.name]) for spec in problem.operands]
         result = executor.allocate(problem.result.nbytes)
         executor.fill(result, 0xFF)

@@ -15,7 +15,7 @@ from tuning_samples import H100
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import OperandError
-from sparsegen.launching import Address
+from sparsegen.executor import Address
 from sparsegen.operators import Epilogue, Layout, SpmmProblem
 
 M, K, N = 8, 16, 32

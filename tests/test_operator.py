@@ -17,7 +17,6 @@ from sparsegen.arrays import alignment_of, stream_handle
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.features import Features
-from sparsegen.launching import bind
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, TensorSpec
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -239,23 +238,6 @@ def test_lookup_compiles_nothing(pattern: Any, monkeypatch: pytest.MonkeyPatch) 
 
 # --- small parts
 # -----------------------------------------------------------------------------------------------
-
-
-class Recorder:
-    """An executor without a ``bind`` of its own."""
-
-    def __init__(self) -> None:
-        self.launched: list[tuple[list[int], int]] = []
-
-    def launch(self, kernel: Any, launch: Any, arguments: list[Any], stream: int = 0) -> None:
-        self.launched.append(([a if isinstance(a, int) else a.address for a in arguments], stream))
-
-
-def test_bind_fills_the_open_slots_in_order() -> None:
-    recorder: Any = Recorder()
-    bound = bind(recorder, object(), None, [3, None, 4, None])  # type: ignore[arg-type]
-    bound(9, 100, 200)
-    assert recorder.launched == [([3, 100, 4, 200], 9)]
 
 
 def test_streams_of_every_kind() -> None:

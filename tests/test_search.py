@@ -55,9 +55,7 @@ def landscape(seed: int) -> tuple[Space, dict[Candidate, float]]:
     for family in families:
         mine = [c for c in space.candidates if c.family is family]
         described = tunables(WideConfig)
-        levels = np.array(
-            [[t.choices.index(getattr(c.config, t.name)) for t in described] for c in mine]
-        )
+        levels = np.array([[t.choices.index(getattr(c.config, t.name)) for t in described] for c in mine])
         log_time = np.full(len(mine), 4.0 + 0.15 * rng.normal())
         for column, t in enumerate(described):
             steps = np.arange(len(t.choices)) - rng.uniform(-0.5, len(t.choices) - 0.5)
@@ -115,7 +113,7 @@ def regret_of_tpe(space: Space, times: Mapping[Candidate, float], trials: int) -
     return best / min(times.values()) - 1.0
 
 
-LANDSCAPES = range(6)
+LANDSCAPES = range(4)
 
 
 def test_it_comes_within_five_percent_in_a_fifth_of_the_trials() -> None:

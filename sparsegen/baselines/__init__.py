@@ -111,8 +111,8 @@ class Session:
         actual = p.dtype.from_storage(out.T if call.columns else out).astype(np.float64)
         by_rows = p.layout is Layout.ROW
         exact = self.reference.exact if by_rows else self.reference.exact.T
-        error = np.linalg.norm(actual - exact) / max(np.linalg.norm(exact), 1e-30)
-        return bool(error < 40 * p.dtype.unit_roundoff + 1e-5)
+        error, size = float(np.linalg.norm(actual - exact)), float(np.linalg.norm(exact))
+        return error <= (40 * p.dtype.unit_roundoff + 1e-5) * size
 
     def close(self) -> None:
         self.executor.close()

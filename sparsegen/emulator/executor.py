@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing
+from sparsegen.executor import Address, Buffer, CompiledKernel, LoadedKernel, Timing
 from sparsegen.family import Array, Device, Launch
 
 LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
@@ -106,6 +107,30 @@ class EmulatorExecutor:
                 f"a buffer of {buffer.nbytes} bytes does not fit an array of {array.nbytes} bytes"
             )
         ctypes.memmove(array.ctypes.data, buffer.address, buffer.nbytes)
+
+    def overwrite(self, buffer: Buffer, array: Array) -> None:
+        """Copy an array over a buffer of its size."""
+        contiguous = np.ascontiguousarray(array)
+        ctypes.memmove(buffer.address, contiguous.ctypes.data, contiguous.nbytes)
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Any thread may use the emulator at any time."""
+        return nullcontext()
+
+    def activate(self) -> None:
+        """Nothing to ready."""
+
+    def bind(
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+    ) -> Callable[..., None]:
+        """See `Executor.bind`; the stream has no meaning here."""
+
+        def call(stream: int, *addresses: int) -> None:
+            open_places = iter(addresses)
+            filled = [Address(next(open_places)) if a is None else a for a in arguments]
+            self.launch(kernel, launch, filled, stream)
+
+        return call
 
     def launch(
         self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import queue
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import CompiledKernel, Toolchain
+from sparsegen.launching import source_digest
 from sparsegen.operators import SpmmProblem
 from sparsegen.render import render
 from sparsegen.tuning.space import Candidate
@@ -27,9 +28,8 @@ def cores() -> int:
 def identify(candidate: Candidate, problem: SpmmProblem, toolchain: Toolchain) -> tuple[str, Variant]:
     """A candidate's source, and its name in the records."""
     source = render(candidate.family, problem, candidate.config)
-    digest = hashlib.sha256(source.encode() + b"\0" + toolchain.fingerprint.encode()).hexdigest()
     family, config = candidate.key
-    return source, Variant(family, config, digest)
+    return source, Variant(family, config, source_digest(source, toolchain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class CompileAhead:
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="compile")
         self._done: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
         self._pending = 0
+        self._recent_seconds: deque[float] = deque(maxlen=2 * self.jobs)
 
     @property
     def pending(self) -> int:
@@ -63,8 +64,18 @@ class CompileAhead:
         return self._pending
 
     @property
+    def ready(self) -> int:
+        """Done, and not yet handed out."""
+        return self._done.qsize()
+
+    @property
     def has_free_core(self) -> bool:
-        return self._pending - self._done.qsize() < self.jobs
+        return self.pending - self.ready < self.jobs
+
+    @property
+    def typical_seconds(self) -> float:
+        """What a compile took of late; 0 before the first, and when all come from the cache nearly so."""
+        return sum(self._recent_seconds) / max(1, len(self._recent_seconds))
 
     def submit(self, candidate: Candidate) -> None:
         self._pending += 1
@@ -77,6 +88,7 @@ class CompileAhead:
         except queue.Empty:
             return None
         self._pending -= 1
+        self._recent_seconds.append(compiled.seconds)
         return compiled
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ class Effort(StrEnum):
 DEFAULTS: Mapping[Effort, tuple[int, float]] = {
     Effort.QUICK: (120, 4.5),
     Effort.NORMAL: (500, 26.0),
-    Effort.MAX: (5000, 1800.0),
+    Effort.MAX: (3000, 1800.0),
 }
 
 

@@ -30,7 +30,8 @@ SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
-MOST_READY_PER_JOB = 2  # compiled and not yet measured: more would be proposals made with too little known
+READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
+READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
 
@@ -78,6 +79,7 @@ class Run:
     ) -> None:
         self._session, self._rivals, self._search, self._ahead = session, rivals, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
+        self._search_ends = limits.ends - limits.finalists_seconds
         self._phase = Phase.STARTING
         self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
         self.was_interrupted = False
@@ -96,11 +98,7 @@ class Run:
     # --- search ---
 
     def _search_on(self) -> None:
-        ends = self._limits.ends - self._limits.finalists_seconds
-        while self._ledger.trials < self._limits.trials:
-            # A slow compiler may use up a short budget; a search without any result helps nobody.
-            if self._ledger.trials and time.monotonic() >= ends:
-                break
+        while self._ledger.trials < self._limits.trials and not self._is_late():
             if self._stop.is_set():
                 raise Interrupted("interrupted")
             self._propose()
@@ -116,13 +114,23 @@ class Run:
                 self._enter(Phase.SEARCHING)
                 self._try(compiled)
 
+    def _is_late(self, seconds_needed: float = 0.0) -> bool:
+        """Whether something that takes this long would end after the search's time.
+
+        Never before the first outcome: a slow compiler may use up a short budget, and a search without any
+        result helps nobody.
+        """
+        return self._ledger.trials > 0 and time.monotonic() + seconds_needed >= self._search_ends
+
     def _propose(self) -> None:
-        """Keep every core compiling, as long as the worker does not lag behind."""
+        """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""
         ahead = self._ahead
+        enough = READY_AHEAD if self._session.is_ready() else READY_AT_START * ahead.jobs
         while (
             ahead.has_free_core
-            and ahead.pending < (1 + MOST_READY_PER_JOB) * ahead.jobs
+            and ahead.ready < enough
             and self._ledger.trials + ahead.pending < self._limits.trials
+            and not self._is_late(ahead.typical_seconds)
         ):
             candidate = self._search.ask()
             if candidate is None:
@@ -152,9 +160,7 @@ class Run:
             verdict = self._session.measure(request)
             measurement = self._measurement(compiled.variant, compiled.kernel, verdict, compiled.seconds)
         self._ledger.record(measurement)
-        self._search.tell(
-            compiled.candidate, measurement.sample.median_us if measurement.sample else None
-        )
+        self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
 
     def _measurement(

@@ -17,7 +17,7 @@ from sparsegen.family import Device, Family, Value, tunables
 from sparsegen.operators import SpmmProblem
 
 LARGEST_ENUMERATED = 200_000  # points of a family, valid or not
-LARGEST_EXPLORED = 4_000  # valid configs of a family with more points than that
+LARGEST_EXPLORED = 4_000  # configs found in a family with more points than that
 PAIRS_FROM = 20  # configs from which steps of two tunables are taken
 
 NUMBERS = re.compile(r" \([^)]*\)")  # the values that a sentence quotes: it is counted without them
@@ -81,35 +81,47 @@ class Space:
         first: Sequence[Candidate] = (),
         whole: bool = False,
     ) -> Space:
-        """``first`` (guesses, earlier winners), then what `Family.space` holds (``whole``: of all choices).
+        """``first`` (guesses, earlier winners), what `Family.space` holds, and with ``whole`` all else.
 
         A family with very many points, valid or not, is not enumerated: it is explored in steps of one
-        tunable from the valid ones already found, up to 4,000.
+        tunable from the valid ones already found, up to 4,000 more.
         """
         candidates: dict[Key, Candidate] = {c.key: c for c in first}
         pruned: Counter[str] = Counter()
 
-        def is_wanted(family: Family[Any, Any], config: Any) -> bool:
-            if not whole and not family.is_worth_trying(problem, config, device):
-                return False
+        def is_valid(family: Family[Any, Any], config: Any) -> bool:
             broken = next((c for c in family.constraints(problem, config, device) if not c.holds), None)
             if broken is not None:  # counted without the values that the sentence quotes
                 pruned[f"{family.name}: {NUMBERS.sub('', broken.sentence)}"] += 1
             return broken is None
 
+        def is_wanted(family: Family[Any, Any], config: Any) -> bool:
+            return family.is_worth_trying(problem, config, device) and is_valid(family, config)
+
         for family in families:
-            starts = [c.config for c in first if c.family is family]
-            if math.prod(map(len, _axes(family, whole=False))) <= LARGEST_ENUMERATED:
-                starts += [c for c in _product(family, whole=False) if is_wanted(family, c)]
-                explore = whole
-            else:
-                explore = True
-            if explore:
-                starts = _explore(family, starts, whole, is_wanted)
-            for config in starts:
+            found = [c.config for c in first if c.family is family]
+            if not whole or _points(family, whole=True) > LARGEST_ENUMERATED:
+                found = _search_out(family, found, is_wanted, whole=False)
+            if whole:
+                found = _search_out(family, found, is_valid, whole=True)
+            for config in found:
                 candidate = Candidate(family, config)
                 candidates.setdefault(candidate.key, candidate)
         return cls(list(candidates.values()), dict(pruned))
+
+
+Test = Callable[[Family[Any, Any], Any], bool]
+
+
+def _search_out(family: Family[Any, Any], found: list[Any], is_wanted: Test, *, whole: bool) -> list[Any]:
+    """What was found, and all wanted configs, or those within reach if there are too many points."""
+    if _points(family, whole=whole) > LARGEST_ENUMERATED:
+        return _explore(family, found, is_wanted, whole=whole)
+    return found + [config for config in _product(family, whole=whole) if is_wanted(family, config)]
+
+
+def _points(family: Family[Any, Any], *, whole: bool) -> int:
+    return math.prod(map(len, _axes(family, whole=whole)))
 
 
 def _axes(family: Family[Any, Any], *, whole: bool) -> list[tuple[Value, ...]]:
@@ -127,20 +139,15 @@ def _product(family: Family[Any, Any], *, whole: bool) -> Iterator[Any]:
         yield family.config_type(**dict(zip(names, point, strict=True)))
 
 
-def _explore(
-    family: Family[Any, Any],
-    starts: Sequence[Any],
-    whole: bool,
-    is_wanted: Callable[[Family[Any, Any], Any], bool],
-) -> list[Any]:
-    """Valid configs reached by changing one tunable at a time, or two near the start, breadth first."""
+def _explore(family: Family[Any, Any], starts: list[Any], is_wanted: Test, *, whole: bool) -> list[Any]:
+    """Wanted configs reached by changing one tunable at a time, or two near the start, breadth first."""
     names = [t.name for t in tunables(family.config_type)]
     axes = dict(zip(names, _axes(family, whole=whole), strict=True))
     found: dict[Any, None] = dict.fromkeys(starts)
     refused: set[Any] = set()
     waiting = deque(found)
     expanded = 0
-    while waiting and len(found) < LARGEST_EXPLORED:
+    while waiting and len(found) < len(starts) + LARGEST_EXPLORED:
         origin = waiting.popleft()
         steps = [{name: value} for name in names for value in axes[name]]
         if expanded < PAIRS_FROM:

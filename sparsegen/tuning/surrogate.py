@@ -41,9 +41,8 @@ class Surrogate:
         self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
         self._beliefs: list[float] = []  # what was expected of them, in standard deviations
         self._place: dict[int, int] = {}
-        # L⁻¹ K(known, all): its columns at the known candidates are the rows of the Cholesky factor L.
-        self._whitened = np.empty((64, len(family)))
-        self._diagonal: list[float] = []
+        self._factor = np.zeros((64, 64))  # the Cholesky factor L of K(known, known)
+        self._whitened = np.empty((64, len(family)))  # L⁻¹ K(known, all)
         self._variance = np.full(len(family), 1.0 + FAMILY_VARIANCE)
 
     def covariance(self, number: int) -> Vector:
@@ -75,21 +74,20 @@ class Surrogate:
         """A candidate was proposed: its uncertainty is as good as gone."""
         if number in self._place:
             return
-        belief = float(self._mean()[number] - self._centres()[self._family[number]])
         n = len(self._known)
-        if n == len(self._whitened):
+        if n == len(self._factor):
+            self._factor = np.pad(self._factor, ((0, n), (0, n)))
             self._whitened = np.concatenate([self._whitened, np.empty_like(self._whitened)])
         past = self._whitened[:n]
-        row = self.covariance(number)
-        factor = past[:, number].copy()
-        pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - factor @ factor, NOISE_VARIANCE / 2)))
-        self._whitened[n] = (row - factor @ past) / pivot
+        row, entries = self.covariance(number), past[:, number].copy()
+        pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - entries @ entries, NOISE_VARIANCE / 2)))
+        self._beliefs.append(float(self._residual_mean(past[:, number])))
+        self._factor[n, :n], self._factor[n, n] = entries, pivot
+        self._whitened[n] = (row - entries @ past) / pivot
         self._variance -= self._whitened[n] ** 2
-        self._diagonal.append(pivot)
         self._place[number] = n
         self._known.append(number)
         self._log_times.append(np.nan)
-        self._beliefs.append(belief)
 
     def learn(self, number: int, log_time: float) -> None:
         """What a candidate took; infinite if it failed."""
@@ -115,14 +113,17 @@ class Surrogate:
 
     def _mean(self) -> Vector:
         """Posterior mean in standard deviations from the mean of all, float64 [candidates]."""
-        if not self._known:
-            return np.zeros(len(self._family))
-        n, centres = len(self._known), self._centres()
+        posterior: Vector = self._residual_mean(self._whitened[: len(self._known)])
+        return posterior + self._centres()[self._family]
+
+    def _residual_mean(self, whitened: Vector) -> Vector:
+        """Posterior mean around the families' centres, at the candidates whose whitened columns are given."""
+        n = len(self._known)
+        if not n:
+            return np.zeros(whitened.shape[1:])
         mean, deviation = self._scale()
-        standard = (np.array(self._log_times) - mean) / deviation - centres[self._family[self._known]]
+        standard = (np.array(self._log_times) - mean) / deviation - self._centres()[self._family[self._known]]
         residual = np.where(np.isnan(standard), self._beliefs, np.minimum(standard, WORST))
-        factor = np.tril(self._whitened[:n, self._known].T, -1)
-        np.fill_diagonal(factor, self._diagonal)
-        weights = solve_triangular(factor, residual, lower=True, check_finite=False)
-        posterior: Vector = weights @ self._whitened[:n] + centres[self._family]
+        weights = solve_triangular(self._factor[:n, :n], residual, lower=True, check_finite=False)
+        posterior: Vector = weights @ whitened
         return posterior

@@ -202,9 +202,7 @@ class Bench:
         spent = sum(timing.samples_us) * 1e-6
         if left <= 0 or spent >= m.budget_s or statistics.median(timing.samples_us) > m.limit_us:
             return timing
-        rest = self._executor.measure(
-            call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent
-        )
+        rest = self._executor.measure(call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent)
         return replace(rest, samples_us=timing.samples_us + rest.samples_us)
 
     def _pack(self, family: Family[Any, Any], config: Any) -> PackedOnDevice:

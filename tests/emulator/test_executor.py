@@ -63,6 +63,17 @@ def test_a_download_must_fit(executor: EmulatorExecutor) -> None:
         executor.download(buffer, np.empty(3, dtype=np.float32))
 
 
+def test_bound_launches_fill_their_open_places_in_order(
+    executor: EmulatorExecutor, kernel: EmulatorKernel
+) -> None:
+    out = executor.allocate(4 * 8)
+    bound = executor.bind(kernel, Launch((1, 1, 1), BLOCK), [2, 1, 8, None])
+    bound(0, out.address)
+    np.testing.assert_array_equal(out.bytes.view(np.int32), 2 * np.arange(8) + 1)
+    executor.overwrite(out, np.zeros(8, dtype=np.int32))
+    assert not out.bytes.any()
+
+
 def test_an_empty_grid_does_nothing(executor: EmulatorExecutor, kernel: EmulatorKernel) -> None:
     out = executor.upload(np.full(4, 5, dtype=np.int32))
     executor.launch(kernel, Launch((0, 1, 1), BLOCK), [1, 1, 4, out])
