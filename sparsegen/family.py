@@ -160,12 +160,19 @@ class Family(ABC, Generic[P, C]):
     source: ClassVar[str]  # paper and section
     template: ClassVar[str]  # path below templates/
     entry: ClassVar[str]  # name of the __global__ function
+    size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
+    packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     problem_type: type[P]
     config_type: type[C]
 
-    @abstractmethod
     def arguments(self, problem: P) -> tuple[Argument, ...]:
-        """The kernel's parameters in the order of its CUDA signature."""
+        """The kernel's parameters in the order of its CUDA signature: sizes, packed arrays, operands, result."""
+        return (
+            *(Argument(ArgumentKind.SIZE, name) for name in self.size_names),
+            *(Argument(ArgumentKind.PACKED, name) for name in self.packed_names),
+            *(Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands),
+            Argument(ArgumentKind.RESULT, problem.result.name),
+        )
 
     @abstractmethod
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:

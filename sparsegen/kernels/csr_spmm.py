@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.family import (
-    Argument,
-    ArgumentKind,
     Constraint,
     Device,
     Family,
@@ -76,17 +74,10 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     source = "Gale, Zaharia, Young, Elsen: Sparse GPU Kernels for Deep Learning, SC 2020, section V"
     template = "spmm/csr_spmm.cu.j2"
     entry = "csr_spmm"
+    size_names = ("m", "k", "n")
+    packed_names = ("row_order", "row_offsets", "column_indices", "values")
     problem_type = SpmmProblem
     config_type = CsrSpmmConfig
-
-    def arguments(self, problem: SpmmProblem) -> tuple[Argument, ...]:
-        sizes = [Argument(ArgumentKind.SIZE, name) for name in ("m", "k", "n")]
-        packed = [
-            Argument(ArgumentKind.PACKED, name)
-            for name in ("row_order", "row_offsets", "column_indices", "values")
-        ]
-        operands = [Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands]
-        return (*sizes, *packed, *operands, Argument(ArgumentKind.RESULT, "c"))
 
     def constraints(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> Iterator[Constraint]:
         c, itemsize = config, problem.dtype.itemsize

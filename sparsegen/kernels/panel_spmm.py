@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.family import (
-    Argument,
-    ArgumentKind,
     Constraint,
     Device,
     Family,
@@ -78,14 +76,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     source = "sparsegen, from the reuse argument of Gale et al., SC 2020, section V-A, and Hopper's 227 KiB per block"
     template = "spmm/panel_spmm.cu.j2"
     entry = "panel_spmm"
+    size_names = ("m", "k", "n", "groups", "panels")
+    packed_names = ("row_order", "run_offsets", "offsets", "values")
     problem_type = SpmmProblem
     config_type = PanelSpmmConfig
-
-    def arguments(self, problem: SpmmProblem) -> tuple[Argument, ...]:
-        sizes = [Argument(ArgumentKind.SIZE, name) for name in ("m", "k", "n", "groups", "panels")]
-        packed = [Argument(ArgumentKind.PACKED, name) for name in ("row_order", "run_offsets", "offsets", "values")]
-        operands = [Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands]
-        return (*sizes, *packed, *operands, Argument(ArgumentKind.RESULT, "c"))
 
     def constraints(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> Iterator[Constraint]:
         c = config
