@@ -22,7 +22,9 @@ def main() -> None:
 
     # Measured once; the same call finds what is recorded already and returns at once.
     result = sparsegen.tune(layer, n=N, trials=16)
-    print(f"tuned on {result.device.name}: {result.winner.variant.family} is the fastest of {result.counts.tried}")
+    print(
+        f"tuned on {result.device.name}: {result.winner.variant.family} is the fastest of {result.counts.tried}"
+    )
 
     # Looks the winner up, compiles it (or finds it compiled), packs and uploads the matrix.
     op = sparsegen.prepare(layer, n=N)

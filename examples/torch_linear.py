@@ -34,13 +34,13 @@ def main() -> None:
     print(op.explain())
 
     x = torch.randn(TOKENS, linear.in_features)
-    if op.device.backend == "cuda":
-        y = op(x.to(f"cuda:{op.device.index}")).cpu()
-    else:
-        y = torch.from_numpy(op(x.numpy()))
+    on_gpu = op.device.backend == "cuda"
+    y = op(x.to(f"cuda:{op.device.index}")).cpu() if on_gpu else torch.from_numpy(op(x.numpy()))
     with torch.no_grad():
         expected = torch.relu(linear(x))
-    print(f"{tuple(x.shape)} → {tuple(y.shape)}, largest difference from PyTorch: {(y - expected).abs().max():.1e}")
+    print(
+        f"{tuple(x.shape)} → {tuple(y.shape)}, largest difference from PyTorch: {(y - expected).abs().max():.1e}"
+    )
 
 
 if __name__ == "__main__":

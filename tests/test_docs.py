@@ -15,7 +15,12 @@ import sparsegen
 from sparsegen.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "examples" / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -69,7 +74,11 @@ def test_commands_parse(page: str, line: str) -> None:
 
 
 def test_wrong_commands_do_not_parse() -> None:
-    for line in ("sparsegen tuen", "sparsegen tune --matrix w.npz --trails 3", "sparsegen tune -n 0 --matrix w.npz"):
+    for line in (
+        "sparsegen tuen",
+        "sparsegen tune --matrix w.npz --trails 3",
+        "sparsegen tune -n 0 --matrix w.npz",
+    ):
         with pytest.raises(click.UsageError):
             parse(line)
 
@@ -104,5 +113,9 @@ def test_links_resolve(page: Path) -> None:
 def test_python_code_is_python(page: Path) -> None:
     for text in blocks(page, "python"):
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "sparsegen":
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "sparsegen"
+            ):
                 assert hasattr(sparsegen, node.attr), f"sparsegen.{node.attr}"
