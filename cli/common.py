@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -165,14 +166,41 @@ def parse_config(pairs: Iterable[str]) -> dict[str, str]:
 # --- output ---
 
 
-def emit(as_json: bool, data: Mapping[str, Any], *renderables: RenderableType) -> None:
-    """Print ``data`` as one JSON object, or else the renderables for people."""
+def emit(as_json: bool, data: Mapping[str, Any], *parts: RenderableType) -> None:
+    """Print ``data`` as one JSON object, or else the parts for people.
+
+    Lines of a plain string are wrapped on a terminal, further in than they began, and elsewhere left as they
+    are; tables have no trailing blanks in a file or a pipe.
+    """
     if as_json:
         click.echo(to_json(data))
         return
     console = make_console()
-    for renderable in renderables:
-        console.print(renderable)
+    if console.is_terminal:
+        for part in parts:
+            console.print(_hanging(part, console.width) if isinstance(part, str) else part)
+        return
+    with console.capture() as printed:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, str))
+    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def _hanging(text: str, width: int) -> str:
+    """Every line wrapped to the width, what does not fit four columns further in."""
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        wrapped = textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent + "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append("\n".join(wrapped))
+    return "\n".join(lines)
 
 
 def to_json(data: Mapping[str, Any]) -> str:

@@ -44,14 +44,14 @@ def list_workloads(db: str | None, as_json: bool) -> None:
     with open_store(db, read_only=True) as store:
         listed = [(tuned, store.winner(tuned.workload, tuned.device)) for tuned in store.list_workloads()]
         location = store.location
-    table = Table("matrix", "problem", "nonzeros", "device", "variants", "best", "family", box=None)
+    table = Table("matrix", "problem", "nonzeros", "device", "measured", "best", "family", box=None)
     for tuned, winner in listed:
         table.add_row(
             tuned.workload.fingerprint[:SHORT],
             Text(describe(tuned.workload.problem)),
             str(tuned.workload.features.nnz),
             Text(tuned.device.key),
-            f"{tuned.ok} of {tuned.measurements}",
+            str(tuned.ok) + (f", {failed} failed" if (failed := tuned.measurements - tuned.ok) else ""),
             "none" if winner is None else microseconds(winner),
             "" if winner is None else Text(winner.variant.family),
         )

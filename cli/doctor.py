@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from sparsegen import backends
@@ -68,7 +68,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         "gpu_usable": usable[GPU],
         "emulator_usable": usable[EMULATOR],
     }
-    table = Table("", "", "found", "for", box=None, padding=(0, 2, 0, 0))
+    table = Table("", "", Column("found", overflow="fold"), "for", box=None, padding=(0, 2, 0, 0))
     for check in checks:
         mark = (
             Text("ok", "green")

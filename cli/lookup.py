@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from sparsegen import api
 from sparsegen.cli.common import (
@@ -55,7 +54,7 @@ def command(
     choice = api.lookup(
         found, n=n, dtype=dtype, layout=layout, epilogue=epilogue, on_miss=on_miss, device=device, db=db
     )
-    emit(as_json, as_data(choice), Text(choice.explain()))
+    emit(as_json, as_data(choice), choice.explain())
 
 
 def as_data(choice: Choice) -> dict[str, Any]:

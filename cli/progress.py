@@ -23,7 +23,7 @@ BAR_WIDTH = 40
 
 def microseconds(value: float) -> str:
     """A time in µs with four digits, the unit included."""
-    return f"{value:,.1f} µs" if value >= 100 else f"{value:.3g} µs"
+    return f"{value:,.0f} µs" if value >= 1000 else f"{value:.4g} µs"
 
 
 def figure(value: float) -> str:
@@ -49,8 +49,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
             name = CONTENDERS.get(baseline.contender, baseline.contender)
             shown.append((f"× {name}", f"{baseline.sample.median_us / max(time_us, 1e-9):.2f}"))
     counts = status.counts
-    tried = counts.done + counts.failed + counts.resumed
-    shown.append(("trials", f"{tried} of {status.planned}"))
+    shown.append(("trials", f"{counts.tried} of {status.planned}"))
     for label, number in (("failed", counts.failed), ("resumed", counts.resumed), ("pruned", counts.pruned)):
         if number:
             shown.append((label, str(number)))
@@ -69,10 +68,9 @@ def _variant(measurement: Measurement | None) -> str:
 def panel(status: Status) -> RenderableType:
     """The live display: a bar, the figures in columns, and the best config so far."""
     counts = status.counts
-    tried = counts.done + counts.failed + counts.resumed
     total_time = status.seconds + status.seconds_left
     share = status.seconds / total_time if math.isfinite(total_time) and total_time > 0 else 0.0
-    share = min(1.0, max(share, tried / max(1, status.planned)))
+    share = min(1.0, max(share, counts.tried / max(1, status.planned)))
     table = Table.grid(padding=(0, 3))
     shown_facts = facts(status)
     table.add_row(*(Text(label, style="dim") for label, _ in shown_facts))

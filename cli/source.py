@@ -126,6 +126,8 @@ def command(
         click.echo(to_json(data))
     elif output is None:
         click.echo(text, nl=False)
+    else:
+        click.echo(f"{output}: {len(text.splitlines())} lines")
 
 
 def _named(

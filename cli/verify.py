@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.text import Text
 
 from sparsegen import api, backends
 from sparsegen.cli.common import (
@@ -88,6 +87,6 @@ def command(
     }
     verdict = "right" if worst <= 1 else "WRONG"
     facts = f"{verdict}: largest error {worst:.3g} of its bound, over {rounds} inputs (seed {inputs_seed})"
-    emit(as_json, data, Text(choice.explain()), Text(f"{facts} on {where.name}"))
+    emit(as_json, data, choice.explain(), f"{facts} on {where.name}")
     if worst > 1:
         raise click.exceptions.Exit(NoVariantError.exit_code)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparsegen import backends, dense_operator, dispatch
 from sparsegen.dense_operator import DenseOperator
@@ -22,14 +22,30 @@ from sparsegen.matrix_io import load_matrix
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.settings import Settings
+from sparsegen.tuning.report import Effort
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers
 from sparsegen.tuning_db.store import Store
+
+if TYPE_CHECKING:
+    from sparsegen.tuner import TuneResult
 
 log = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=StrEnum)
 
 __all__ = ["as_csr", "load_matrix", "lookup", "prepare", "tune"]
+
+
+def member(kind: type[E], value: E | str, name: str) -> E:
+    """The enumeration's member for a word.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
 
 
 def problem_of(
@@ -40,12 +56,6 @@ def problem_of(
     Raises:
         ConfigError: n below 1, or an unknown dtype, layout or epilogue; the message lists those there are.
     """
-
-    def member(kind: type[E], value: E | str, name: str) -> E:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ConfigError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
 
     m, k = matrix.shape
     return SpmmProblem(
@@ -130,7 +140,7 @@ def prepare(
         miss = OnMiss.parse(on_miss)
         choice = _choose(csr, problem, where, db, miss)
         if miss is OnMiss.TUNE and not choice.is_hit:
-            tune(csr, problem, device=where, db=db)
+            tune(csr, n=n, dtype=dtype, layout=layout, epilogue=epilogue, device=where, db=db)
             choice = _choose(csr, problem, where, db, miss)
     if choice.use_dense:
         if dense_operator.is_available(where):
@@ -158,22 +168,38 @@ def named_choice(
 
 def tune(
     matrix: Any,
-    problem: SpmmProblem,
     *,
+    n: int,
+    dtype: DType | str = DType.FLOAT32,
+    layout: Layout | str = Layout.ROW,
+    epilogue: Epilogue | str = Epilogue.NONE,
+    effort: Effort | str = Effort.NORMAL,
+    trials: int | None = None,
+    seconds: float | None = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
     **options: Any,
-) -> Any:
-    """Find and record the fastest variant; see `sparsegen.tuner.tune` for ``options`` and the result.
+) -> TuneResult:
+    """Find the fastest variant for ``C = epilogue(matrix · B)``, verify it and record it.
+
+    The arguments that are not named here are those of `prepare`, which then finds the winner.
 
     Args:
-        matrix: m × k, anything that `as_csr` takes.
+        effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
+        trials, seconds: when the search ends instead; at whichever comes first.
         db: where to record; default SPARSEGEN_DB, else the user's own.
+        options: see `sparsegen.tuner.tune`: families, progress, baselines, seed.
+
+    Raises:
+        What `sparsegen.tuner.tune` raises, and MatrixError for a malformed matrix.
     """
     from sparsegen import tuner
 
+    csr = as_csr(matrix)
+    problem = problem_of(csr, n, dtype, layout, epilogue)
+    budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
-        return tuner.tune(as_csr(matrix), problem, device=_device(device), store=store, **options)
+        return tuner.tune(csr, problem, device=_device(device), store=store, budget=budget, **options)
 
 
 def _device(device: Device | str | None) -> Device:

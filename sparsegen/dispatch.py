@@ -248,10 +248,13 @@ class _Search:
         first = predictions[0]
         flop = max(1, self.problem.cost(self.workload.features.nnz).flop)
         percent = (first.slowdown - 1) * 100
-        why = (
-            f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best, "
-            "on average weighted by nearness"
-        )
+        if len(asked) == 1:
+            why = f"on the nearest measured workload it is within {percent:.0f} % of the best"
+        else:
+            why = (
+                f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best, "
+                "on average weighted by nearness"
+            )
         return self.estimated(first.config, How.NEAREST, why, first.seconds_per_flop * 1e6 * flop, asked)
 
     def default(self) -> Choice:

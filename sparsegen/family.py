@@ -228,7 +228,8 @@ class Family(ABC, Generic[P, C]):
         """Raises ConfigError with the broken constraints in words."""
         broken = self.broken_constraints(problem, config, device)
         if broken:
-            raise ConfigError(f"{self.name} cannot run with {self.config_dict(config)}: " + "; ".join(broken))
+            values = " ".join(f"{k}={str(v).lower()}" for k, v in self.config_dict(config).items())
+            raise ConfigError(f"{self.name} cannot run with {values}; it must hold: {'; '.join(broken)}")
 
     def space(self, problem: P, device: Device, *, whole: bool = False) -> list[C]:
         """All valid configs over the searched values (``whole``: over every choice), defaults first."""

@@ -16,7 +16,8 @@ class Settings:
 
     Attributes:
         db: ``SPARSEGEN_DB``, a path or SQLAlchemy URL; default below the user's data folder.
-        cache: ``SPARSEGEN_CACHE``, the folder of compiled variants; default below the user's cache folder.
+        cache: ``SPARSEGEN_CACHE``, the folder of compiled variants, absolute (compilers run in other folders);
+            default below the user's cache folder.
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
         cxx: ``CXX``, the host compiler of the emulator.
@@ -39,7 +40,7 @@ class Settings:
         include = e.get("SPARSEGEN_CUDA_INCLUDE")
         return cls(
             db=e.get("SPARSEGEN_DB") or str(data / "tuning.db"),
-            cache=Path(e.get("SPARSEGEN_CACHE") or platformdirs.user_cache_dir("sparsegen")),
+            cache=Path(e.get("SPARSEGEN_CACHE") or platformdirs.user_cache_dir("sparsegen")).absolute(),
             device=e.get("SPARSEGEN_DEVICE") or None,
             nvcc=e.get("SPARSEGEN_NVCC") or None,
             cxx=e.get("CXX") or "g++",

@@ -221,8 +221,8 @@ def test_on_miss_error_and_dense(pattern: Any, caplog: pytest.LogCaptureFixture)
 def test_on_miss_tune_tunes_once(pattern: Any, own_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def tune(matrix: Any, problem: Any, **options: Any) -> None:
-        calls.append(problem)
+    def tune(matrix: Any, *, n: int, **options: Any) -> None:
+        calls.append(n)
         record(pattern, 5.0, own_database, tile_n=16, threads_per_row=4, rows_per_block=8)
 
     monkeypatch.setattr(api, "tune", tune)

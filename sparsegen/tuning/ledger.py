@@ -72,7 +72,7 @@ class Ledger:
     def _take(self, m: Measurement) -> None:
         self.measurements.append(m)
         if m.outcome is not Outcome.OK:
-            self.failures[f"{m.outcome.value}: {m.reason.partition(chr(10))[0]}"] += 1
+            self.failures[f"{m.outcome.value}: {_gist(m.reason)}"] += 1
         elif median_us(m) < median_us(self._fastest):
             self._fastest = m
 
@@ -88,7 +88,7 @@ class Ledger:
 
     @property
     def trials(self) -> int:
-        return self.counts.done + self.counts.failed + self.counts.resumed
+        return self.counts.tried
 
     def winners(self) -> dict[str, Measurement]:
         """The best dispatchable measurement of each family, the best family first."""
@@ -97,3 +97,10 @@ class Ledger:
         for r in ranked:
             best.setdefault(r.variant.family, r.measurement)
         return best
+
+
+def _gist(reason: str) -> str:
+    """The first line, and of a compiler's output below it the first error."""
+    first, *rest = reason.splitlines() or [""]
+    error = next((line.strip() for line in rest if "error" in line), "")
+    return f"{first}: {error}" if error else first

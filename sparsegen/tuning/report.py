@@ -33,7 +33,8 @@ class Budget:
 
     Attributes:
         trials: variants tried, those that an earlier run measured included.
-        seconds: wall-clock time of the whole call. Without trials and seconds the effort sets both.
+        seconds: wall-clock time of the whole call; the first variant is measured whatever it takes. Without
+            trials and seconds the effort sets both.
 
     Raises:
         ConfigError: trials or seconds is not above 0.
@@ -71,6 +72,11 @@ class Counts:
     failed: int = 0
     resumed: int = 0
     pruned: int = 0
+
+    @property
+    def tried(self) -> int:
+        """Variants whose outcome is known."""
+        return self.done + self.failed + self.resumed
 
 
 class Phase(StrEnum):

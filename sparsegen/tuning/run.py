@@ -98,7 +98,7 @@ class Run:
     # --- search ---
 
     def _search_on(self) -> None:
-        while self._ledger.trials < self._limits.trials and time.monotonic() < self._search_ends:
+        while self._ledger.trials < self._limits.trials and not self._is_late():
             if self._stop.is_set():
                 raise Interrupted("interrupted")
             self._propose()
@@ -114,6 +114,14 @@ class Run:
                 self._enter(Phase.SEARCHING)
                 self._try(compiled)
 
+    def _is_late(self, seconds_needed: float = 0.0) -> bool:
+        """Whether something that takes this long would end after the search's time.
+
+        Never before the first outcome: a slow compiler may use up a short budget, and a search without any
+        result helps nobody.
+        """
+        return self._ledger.trials > 0 and time.monotonic() + seconds_needed >= self._search_ends
+
     def _propose(self) -> None:
         """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""
         ahead = self._ahead
@@ -122,7 +130,7 @@ class Run:
             ahead.has_free_core
             and ahead.ready < enough
             and self._ledger.trials + ahead.pending < self._limits.trials
-            and time.monotonic() + ahead.typical_seconds < self._search_ends
+            and not self._is_late(ahead.typical_seconds)
         ):
             candidate = self._search.ask()
             if candidate is None:

@@ -81,7 +81,8 @@ def test_without_a_family_dispatch_chooses(run: Command) -> None:
 
 def test_output_goes_to_a_file(run: Command, tmp_path: Path) -> None:
     source = run("source", *SIZES, "--family", "csr_spmm").output
-    assert run("source", *SIZES, "--family", "csr_spmm", "-o", "kernel.cu").output == ""
+    said = run("source", *SIZES, "--family", "csr_spmm", "-o", "kernel.cu").output
+    assert said == f"kernel.cu: {len(source.splitlines())} lines\n"
     assert (tmp_path / "kernel.cu").read_text() == source
     assert "no" in run("source", *SIZES, "-o", "missing/kernel.cu", exit_code=1).stderr.lower()
 

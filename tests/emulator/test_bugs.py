@@ -26,7 +26,7 @@ REPORTED = {
     "kWriteOutOfBounds": "heap-buffer-overflow.*\nWRITE of size 4",
     "kStaticSharedOverflow": "heap-buffer-overflow.*\nWRITE of size 4",
     "kDynamicSharedOverflow": "heap-buffer-overflow.*\nWRITE of size 4",
-    "kDivergentBarrier": r"block \(0, 0, 0\).*divergent barrier.*__syncthreads on line \d+.* on line \d+",
+    "kDivergentBarrier": r"block \(\d, 0, 0\).*divergent barrier.*__syncthreads on line \d+.* on line \d+",
     "kBarrierAgainstShuffle": r"divergent .* 16 threads wait at __syncthreads on line",
     "kShuffleFromExited": r"lane 3 of warp 0 is in the mask 0xffffffff and has exited",
     "kShuffleDiverged": r"divergent .* 32 threads wait at a warp operation on line \d+, 32 threads wait at",

@@ -1,0 +1,41 @@
+# Needs Python 3.11 or newer, g++ and make; everything else goes into .venv on the first call.
+# A GPU is used where there is one; without, the emulator runs the same kernels on the CPU.
+
+BIN := .venv/bin
+READY := .venv/ready
+READY_DEV := .venv/ready-dev
+
+.PHONY: help demo test lint types clean
+
+help:
+	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
+	@echo 'make test   every test; those that need a GPU or PyTorch skip themselves where there is none'
+	@echo 'make lint   ruff'
+	@echo 'make types  mypy --strict over an installed copy'
+	@echo 'make clean  remove .venv and build/'
+
+demo: $(READY)
+	@.ci/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY_DEV)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+# In an editable install mypy skips the packages that pyproject.toml maps to other folders, so it gets a copy.
+types: $(READY_DEV)
+	rm -rf build/lib build/typecheck
+	$(BIN)/python -m pip install --quiet --no-deps --target build/typecheck .
+	cd build/typecheck && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml -p sparsegen
+
+clean:
+	rm -rf .venv build
+
+$(READY): pyproject.toml .ci/setup
+	@.ci/setup
+
+$(READY_DEV): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@

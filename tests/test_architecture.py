@@ -1,0 +1,177 @@
+"""Imports run one way, and what only one module may touch is touched nowhere else (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {  # as pyproject.toml maps them
+    "sparsegen": ROOT / "sparsegen",
+    "sparsegen.templates": ROOT / "templates",
+    "sparsegen.tuning_db": ROOT / "tuning_db",
+    "sparsegen.cli": ROOT / "cli",
+}
+
+# From the ground up; a module imports from its own layer and from those above it in this list.
+LAYERS = (
+    {"errors"},
+    {"settings", "cache", "csr", "formats", "features", "generators", "readers", "matrix_io"},
+    {"operators", "family", "executor"},
+    {"kernels"},
+    {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
+    {"launching", "verification", "baselines", "neighbours"},
+    {"dispatch", "tuner", "tuning"},
+    {"operator", "arrays", "dense_operator"},
+    {"api"},
+    {"cli"},
+    {"__main__"},
+)
+NEVER = (  # who, whom; in the order of the layers it could
+    ("dispatch", {"tuner", "tuning"}),
+    ("tuner", {"dispatch"}),
+    ("tuning", {"dispatch"}),
+    ("tuning_db", {"render", "compiler", "runtime", "emulator", "backends"}),
+    ("render", {"compiler", "runtime", "emulator", "backends", "tuning_db"}),
+    ("compiler", {"render", "runtime", "emulator", "backends", "tuning_db"}),
+)
+ONLY = {  # third party -> the modules that may import it
+    "jinja2": {"render"},
+    "pycuda": {"compiler", "runtime"},
+    "optuna": {"tuning.search"},
+    "sqlalchemy": {"tuning_db"},
+    "alembic": {"tuning_db"},
+    "click": {"cli"},
+    "rich": {"cli"},
+    "pynvml": {"runtime", "cli.doctor"},
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module's name, without ``sparsegen.``, and its syntax tree."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for file in folder.rglob("*.py"):
+            parts = [*package.split("."), *file.relative_to(folder).with_suffix("").parts]
+            name = ".".join(part for part in parts[1:] if part != "__init__")
+            found[name] = ast.parse(file.read_text(), str(file))
+    return found
+
+
+def imports(name: str) -> Iterator[str]:
+    """The full names of the modules that a module imports, wherever in the file."""
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{name}: relative import"
+            members = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (m if m.removeprefix("sparsegen.") in modules() else node.module for m in members)
+
+
+def own_imports(name: str) -> set[str]:
+    """Those of this project, without ``sparsegen.``."""
+    own = {module.removeprefix("sparsegen.") for module in imports(name) if module.startswith("sparsegen.")}
+    return own - {name}
+
+
+def is_within(name: str, allowed: set[str]) -> bool:
+    """Whether a module is one of these, or part of one of these packages."""
+    return any(name == one or name.startswith(f"{one}.") for one in allowed)
+
+
+def layer(name: str) -> int:
+    top = name.split(".")[0]
+    return next(rank for rank, names in enumerate(LAYERS) if top in names)
+
+
+NAMES = sorted(modules().keys() - {""})  # sparsegen/__init__.py is the facade: it names everything, lazily
+
+
+def test_the_walk_sees_every_package() -> None:
+    assert {"kernels.csr_spmm", "tuning.search", "tuning_db.store", "cli.main", "templates"} <= set(NAMES)
+    assert "sqlalchemy" in set(imports("tuning_db.models")) and "kernels" in own_imports("dispatch")
+
+
+def test_every_module_has_a_layer() -> None:
+    tops = {name.split(".")[0] for name in NAMES}
+    assert tops == set().union(*LAYERS), "LAYERS has to name every module, and none that is gone"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_run_down(name: str) -> None:
+    upward = {other for other in own_imports(name) if layer(other) > layer(name)}
+    assert not upward, f"{name} imports {', '.join(sorted(upward))} from a layer above its own"
+
+
+@pytest.mark.parametrize(("who", "whom"), NEVER)
+def test_neighbours_that_never_meet(who: str, whom: set[str]) -> None:
+    met = {
+        (name, other)
+        for name in NAMES
+        if is_within(name, {who})
+        for other in own_imports(name)
+        if is_within(other, whom)
+    }
+    assert not met
+
+
+@pytest.mark.parametrize("package", ONLY)
+def test_third_parties_have_one_home(package: str) -> None:
+    users = {name for name in NAMES if package in {module.split(".")[0] for module in imports(name)}}
+    strangers = {name for name in users if not is_within(name, ONLY[package])}
+    assert users or package == "pycuda"
+    assert not strangers
+
+
+def test_kernels_are_pure() -> None:
+    """A family can be declared, constrained and rendered on any machine."""
+    allowed = {"errors", "features", "formats", "csr", "family", "operators", "kernels"}
+    for name in NAMES:
+        if is_within(name, {"kernels"}):
+            assert all(is_within(other, allowed) for other in own_imports(name)), name
+
+
+def test_no_import_cycles() -> None:
+    """A submodule may import its own package; a package that imports its submodules is one with them."""
+    graph = {name: {o for o in own_imports(name) if not name.startswith(f"{o}.")} for name in NAMES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def test_only_settings_reads_the_environment() -> None:
+    """Others may hand the whole of it to a child process."""
+    readers = set()
+    for name in NAMES:
+        for node in ast.walk(modules()[name]):
+            if isinstance(node, ast.Subscript | ast.Attribute) and _is_environ(node.value):
+                readers.add(name)
+            if isinstance(node, ast.Attribute | ast.Name) and _last(node) == "getenv":
+                readers.add(name)
+    assert readers <= {"settings"}
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = {
+        name
+        for name in NAMES
+        for node in ast.walk(modules()[name])
+        if isinstance(node, ast.Call) and _last(node.func) == "print" and isinstance(node.func, ast.Name)
+    }
+    assert all(is_within(name, {"cli"}) for name in printing), printing
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return _last(node) == "environ"
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,29 @@
+"""Settings: what the environment says, and what holds where it says nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparsegen.settings import Settings
+
+
+def test_defaults_are_below_the_users_folders() -> None:
+    settings = Settings.from_environment({})
+    assert settings.db.endswith("tuning.db") and settings.cache.is_absolute()
+    assert (settings.device, settings.nvcc, settings.cxx) == (None, None, "g++")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    names = ("SPARSEGEN_DB", "SPARSEGEN_CACHE", "SPARSEGEN_DEVICE", "SPARSEGEN_NVCC", "CXX", "CUDA_HOME")
+    assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
+
+
+def test_a_relative_cache_does_not_move_with_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = Settings.from_environment({"SPARSEGEN_CACHE": "cache"}).cache
+    monkeypatch.chdir("/")
+    assert cache == tmp_path / "cache"
