@@ -32,6 +32,16 @@ def choose_n(path: str, batches: dict[str, int], rng: random.Random) -> int:
     return batches.get(Path(path).name.split(".")[0], 0) or rng.choice(TRANSFORMER_N)
 
 
+def cases_of(data: Path, count: int | None = None) -> list[tuple[str, int]]:
+    """Matrices of the collection in a seeded order, each with its n."""
+    rng = random.Random(0)
+    sizes = (line.split(",") for line in (data / "rn50_batchsizes.txt").read_text().split())
+    batches = {name: int(n) for name, n in sizes}
+    paths = sorted(p.relative_to(data).as_posix() for p in data.rglob("*.smtx.gz"))
+    rng.shuffle(paths)
+    return [(path, choose_n(path, batches, rng)) for path in paths[:count]]
+
+
 @click.command()
 @click.option("--data", required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--db", required=True, type=click.Path(path_type=Path))
@@ -40,12 +50,8 @@ def choose_n(path: str, batches: dict[str, int], rng: random.Random) -> int:
 @click.option("--trials", default=60)
 @click.option("--limit", default=560.0, help="seconds")
 def main(data: Path, db: Path, tuned: int, tested: int, trials: int, limit: float) -> None:
-    began, rng, device = time.monotonic(), random.Random(0), find_device("cuda")
-    sizes = (line.split(",") for line in (data / "rn50_batchsizes.txt").read_text().split())
-    batches = {name: int(n) for name, n in sizes}
-    paths = sorted(p.relative_to(data).as_posix() for p in data.rglob("*.smtx.gz"))
-    rng.shuffle(paths)
-    cases = [(path, choose_n(path, batches, rng)) for path in paths[: tuned + tested]]
+    began, device = time.monotonic(), find_device("cuda")
+    cases = cases_of(data, tuned + tested)
     budget = Budget(trials=trials, effort=Effort.QUICK)
     own = db.with_name(db.stem + "_own.db")
     rows = []

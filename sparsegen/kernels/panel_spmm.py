@@ -60,9 +60,10 @@ class PanelSpmmConfig:
     )  # fmt: skip
     row_order: str = tunable(
         "sorted",
-        ("natural", "sorted"),
-        "row swizzle: by falling length, so that a warp's rows are alike",
-        searched=("sorted",),
+        ("natural", "binned", "sorted"),
+        "row swizzle: by falling length, so that a warp's rows are alike (sorted), or neighbouring rows in a warp, the "
+        "longest first (binned), so that it writes neighbouring places of a column-major C",
+        searched=("binned", "sorted"),
         packs=True,
     )
     index_bits: int = tunable(16, (16, 32), "bits of a stored offset into a panel", searched=(16,), packs=True)
@@ -131,7 +132,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         c = config
-        if c.threads_per_row < c.row_splits:
+        if c.threads_per_row < c.row_splits or (c.row_order == "binned") == (problem.layout is Layout.ROW):
             return False
         columns = c.tile_n // (c.threads_per_row // c.row_splits)
         if c.tile_n > max(8, 2 * problem.n) or columns not in (4, 8, 16) or columns * c.rows_per_group > 32:
@@ -166,7 +167,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         panel_k = c.panel_k or max(1, problem.k)
         panels = max(1, -(-problem.k // panel_k))
         lengths = np.diff(matrix.row_offsets)
-        order = order_rows(lengths, c.row_order, 1)
+        order = order_rows(lengths, c.row_order, self._rows_per_warp(c))
         groups = -(-m // c.rows_per_group)
         columns, runs, entry_source = self._entries(c.rows_per_group, panel_k, matrix, order, panels)
         banked = self._bank_order(problem, c, columns % panel_k, runs, panels)
@@ -198,6 +199,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             values="values",
             value_source=value_source,
         )
+
+    @staticmethod
+    def _rows_per_warp(config: PanelSpmmConfig) -> int:
+        return 32 // config.threads_per_row * config.rows_per_group
 
     @staticmethod
     def _entries(
@@ -267,12 +272,14 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         return order
 
     def packing_key(self, problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[Value, ...]:
+        # The sets of threads shape the order of nonzeros only where rows of a panel share a bank cycle, and the order
+        # of rows only where a warp's rows are neighbours.
         key = super().packing_key(problem, config)
         if config.tile_n * problem.dtype.itemsize < BANK_BYTES:
             return key
-        # The sets of threads shape the order of nonzeros only where rows of a panel share a bank cycle.
+        without = {"row_splits"} if config.row_order == "binned" else {"row_splits", "threads_per_row"}
         names = [t.name for t in tunables(PanelSpmmConfig) if t.packs]
-        return tuple(v for n, v in zip(names, key, strict=True) if n not in ("threads_per_row", "row_splits"))
+        return tuple(value for name, value in zip(names, key, strict=True) if name not in without)
 
     def launch(
         self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int], device: Device
@@ -294,10 +301,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         widest = 32 if problem.dtype is DType.FLOAT32 else 64
         tile_n = next((t for t in (8, 16, 32) if t >= problem.n), widest)
         threads = max(1, tile_n // (2 * chunk))
-        whole = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads)
+        order = "binned" if problem.layout is Layout.COLUMN else "sorted"
+        whole = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads, row_order=order)
         if self._shared_bytes(problem, whole) <= device.shared_memory_per_block:
             return whole
-        return PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads, panel_k=512, stages=2)
+        return replace(whole, panel_k=512, stages=2)
 
 
 FAMILY = PanelSpmm()

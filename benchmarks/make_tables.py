@@ -1,0 +1,167 @@
+"""Fill the tables of README.md and docs/performance.md from the raw results.
+
+    python -m benchmarks.make_tables [--check]
+
+A table stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``; nothing in it is typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from benchmarks.common import HERE, geometric_mean
+
+ROOT = HERE.parent
+RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
+
+
+def load(name: str) -> Mapping[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
+
+
+def origin(*names: str) -> str:
+    """Where the figures come from, in one line."""
+    documents = [load(name) for name in names]
+    first = documents[0]
+    commands = ", ".join(f"`{document['command']}`" for document in documents)
+    return f"\n\n{first['device']}, driver {first['driver']}, {first['date']}; made by {commands}."
+
+
+def peer_rows(kind: str) -> list[Mapping[str, Any]]:
+    return list(load(f"spmm_peers_{kind}")["rows"])
+
+
+def performance() -> str:
+    """README: geometric means per list and type."""
+    rows = []
+    for kind, name in (("fp32", "fp32"), ("fp16", "fp16, sums in fp32")):
+        for part in ("rnn", "transformer"):
+            some = [r for r in peer_rows(kind) if r["list"] == part]
+            vendor = geometric_mean(r["us"]["cusparse"] / r["us"]["sparsegen"] for r in some)
+            sputnik = geometric_mean(r["sputnik_us"] / r["us"]["sparsegen"] for r in some)
+            dense = geometric_mean(r["us"]["cublas"] / r["us"]["sparsegen"] for r in some)
+            wins = sum(r["us"]["sparsegen"] < r["us"]["cublas"] for r in some)
+            cells = [f"{vendor:.2f} ×", f"{sputnik:.2f} ×", f"{dense:.2f} ×", f"{wins} of {len(some)}"]
+            rows.append([f"SpMM, {part} list, {name}", *cells])
+    head = ["geometric mean of the speedup", "over cuSPARSE", "over Sputnik", "over dense cuBLAS", "faster than dense"]
+    return table(head, rows) + origin("spmm_peers_fp32", "spmm_peers_fp16")
+
+
+def peers(kind: str) -> str:
+    """Every workload of both lists."""
+    rows = [
+        [
+            r["workload"], r["us"]["sparsegen"], r["us"]["cusparse"], r["sputnik_us"], r["us"]["cublas"],
+            f"{r['ratio']:.2f}", f"{r['dense_ratio']:.2f}", r["family"],
+        ]
+        for r in peer_rows(kind)
+    ]  # fmt: skip
+    summary = load(f"spmm_peers_{kind}")["summary"]
+    head = ["m × k × n, sparsity", "µs", "cuSPARSE", "Sputnik", "cuBLAS", "to the better sparse", "to dense", "family"]
+    mean = summary["geometric_mean_to_best_of_cusparse_and_sputnik"]
+    close = f"\n\nGeometric mean to the better of cuSPARSE and Sputnik **{mean:.3f}**, worst {summary['worst'][1]:.2f} "
+    close += f"({summary['worst'][0]}); geometric mean to dense {summary['geometric_mean_to_dense']:.2f}."
+    return table(head, rows) + close + origin(f"spmm_peers_{kind}")
+
+
+def ablation() -> str:
+    """Slowdown when one idea of csr_spmm is taken away."""
+    document = load("ablation_float32")
+    head = ["without (or instead of) the idea", *(r["workload"].split(",")[0] for r in document["rows"]), "mean"]
+    rows = [
+        [idea, *(f"{r['slowdown'][idea]:.2f}" if idea in r["slowdown"] else "–" for r in document["rows"]), f"{mean:.2f}"]
+        for idea, mean in document["summary"].items()
+    ]
+    return table(head, rows) + origin("ablation_float32")
+
+
+def search() -> str:
+    """Budgeted searches against the exhaustive one."""
+    rows = [
+        [
+            f"{r['workload']} {r['dtype']}", r["space_size"],
+            f"{r['to_exhaustive']['quick']:.3f}", f"{r['wall_seconds']['quick']:.1f}",
+            f"{r['to_exhaustive']['normal']:.3f}", f"{r['wall_seconds']['normal']:.1f}",
+        ]
+        for r in load("search_quality")["rows"]
+    ]  # fmt: skip
+    head = ["problem", "configs", "quick / exhaustive", "s", "normal / exhaustive", "s"]
+    return table(head, rows) + origin("search_quality")
+
+
+def dispatch() -> str:
+    """Dispatch to matrices that were not tuned."""
+    s = load("dispatch_transfer")["summary"]
+    rows = [
+        ["dispatched from the database", f"{s['geometric_mean_regret']:.3f}", f"{s['worst_regret']:.2f}"],
+        ["rule of thumb, nothing tuned", f"{s['geometric_mean_untuned_regret']:.3f}", "–"],
+    ]
+    head = [f"{s['tested_on']} matrices, {s['tuned_on']} others tuned", "geometric mean to tuning each", "worst"]
+    return table(head, rows) + origin("dispatch_transfer")
+
+
+def host() -> str:
+    """Host time of a call."""
+    names = {
+        "bare_launch_us": "bare launch of the same kernel (ctypes, `cuLaunchKernel`)",
+        "torch_with_out_us": "`op(b, out)` with PyTorch tensors",
+        "torch_us": "`op(b)`, the result allocated by PyTorch",
+        "cupy_with_out_us": "`op(b, out)` with CuPy arrays",
+        "torch_dense_mm_us": "PyTorch dense `A @ b`",
+        "torch_sparse_mm_us": "PyTorch sparse CSR `A @ b`",
+    }
+    row = load("host_cost")["rows"][0]
+    return table(["call", "µs on the host"], [[names[k], v] for k, v in row.items()]) + origin("host_cost")
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "performance": performance,
+    "peers-fp32": lambda: peers("fp32"),
+    "peers-fp16": lambda: peers("fp16"),
+    "ablation": ablation,
+    "search": search,
+    "dispatch": dispatch,
+    "host": host,
+}
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a table is out of date.")
+def main(check: bool) -> None:
+    stale = []
+    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
+        text = path.read_text()
+        filled = fill(text)
+        if filled != text:
+            stale.append(path.name)
+            if not check:
+                path.write_text(filled)
+    if check and stale:
+        click.echo(f"out of date: {', '.join(stale)}; run python -m benchmarks.make_tables")
+        sys.exit(1)
+
+
+def fill(text: str) -> str:
+    """The text with every known table made anew."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if begin in text:
+            pattern = re.escape(begin) + ".*?" + re.escape(end)
+            text = re.sub(pattern, lambda _, made=make(): f"{begin}\n{made}\n{end}", text, flags=re.DOTALL)
+    return text
+
+
+if __name__ == "__main__":
+    main()
