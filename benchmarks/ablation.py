@@ -40,7 +40,10 @@ CHANGES = [
     Change("row swizzle (natural order instead)", {"row_order": "natural"}),
     Change("row swizzle, bundling alone", {"row_order": "bundled"}),
     Change("row swizzle, binning alone", {"row_order": "binned"}),
-    Change("prescaled 32-bit indices (16 bits, scaled in the kernel)", {"prescale_indices": False, "index_bits": 16}),
+    Change(
+        "prescaled 32-bit indices (16 bits, scaled in the kernel)",
+        {"prescale_indices": False, "index_bits": 16},
+    ),
     Change("32-bit indices scaled in the kernel", {"prescale_indices": False, "index_bits": 32}),
     Change("residue unrolled", {"residue_unroll": True}),
     Change("cp.async ahead (staging without it)", {"staging": "shared"}),
@@ -85,17 +88,23 @@ def main(db: str, dtype: str) -> None:
             "workload": f"{m}x{k}x{n} {sparsity}, row CoV 0.5",
             "config": tuned,
             "us": times,
-            "slowdown": {idea: round(us / times["tuned"], 3) for idea, us in times.items() if idea != "tuned"},
+            "slowdown": {
+                idea: round(us / times["tuned"], 3) for idea, us in times.items() if idea != "tuned"
+            },
             "left_out": left_out,
         }
         rows.append(row)
         click.echo(f"{row['workload']}: {row['slowdown']}")
     ideas = [change.idea for change in CHANGES]
     means = {i: geometric_mean(r["slowdown"][i] for r in rows if i in r["slowdown"]) for i in ideas}
-    write_results(device, f"ablation_{dtype}", rows, summary={i: round(v, 3) for i, v in means.items() if v == v})
+    write_results(
+        device, f"ablation_{dtype}", rows, summary={i: round(v, 3) for i, v in means.items() if v == v}
+    )
 
 
-def valid_change(tuned: Mapping[str, Any], change: Mapping[str, Any], problem: SpmmProblem, device: Any) -> dict[str, Any]:
+def valid_change(
+    tuned: Mapping[str, Any], change: Mapping[str, Any], problem: SpmmProblem, device: Any
+) -> dict[str, Any]:
     """The tuned config with a change, and rows_per_block such that a block keeps its size."""
     values = {**tuned, **change}
     threads = tuned["threads_per_row"] * tuned["row_splits"] * tuned["rows_per_block"]

@@ -113,7 +113,12 @@ class Bench:
         """A verified call of a variant; raises ValueError if its result is wrong."""
         declared = family_named(family)
         prepared = PreparedVariant(
-            declared, self.problem, declared.config(**config), self.matrix, self.executor, toolchain(self.device)
+            declared,
+            self.problem,
+            declared.config(**config),
+            self.matrix,
+            self.executor,
+            toolchain(self.device),
         )
         self._kept.append(prepared)
         bound = prepared.bound()
@@ -128,7 +133,9 @@ class Bench:
             raise ValueError(f"{family} {config} is wrong: {worst:g} times its error bound")
         return lambda: bound(0, *addresses)
 
-    def times(self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20) -> dict[str, float]:
+    def times(
+        self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20
+    ) -> dict[str, float]:
         """Median microseconds of each call, L2 cold, measured in turn A B C A B C."""
         taken: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):

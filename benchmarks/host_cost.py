@@ -60,7 +60,12 @@ def main() -> None:
         click.echo("CuPy is not installed: its row is left out")
     rounded = {name: round(us, 2) for name, us in row.items() if us is not None}
     click.echo(str(rounded))
-    write_results(device, "host_cost", [rounded], summary={"over_bare_us": round(row["torch_with_out_us"] - row["bare_launch_us"], 2)})
+    write_results(
+        device,
+        "host_cost",
+        [rounded],
+        summary={"over_bare_us": round(row["torch_with_out_us"] - row["bare_launch_us"], 2)},
+    )
 
 
 if __name__ == "__main__":

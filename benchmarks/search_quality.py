@@ -40,14 +40,18 @@ SEARCHES = {
 }
 
 
-def search(matrix: Path, workload: Workload, dtype: DType, options: tuple[str, ...], cache: Path) -> dict[str, Any]:
+def search(
+    matrix: Path, workload: Workload, dtype: DType, options: tuple[str, ...], cache: Path
+) -> dict[str, Any]:
     """Run `sparsegen tune` as a user does; its JSON, with the wall time of the whole process."""
     command = [
         sys.executable, "-m", "sparsegen", "tune", "--matrix", str(matrix), "-n", str(workload.n),
         "--dtype", dtype.value, "--device", "cuda", "--db", str(cache / "tuning.db"), "--json", *options,
     ]  # fmt: skip
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SPARSEGEN_CACHE": str(cache)})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "SPARSEGEN_CACHE": str(cache)}
+    )
     if done.returncode:
         raise RuntimeError(f"{command} failed: {done.stdout}{done.stderr}")
     return {**json.loads(done.stdout), "wall_seconds": round(time.monotonic() - began, 2)}
@@ -89,7 +93,9 @@ def main(limit: float, problems: int) -> None:
             "winners": {n: [w["family"], w["config"]] for n, w in winners.items()},
         }
         rows.append(row)
-        click.echo(f"{row['workload']} {dtype.value}: {row['to_exhaustive']} {row['wall_seconds']} s, {row['trials']}")
+        click.echo(
+            f"{row['workload']} {dtype.value}: {row['to_exhaustive']} {row['wall_seconds']} s, {row['trials']}"
+        )
         summary = {
             n: {
                 "to_exhaustive": round(geometric_mean(r["to_exhaustive"][n] for r in rows), 4),

@@ -37,7 +37,12 @@ def main(dtype: str, lists: tuple[str, ...], db: str, effort: str, limit: float)
         matrix, problem = workload.matrix(), workload.problem(DType(dtype))
         with Store.open(db) as store:
             result = tune(
-                matrix, problem, device=device, store=store, budget=Budget(effort=Effort(effort)), baselines=False
+                matrix,
+                problem,
+                device=device,
+                store=store,
+                budget=Budget(effort=Effort(effort)),
+                baselines=False,
             )
         winner = result.winner.variant
         bench = Bench(matrix, problem, device)

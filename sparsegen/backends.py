@@ -53,7 +53,9 @@ def find_device(name: str | None = None) -> Device:
     gpus = gpu_devices()
     index = int(match[1] or 0)
     if index >= len(gpus):
-        raise DeviceUnavailableError(f"{name} is not there: {len(gpus)} GPU(s) found; see `sparsegen devices`")
+        raise DeviceUnavailableError(
+            f"{name} is not there: {len(gpus)} GPU(s) found; see `sparsegen devices`"
+        )
     return gpus[index]
 
 

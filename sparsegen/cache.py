@@ -33,4 +33,6 @@ def publish_folder(final: Path) -> Iterator[Path]:
 
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files below a folder."""
-    return sum(os.lstat(Path(parent) / name).st_size for parent, _, names in os.walk(folder) for name in names)
+    return sum(
+        os.lstat(Path(parent) / name).st_size for parent, _, names in os.walk(folder) for name in names
+    )

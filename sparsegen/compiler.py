@@ -81,7 +81,9 @@ class CudaToolchain:
     @cached_property
     def version(self) -> str:
         """nvcc's release and build."""
-        done = subprocess.run([self.nvcc, "--version"], capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(
+            [self.nvcc, "--version"], capture_output=True, text=True, check=True, timeout=30
+        )
         return done.stdout.strip().splitlines()[-1]
 
     @cached_property
@@ -115,7 +117,15 @@ class CudaToolchain:
         return found
 
     def _run_nvcc(self, work: Path, timeout: float) -> str:
-        command = [str(self.nvcc), *OPTIONS, f"-arch={self.architecture}", "-cubin", "-o", CUBIN_NAME, "compile.cu"]
+        command = [
+            str(self.nvcc),
+            *OPTIONS,
+            f"-arch={self.architecture}",
+            "-cubin",
+            "-o",
+            CUBIN_NAME,
+            "compile.cu",
+        ]
         try:
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -95,5 +95,5 @@ class LaunchError(SparsegenError):
     """A kernel launch, or a call of the driver, failed."""
 
 
-class KernelFault(LaunchError):
+class KernelFault(LaunchError):  # noqa: N818  what the field calls it
     """The emulator or a sanitizer caught a kernel at a fault: out of bounds, divergent barrier, ..."""

@@ -123,7 +123,13 @@ class Executor(Protocol):
     def synchronize(self) -> None: ...
 
     def measure(
-        self, call: Callable[[], Any], *, samples: int, warmup: int = 3, cold: bool = True, budget_s: float = 2.0
+        self,
+        call: Callable[[], Any],
+        *,
+        samples: int,
+        warmup: int = 3,
+        cold: bool = True,
+        budget_s: float = 2.0,
     ) -> Timing:
         """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget."""
 

@@ -137,7 +137,9 @@ def tunables(config_type: type[Any]) -> tuple[Tunable, ...]:
 @cache
 def _tunables(config_type: Any) -> tuple[Tunable, ...]:
     fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(config_type)
-    return tuple(Tunable(name=f.name, default=cast(Value, f.default), **f.metadata) for f in fields if f.metadata)
+    return tuple(
+        Tunable(name=f.name, default=cast(Value, f.default), **f.metadata) for f in fields if f.metadata
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +240,14 @@ class Family(ABC, Generic[P, C]):
             values = t.choices if whole else t.searched
             axes.append(sorted(values, key=lambda v, t=t: v != t.default))  # type: ignore[misc]
         names = [t.name for t in tunables(self.config_type)]
-        configs = (self.config_type(**dict(zip(names, point, strict=True))) for point in itertools.product(*axes))
+        configs = (
+            self.config_type(**dict(zip(names, point, strict=True))) for point in itertools.product(*axes)
+        )
         return [
             c
             for c in configs
-            if (whole or self.is_worth_trying(problem, c, device)) and not self.broken_constraints(problem, c, device)
+            if (whole or self.is_worth_trying(problem, c, device))
+            and not self.broken_constraints(problem, c, device)
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:

@@ -47,13 +47,17 @@ def render(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> str:
     """
     checked = family.config(**family.config_dict(config))
     constants = dict(family.constants(problem, checked))
-    source = environment().get_template(family.template).render(
-        c=checked,
-        p=constants,
-        family=family,
-        tunables=tunables(family.config_type),
-        config_json=json.dumps(family.config_dict(checked)),
-        constants_json=json.dumps(constants),
-        digest=templates_digest(),
+    source = (
+        environment()
+        .get_template(family.template)
+        .render(
+            c=checked,
+            p=constants,
+            family=family,
+            tunables=tunables(family.config_type),
+            config_json=json.dumps(family.config_dict(checked)),
+            constants_json=json.dumps(constants),
+            digest=templates_digest(),
+        )
     )
     return source

@@ -271,7 +271,13 @@ class CudaExecutor:
         self._checked(driver().Context.synchronize)
 
     def measure(
-        self, call: Callable[[], Any], *, samples: int, warmup: int = 3, cold: bool = True, budget_s: float = 2.0
+        self,
+        call: Callable[[], Any],
+        *,
+        samples: int,
+        warmup: int = 3,
+        cold: bool = True,
+        budget_s: float = 2.0,
     ) -> Timing:
         """See `Executor.measure`; the flush writes four times the L2, so that neither input nor output stays."""
         cuda = driver()

@@ -117,10 +117,9 @@ def tune(
     budget = budget or Budget()
     if matrix.shape != (problem.m, problem.k):
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's A is {(problem.m, problem.k)}")
-    if families is None:
-        named = kernels.families_of(problem.operator)
-    else:
-        named = [kernels.family(name) for name in families]
+    named = (
+        kernels.families_of(problem.operator) if families is None else [kernels.family(f) for f in families]
+    )
     backend = backend or Backend.of(device, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
     stop = threading.Event()

@@ -2,7 +2,8 @@
 
 Under compute-sanitizer (each call is checked, so a few variants are enough):
 
-    compute-sanitizer --tool memcheck --error-exitcode 1 python -m pytest -m gpu tests/test_contract_gpu.py -k adversarial
+    compute-sanitizer --tool memcheck --error-exitcode 1 \\
+        python -m pytest -m gpu tests/test_contract_gpu.py -k adversarial
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ def toolchain(executor: Executor) -> Toolchain:
 
 
 def worst_error(
-    family: Family[Any, Any], problem: SpmmProblem, config: Any, matrix: CsrMatrix, executor: Executor, toolchain: Toolchain
+    family: Family[Any, Any],
+    problem: SpmmProblem,
+    config: Any,
+    matrix: CsrMatrix,
+    executor: Executor,
+    toolchain: Toolchain,
 ) -> float:
     """Largest error over its bound, of a call on fresh inputs into memory that is filled with NaN."""
     operands = problem.random_operands(np.random.default_rng())
@@ -83,5 +89,3 @@ def test_guesses_at_size(
         config = family.guess(problem, Features.of(matrix), executor.device)
         assert family.broken_constraints(problem, config, executor.device) == []
         assert worst_error(family, problem, config, matrix, executor, toolchain) <= 1
-
-

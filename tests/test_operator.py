@@ -63,7 +63,9 @@ def test_results_are_right(pattern: Any, dtype: str, layout: str) -> None:
     c = op(b)
     assert c.dtype == b.dtype and worst(op, pattern, c, b=b) <= 1
     if dtype == "bfloat16":
-        assert np.array_equal(c, DType.BFLOAT16.from_storage(DType.BFLOAT16.to_storage(c))), "rounded to bfloat16"
+        assert np.array_equal(c, DType.BFLOAT16.from_storage(DType.BFLOAT16.to_storage(c))), (
+            "rounded to bfloat16"
+        )
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "bias_relu"])

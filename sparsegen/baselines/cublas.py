@@ -48,7 +48,9 @@ def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Ar
             pointer(c_buffer.address), kind, ld_c, COMPUTE_32F, DEFAULT_ALGORITHM,
         )  # fmt: skip
 
-        def run(arguments: tuple[object, ...] = arguments, keep: object = (a_buffer, b_buffer, c_buffer)) -> None:
+        def run(
+            arguments: tuple[object, ...] = arguments, keep: object = (a_buffer, b_buffer, c_buffer)
+        ) -> None:
             checked(library, "cublasGemmEx", *arguments)
 
         yield Call(

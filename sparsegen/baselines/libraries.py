@@ -40,7 +40,9 @@ def find_library(name: str) -> ctypes.CDLL:
             return ctypes.CDLL(candidate)
         except OSError:
             continue
-    raise LibraryUnavailableError(f"lib{name} is not installed (it comes with the CUDA toolkit, and with PyTorch)")
+    raise LibraryUnavailableError(
+        f"lib{name} is not installed (it comes with the CUDA toolkit, and with PyTorch)"
+    )
 
 
 def checked(library: ctypes.CDLL, function: str, *arguments: Any) -> None:

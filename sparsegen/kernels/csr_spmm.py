@@ -35,7 +35,9 @@ class CsrSpmmConfig:
     tile_k: int = tunable(8, (4, 8, 16, 32), "nonzeros per unrolled strip", searched=(8, 16))
     rows_per_block: int = tunable(8, (1, 2, 4, 8, 16, 32, 64), "rows of C per block")
     threads_per_row: int = tunable(16, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(4, 8, 16, 32))
-    row_splits: int = tunable(1, (1, 2, 4, 8), "subwarps that share the nonzeros of a row", searched=(1, 2, 4))
+    row_splits: int = tunable(
+        1, (1, 2, 4, 8), "subwarps that share the nonzeros of a row", searched=(1, 2, 4)
+    )
     dense_vector_width: int = tunable(4, (1, 2, 4, 8), "elements per load of B and store of C")
     sparse_vector_width: int = tunable(4, (1, 2, 4), "nonzeros per load of A", searched=(4,), packs=True)
     row_alignment: str = tunable(
@@ -62,7 +64,9 @@ class CsrSpmmConfig:
         "how a subwarp reads its nonzeros: each thread by itself, or through shared memory, or with cp.async ahead",
         searched=("shared", "shared_async"),
     )
-    registers: int = tunable(64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128))
+    registers: int = tunable(
+        64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128)
+    )
     index_bits: int = tunable(32, (16, 32), "bits of a stored column index", packs=True)
 
 
@@ -79,7 +83,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     problem_type = SpmmProblem
     config_type = CsrSpmmConfig
 
-    def constraints(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> Iterator[Constraint]:
+    def constraints(
+        self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
         c, itemsize = config, problem.dtype.itemsize
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         yield Constraint(
@@ -120,7 +126,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             )
         else:
             yield Constraint(
-                c.dense_vector_width == 1, "dense_vector_width is 1 where B is column-major: a row is not contiguous"
+                c.dense_vector_width == 1,
+                "dense_vector_width is 1 where B is column-major: a row is not contiguous",
             )
             yield Constraint(not c.prescale_indices, "prescale_indices is off where B is column-major")
         yield Constraint(
@@ -131,7 +138,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             f"prescale_indices needs a B ({problem.k * problem.n * itemsize} bytes) below 4 GiB",
         )
         yield Constraint(
-            c.index_bits == 32 or problem.k <= 1 << 16, f"index_bits = 16 needs k ({problem.k}) of at most 65536"
+            c.index_bits == 32 or problem.k <= 1 << 16,
+            f"index_bits = 16 needs k ({problem.k}) of at most 65536",
         )
         yield Constraint(
             c.staging != "shared_async" or c.sparse_vector_width * min(itemsize, c.index_bits // 8) >= 4,
@@ -230,7 +238,11 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         # A grid that leaves multiprocessors idle gains from splitting rows.
         blocks = max(1, problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
         row_splits = 1
-        while row_splits < 8 and blocks * row_splits < 4 * device.multiprocessors and features.row_mean > 32 * row_splits:
+        while (
+            row_splits < 8
+            and blocks * row_splits < 4 * device.multiprocessors
+            and features.row_mean > 32 * row_splits
+        ):
             row_splits *= 2
         rows_per_block = max(1, 128 // (threads_per_row * row_splits))
         return CsrSpmmConfig(

@@ -46,12 +46,17 @@ class PanelSpmmConfig:
         1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used", searched=(1, 2)
     )
     warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
-    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows", searched=(2, 4, 8, 16, 32), packs=True)
+    threads_per_row: int = tunable(
+        8, (1, 2, 4, 8, 16, 32), "threads that share a group of rows", searched=(2, 4, 8, 16, 32), packs=True
+    )
     row_splits: int = tunable(
         1, (1, 2, 4, 8), "of them, sets that take every row_splits-th step of nonzeros", packs=True
     )
     rows_per_group: int = tunable(
-        1, (1, 2, 4), "rows that share their loads of B: the union of their columns, zeros filled in", packs=True
+        1,
+        (1, 2, 4),
+        "rows that share their loads of B: the union of their columns, zeros filled in",
+        packs=True,
     )
     step: int = tunable(4, (2, 4, 8), "nonzero columns per load of A", searched=(4, 8), packs=True)
     registers: int = tunable(
@@ -66,7 +71,9 @@ class PanelSpmmConfig:
         searched=("binned", "sorted"),
         packs=True,
     )
-    index_bits: int = tunable(16, (16, 32), "bits of a stored offset into a panel", searched=(16,), packs=True)
+    index_bits: int = tunable(
+        16, (16, 32), "bits of a stored offset into a panel", searched=(16,), packs=True
+    )
 
 
 class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
@@ -82,7 +89,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     problem_type = SpmmProblem
     config_type = PanelSpmmConfig
 
-    def constraints(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> Iterator[Constraint]:
+    def constraints(
+        self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
         c = config
         chunk = 16 // problem.dtype.itemsize
         yield Constraint(
@@ -106,10 +115,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         )
         yield Constraint(sums + 24 <= c.registers, f"registers ({c.registers}) hold {sums} sums and 24 more")
         yield Constraint(
-            c.panel_k > 0 or c.stages == 1, "several stages need several panels: panel_k is not 0 (all of B's rows)"
+            c.panel_k > 0 or c.stages == 1,
+            "several stages need several panels: panel_k is not 0 (all of B's rows)",
         )
         yield Constraint(
-            c.panel_k < max(1, problem.k), f"panel_k ({c.panel_k}) is below k ({problem.k}), else 0 says the same"
+            c.panel_k < max(1, problem.k),
+            f"panel_k ({c.panel_k}) is below k ({problem.k}), else 0 says the same",
         )
         shared = self._shared_bytes(problem, c)
         yield Constraint(
@@ -126,7 +137,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def _resident_blocks(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> int:
         """Blocks that a multiprocessor holds at once."""
-        by_memory = device.shared_memory_per_multiprocessor // (self._shared_bytes(problem, config) + RESERVED_SHARED)
+        by_memory = device.shared_memory_per_multiprocessor // (
+            self._shared_bytes(problem, config) + RESERVED_SHARED
+        )
         by_registers = REGISTERS_PER_BLOCK // (config.warps * 32 * config.registers)
         return max(1, min(by_memory, by_registers, THREADS_PER_MULTIPROCESSOR // (32 * config.warps)))
 
@@ -217,7 +230,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         lengths = np.diff(matrix.row_offsets)
         ordered_starts = matrix.row_offsets[:-1][order].astype(np.int64)
         ordered_lengths = lengths[order].astype(np.int64)
-        within = np.arange(matrix.nnz) - np.repeat(np.cumsum(ordered_lengths) - ordered_lengths, ordered_lengths)
+        within = np.arange(matrix.nnz) - np.repeat(
+            np.cumsum(ordered_lengths) - ordered_lengths, ordered_lengths
+        )
         nonzeros = (np.repeat(ordered_starts, ordered_lengths) + within).astype(np.int32)
         places = np.repeat(np.arange(order.size, dtype=np.int64), ordered_lengths)
         columns = matrix.column_indices[nonzeros]
@@ -292,7 +307,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
             blocks = min(blocks, max(1, slots // columns))
         return Launch(
-            grid=(blocks, columns, 1), block=(32 * c.warps, 1, 1), shared_memory_bytes=self._shared_bytes(problem, c)
+            grid=(blocks, columns, 1),
+            block=(32 * c.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
