@@ -40,7 +40,9 @@ def collection_problems(data: Path) -> Iterator[tuple[CsrMatrix, SpmmProblem]]:
         yield matrix, SpmmProblem(*matrix.shape, n, DType.FLOAT32)
 
 
-def record(problems: Iterator[tuple[CsrMatrix, SpmmProblem]], databases: tuple[str, ...], device: Device) -> int:
+def record(
+    problems: Iterator[tuple[CsrMatrix, SpmmProblem]], databases: tuple[str, ...], device: Device
+) -> int:
     """Time what a database has tuned and has no baselines for; returns how many workloads that were."""
     stores = [Store.open(path) for path in databases]
     done = 0

@@ -1,6 +1,6 @@
 """Make the packaged seeds from tuning databases: for each workload the fastest few variants, as a JSON export.
 
-    python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
+python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ A table stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``; nothin
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -55,7 +54,13 @@ def performance() -> str:
             wins = sum(r["us"]["sparsegen"] < r["us"]["cublas"] for r in some)
             cells = [f"{vendor:.2f} ×", f"{sputnik:.2f} ×", f"{dense:.2f} ×", f"{wins} of {len(some)}"]
             rows.append([f"SpMM, {part} list, {name}", *cells])
-    head = ["geometric mean of the speedup", "over cuSPARSE", "over Sputnik", "over dense cuBLAS", "faster than dense"]
+    head = [
+        "geometric mean of the speedup",
+        "over cuSPARSE",
+        "over Sputnik",
+        "over dense cuBLAS",
+        "faster than dense",
+    ]
     return table(head, rows) + origin("spmm_peers_fp32", "spmm_peers_fp16")
 
 
@@ -69,7 +74,16 @@ def peers(kind: str) -> str:
         for r in peer_rows(kind)
     ]  # fmt: skip
     summary = load(f"spmm_peers_{kind}")["summary"]
-    head = ["m × k × n, sparsity", "µs", "cuSPARSE", "Sputnik", "cuBLAS", "to the better sparse", "to dense", "family"]
+    head = [
+        "m × k × n, sparsity",
+        "µs",
+        "cuSPARSE",
+        "Sputnik",
+        "cuBLAS",
+        "to the better sparse",
+        "to dense",
+        "family",
+    ]
     mean = summary["geometric_mean_to_best_of_cusparse_and_sputnik"]
     close = f"\n\nGeometric mean to the better of cuSPARSE and Sputnik **{mean:.3f}**, worst {summary['worst'][1]:.2f} "
     close += f"({summary['worst'][0]}); geometric mean to dense {summary['geometric_mean_to_dense']:.2f}."
@@ -79,9 +93,17 @@ def peers(kind: str) -> str:
 def ablation() -> str:
     """Slowdown when one idea of csr_spmm is taken away."""
     document = load("ablation_float32")
-    head = ["without (or instead of) the idea", *(r["workload"].split(",")[0] for r in document["rows"]), "mean"]
+    head = [
+        "without (or instead of) the idea",
+        *(r["workload"].split(",")[0] for r in document["rows"]),
+        "mean",
+    ]
     rows = [
-        [idea, *(f"{r['slowdown'][idea]:.2f}" if idea in r["slowdown"] else "–" for r in document["rows"]), f"{mean:.2f}"]
+        [
+            idea,
+            *(f"{r['slowdown'][idea]:.2f}" if idea in r["slowdown"] else "–" for r in document["rows"]),
+            f"{mean:.2f}",
+        ]
         for idea, mean in document["summary"].items()
     ]
     return table(head, rows) + origin("ablation_float32")
@@ -108,7 +130,11 @@ def dispatch() -> str:
         ["dispatched from the database", f"{s['geometric_mean_regret']:.3f}", f"{s['worst_regret']:.2f}"],
         ["rule of thumb, nothing tuned", f"{s['geometric_mean_untuned_regret']:.3f}", "–"],
     ]
-    head = [f"{s['tested_on']} matrices, {s['tuned_on']} others tuned", "geometric mean to tuning each", "worst"]
+    head = [
+        f"{s['tested_on']} matrices, {s['tuned_on']} others tuned",
+        "geometric mean to tuning each",
+        "worst",
+    ]
     return table(head, rows) + origin("dispatch_transfer")
 
 
@@ -158,8 +184,8 @@ def fill(text: str) -> str:
     for name, make in TABLES.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if begin in text:
-            pattern = re.escape(begin) + ".*?" + re.escape(end)
-            text = re.sub(pattern, lambda _, made=make(): f"{begin}\n{made}\n{end}", text, flags=re.DOTALL)
+            before, rest = text.split(begin, 1)
+            text = f"{before}{begin}\n{make()}\n{end}{rest.split(end, 1)[1]}"
     return text
 
 

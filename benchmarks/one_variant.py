@@ -25,7 +25,14 @@ from sparsegen.operators import DType
 @click.option("--config", "changes", multiple=True, metavar="KEY=VALUE", help="changes to the family's guess")
 @click.option("--launches", default=3)
 def main(
-    m: int, k: int, n: int, sparsity: float, dtype: str, family_name: str, changes: tuple[str, ...], launches: int
+    m: int,
+    k: int,
+    n: int,
+    sparsity: float,
+    dtype: str,
+    family_name: str,
+    changes: tuple[str, ...],
+    launches: int,
 ) -> None:
     workload, device = Workload("one", m, k, n, sparsity), find_device("cuda")
     matrix, problem, family = workload.matrix(), workload.problem(DType(dtype)), family_named(family_name)
@@ -37,7 +44,9 @@ def main(
     for _ in range(launches):
         call()
     bench.executor.synchronize()
-    click.echo(f"{workload} {dtype} {family_name}: {bench.times({'variant': call}, rounds=1)['variant']:.1f} µs")
+    click.echo(
+        f"{workload} {dtype} {family_name}: {bench.times({'variant': call}, rounds=1)['variant']:.1f} µs"
+    )
     bench.close()
 
 

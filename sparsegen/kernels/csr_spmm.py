@@ -170,7 +170,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         c = config
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         widest = self._widest_vector(problem)
-        if problem.layout is Layout.COLUMN and (c.tile_n > 32 or c.tile_k > 8 or c.staging != self.config_type.staging):
+        if problem.layout is Layout.COLUMN and (
+            c.tile_n > 32 or c.tile_k > 8 or c.staging != self.config_type.staging
+        ):
             return False  # strided loads: `panel_spmm` does better, a few configs are enough
         vectors = c.tile_n // (c.threads_per_row * c.dense_vector_width)
         return (
