@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import textwrap
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from sparsegen.family import Family, tunables
+from sparsegen.family import Family, Value
 from sparsegen.operators import SpmmProblem
 
 
@@ -37,6 +38,14 @@ def templates_digest() -> str:
     return digest.hexdigest()[:12]
 
 
+def described(title: str, values: Mapping[str, Value]) -> str:
+    """Names and values as comment lines of the emitted source."""
+    text = " ".join(f"{name}={str(value).lower()}" for name, value in values.items())
+    return textwrap.fill(
+        text, 108, initial_indent=f"// {title}: ", subsequent_indent="//   ", break_on_hyphens=False
+    )
+
+
 def render(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> str:
     """The complete CUDA source of a variant: deterministic, and the same for all problems with equal constants.
 
@@ -47,17 +56,7 @@ def render(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> str:
     """
     checked = family.config(**family.config_dict(config))
     constants = dict(family.constants(problem, checked))
-    source = (
-        environment()
-        .get_template(family.template)
-        .render(
-            c=checked,
-            p=constants,
-            family=family,
-            tunables=tunables(family.config_type),
-            config_json=json.dumps(family.config_dict(checked)),
-            constants_json=json.dumps(constants),
-            digest=templates_digest(),
-        )
+    template = environment().get_template(family.template)
+    return template.render(
+        c=checked, p=constants, family=family, digest=templates_digest(), described=described
     )
-    return source
