@@ -152,6 +152,29 @@ def host() -> str:
     return table(["call", "µs on the host"], [[names[k], v] for k, v in row.items()]) + origin("host_cost")
 
 
+def layouts() -> str:
+    """Row-major against column-major B and C."""
+    head = [
+        "m × k × n, sparsity",
+        "type",
+        "row-major µs",
+        "cuSPARSE",
+        "cuBLAS",
+        "column-major µs",
+        "cuSPARSE",
+        "cuBLAS",
+    ]
+    names = ("sparsegen", "cusparse", "cublas")
+    by_case: dict[tuple[str, str], dict[str, Mapping[str, float]]] = {}
+    for r in load("layouts")["rows"]:
+        by_case.setdefault((r["workload"], r["dtype"]), {})[r["layout"]] = r["us"]
+    rows = [
+        [*case, *(us[layout][name] for layout in ("row", "column") for name in names)]
+        for case, us in by_case.items()
+    ]
+    return table(head, rows) + origin("layouts")
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "performance": performance,
     "peers-fp32": lambda: peers("fp32"),
@@ -160,6 +183,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "search": search,
     "dispatch": dispatch,
     "host": host,
+    "layouts": layouts,
 }
 
 
