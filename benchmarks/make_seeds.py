@@ -1,4 +1,4 @@
-"""Make the packaged seeds from tuning databases: for each workload the fastest few variants, as a JSON export.
+"""Make the packaged seeds from tuning databases: the fastest few variants of each workload, and the baselines.
 
 python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 """
@@ -30,9 +30,12 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
         for measurement in store.all_measurements():
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
+        baselines = tuple(store.all_baselines())
         kept = [r.measurement for group in by_workload.values() for r in ranked(group)[:keep]]
-    output.write_text(dump(Content(tuple(kept), ())))
-    click.echo(f"{len(kept)} measurements of {len(by_workload)} workloads in {output}")
+    output.write_text(dump(Content(tuple(kept), baselines)))
+    click.echo(
+        f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
+    )
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ class Family(ABC, Generic[P, C]):
         return sum(getattr(config, t.name) != t.default for t in tunables(self.config_type))
 
 
-def size_values(problem: SpmmProblem, packed_sizes: Mapping[str, int], name: str) -> int:
+def size_value(problem: SpmmProblem, packed_sizes: Mapping[str, int], name: str) -> int:
     """The value of a SIZE argument: a size of the packed matrix, else a field of the problem."""
     return packed_sizes[name] if name in packed_sizes else int(getattr(problem, name))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
-from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Packed, size_values
+from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Packed, size_value
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
 from sparsegen.render import render
@@ -73,7 +73,7 @@ class PreparedVariant:
         if argument.kind is ArgumentKind.PACKED:
             return self.buffers[argument.name]
         if argument.kind is ArgumentKind.SIZE:
-            return size_values(problem, self.packed.sizes, argument.name)
+            return size_value(problem, self.packed.sizes, argument.name)
         return None
 
     def bound(self) -> Bound:

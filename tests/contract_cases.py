@@ -19,7 +19,7 @@ import scipy.sparse
 from sparsegen.emulator import device
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.executor import CompiledKernel
-from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_values, tunables
+from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_value, tunables
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels import families
@@ -220,7 +220,7 @@ def call(
     for argument in family.arguments(problem):
         match argument.kind:
             case ArgumentKind.SIZE:
-                arguments.append(size_values(problem, packed.sizes, argument.name))
+                arguments.append(size_value(problem, packed.sizes, argument.name))
                 continue
             case ArgumentKind.PACKED:
                 arguments.append(packed.arrays[argument.name])

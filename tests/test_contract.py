@@ -28,7 +28,7 @@ from sparsegen.emulator import device
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.executor import CompiledKernel
-from sparsegen.family import ArgumentKind, Family, Packed, size_values, tunables
+from sparsegen.family import ArgumentKind, Family, Packed, size_value, tunables
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels import families
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
@@ -132,7 +132,7 @@ def test_packing_is_consistent(variant: Variant) -> None:
         assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands]
         assert by_kind[ArgumentKind.RESULT] == [problem.result.name]
         assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
-        assert all(isinstance(size_values(problem, packed.sizes, n), int) for n in by_kind[ArgumentKind.SIZE])
+        assert all(isinstance(size_value(problem, packed.sizes, n), int) for n in by_kind[ArgumentKind.SIZE])
         values = packed.arrays[packed.values]
         assert values.dtype == problem.dtype.storage
         assert values.size == packed.value_source.size

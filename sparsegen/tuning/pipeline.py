@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import time
@@ -44,7 +45,9 @@ class Compiled:
 
 
 class CompileAhead:
-    """A pool of compiling threads; results come back in the order in which they are done.
+    """A pool of compiling threads; of what is done, what was submitted first comes back first.
+
+    The first proposals are the most trusted: a short budget that ends early has then measured those.
 
     Attributes:
         jobs: how many compile at once.
@@ -54,7 +57,8 @@ class CompileAhead:
         self.jobs = jobs or cores()
         self._toolchain, self._problem = toolchain, problem
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="compile")
-        self._done: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+        self._done: queue.PriorityQueue[tuple[int, Compiled]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._pending = 0
         self._recent_seconds: deque[float] = deque(maxlen=2 * self.jobs)
 
@@ -79,12 +83,12 @@ class CompileAhead:
 
     def submit(self, candidate: Candidate) -> None:
         self._pending += 1
-        self._pool.submit(self._compile, candidate)
+        self._pool.submit(self._compile, next(self._numbers), candidate)
 
     def next(self, timeout: float) -> Compiled | None:
         """The next result, or None if there is none within ``timeout`` seconds."""
         try:
-            compiled = self._done.get(timeout=timeout)
+            _, compiled = self._done.get(timeout=timeout)
         except queue.Empty:
             return None
         self._pending -= 1
@@ -109,5 +113,5 @@ class CompileAhead:
             error = SparsegenError(f"compiling {candidate.label}: {type(failure).__name__}: {failure}")
         return Compiled(candidate, variant, kernel, error, time.perf_counter() - began)
 
-    def _compile(self, candidate: Candidate) -> None:
-        self._done.put(self.compile(candidate))
+    def _compile(self, number: int, candidate: Candidate) -> None:
+        self._done.put((number, self.compile(candidate)))

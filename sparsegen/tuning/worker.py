@@ -22,7 +22,7 @@ import numpy as np
 
 from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
-from sparsegen.family import ArgumentKind, Array, Device, Family, Launch, Value, empty_as_one, size_values
+from sparsegen.family import ArgumentKind, Array, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Reference, SpmmProblem
 from sparsegen.tuning.child import answer, requests
@@ -233,7 +233,7 @@ class Bench:
                 case ArgumentKind.RESULT:
                     arguments.append(self._result)
                 case ArgumentKind.SIZE:
-                    arguments.append(size_values(self._problem, packed.sizes, argument.name))
+                    arguments.append(size_value(self._problem, packed.sizes, argument.name))
         binary = m.compiled.binary
         if binary not in self._kernels:
             self._kernels[binary] = self._executor.load(m.compiled)

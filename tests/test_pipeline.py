@@ -1,0 +1,42 @@
+"""Compiling ahead: what was proposed first is measured first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from sparsegen.executor import CompiledKernel
+from sparsegen.kernels import family
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuning.pipeline import CompileAhead
+from sparsegen.tuning.space import Candidate
+
+
+class Waiting:
+    """A toolchain whose compiles all wait for a signal, and end in any order."""
+
+    fingerprint = "waiting"
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
+        self.go.wait()
+        return CompiledKernel(entry, source=None, binary=None)  # type: ignore[arg-type]
+
+
+def test_results_come_in_the_order_of_proposals() -> None:
+    csr, toolchain = family("csr_spmm"), Waiting()
+    ahead = CompileAhead(toolchain, SpmmProblem(64, 64, 64), jobs=4)
+    candidates = [Candidate(csr, csr.config(tile_k=k)) for k in (32, 4, 16, 8)]
+    for candidate in candidates:
+        ahead.submit(candidate)
+    toolchain.go.set()
+    deadline = time.monotonic() + 10
+    while ahead.ready < len(candidates) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    got: list[Any] = [ahead.next(1.0) for _ in candidates]
+    assert [compiled.candidate for compiled in got] == candidates
+    assert ahead.next(0.0) is None
+    ahead.close()
