@@ -25,6 +25,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 THREADS_PER_MULTIPROCESSOR = 2048
+CHUNK_BYTES = 16  # of one load from shared memory
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 REGISTERS_PER_BLOCK = 65536
 RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
@@ -252,8 +253,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         """An order of the entries in which the sets of threads that load together meet in different banks.
 
         Where a panel's row is shorter than the 128 bytes of a bank cycle, rows of B fall into 2 or 4 classes by
-        the banks that they lie in. At any time neighbouring sets shall read rows of different classes, so set s
-        takes class (i + s) mod classes in its i-th place, as far as a run's entries allow. None: nothing to gain.
+        the banks that they lie in. Neighbouring sets already start at different chunks of a row, so that as many
+        sets as a thread has chunks may share a class; set s takes class (i + s / chunks) mod classes in its i-th
+        place, as far as a run's entries allow. None: nothing to gain.
 
         Args:
             rows: of each entry, within its panel.
@@ -275,11 +277,13 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             np.minimum(fewest, before[run_starts + run_lengths] - before[run_starts], out=fewest)
         matched = rank < fewest[runs]
         groups_per_warp = 32 // c.threads_per_row
+        row_chunks = c.tile_n * problem.dtype.itemsize // CHUNK_BYTES
+        chunks = row_chunks // (c.threads_per_row // c.row_splits)  # of a thread
         thread_set = runs // panels % groups_per_warp * c.row_splits + rank * classes // c.step % c.row_splits
         unmatched_before = np.r_[0, np.cumsum(~matched, dtype=np.int32)]
         place = np.where(
             matched,
-            rank * classes + (kinds - thread_set) % classes,
+            rank * classes + (kinds - thread_set // chunks) % classes,
             classes * fewest[runs] + unmatched_before[:-1] - unmatched_before[run_starts][runs],
         )
         order = np.empty(rows.size, dtype=np.int64)
