@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,7 @@ def test_short_rows_of_a_panel_are_read_nearly_without_conflicts(
     offsets, run_offsets = packed.arrays["offsets"], packed.arrays["run_offsets"]
     ordered = wavefronts(config, offsets, run_offsets)
     by_column = offsets.copy()
-    for begin, end in zip(run_offsets[:-1], run_offsets[1:], strict=True):
+    for begin, end in pairwise(run_offsets):
         by_column[begin:end].sort()
     assert ordered < 1.3
     assert wavefronts(config, by_column, run_offsets) > 1.4, "the order makes no difference"
