@@ -111,7 +111,7 @@ class CudaKernel:
     """A function of a loaded module.
 
     PyCUDA gives no access to a function's handle, which a raw launch needs, so the module is loaded through the
-    driver's C interface too.
+    driver's C interface too. It stays loaded as long as the process: a launch may be under way at any time.
     """
 
     def __init__(self, compiled: CompiledKernel) -> None:
@@ -136,12 +136,6 @@ class CudaKernel:
             status = libcuda().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
             _check(status, f"cannot allow {nbytes} bytes of shared memory per block")
             self._dynamic_limit = nbytes
-
-    def unload(self) -> None:
-        """Drop the module; no launch of it may be under way."""
-        if self._module:
-            libcuda().cuModuleUnload(self._module)
-            self._module = ctypes.c_void_p()
 
 
 class BoundLaunch:

@@ -82,7 +82,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     name = "panel_spmm"
     summary = "SpMM from panels of B kept in shared memory, rows of A streamed past them"
-    source = "sparsegen, from the reuse argument of Gale et al., SC 2020, section V-A, and Hopper's 227 KiB per block"
+    source = "the reuse argument of Gale et al., SC 2020, section V-A, for Hopper's 227 KiB of shared memory per block"
     template = "spmm/panel_spmm.cu.j2"
     entry = "panel_spmm"
     size_names = ("m", "k", "n", "groups", "panels")
