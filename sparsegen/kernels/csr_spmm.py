@@ -55,7 +55,7 @@ class CsrSpmmConfig:
         packs=True,
     )
     prescale_indices: bool = tunable(
-        True, (False, True), "column indices stored times n", searched=(False, True), packs=True
+        True, (False, True), "column indices stored as byte offsets of B's rows", searched=(False, True), packs=True
     )
     residue_unroll: bool = tunable(False, (False, True), "unroll the residue of a row", searched=(False,))
     staging: str = tunable(
