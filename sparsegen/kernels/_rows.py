@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.formats import Array, CsrMatrix
+from sparsegen.errors import MatrixError
+from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,11 +47,19 @@ def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> Alig
     Args:
         lengths, starts: of each run, in nonzeros of CSR order.
         tail: the whole is padded to a multiple of it, and holds at least that many places.
+
+    Raises:
+        MatrixError: padded, the nonzeros pass the 32-bit range of the kernels' offsets.
     """
     padded = -(-lengths.astype(np.int64) // alignment) * alignment
     offsets = np.zeros(lengths.size + 1, dtype=np.int64)
     np.cumsum(padded, out=offsets[1:])
     total = max(tail, -(-int(offsets[-1]) // tail) * tail)
+    if total > MAX_INDEX:
+        raise MatrixError(
+            f"{int(lengths.sum())} nonzeros take {total} places when padded to vectors of {alignment}, more than "
+            f"32-bit offsets reach ({MAX_INDEX}); split the matrix by rows"
+        )
     source = np.full(total, -1, dtype=np.int32)
     nnz = int(lengths.sum())
     within = np.arange(nnz, dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -55,7 +55,11 @@ class CsrSpmmConfig:
         packs=True,
     )
     prescale_indices: bool = tunable(
-        True, (False, True), "column indices stored as byte offsets of B's rows", searched=(False, True), packs=True
+        True,
+        (False, True),
+        "column indices stored as byte offsets of B's rows",
+        searched=(False, True),
+        packs=True,
     )
     residue_unroll: bool = tunable(False, (False, True), "unroll the residue of a row", searched=(False,))
     staging: str = tunable(
@@ -71,7 +75,11 @@ class CsrSpmmConfig:
 
 
 class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
-    """Rows of C in 1-D tiles; each row's nonzeros gather rows of B through the L1 cache."""
+    """Rows of C in 1-D tiles; each row's nonzeros gather rows of B through the L1 cache.
+
+    With ``row_alignment = reverse_offset`` a row also multiplies zeros by what its neighbours' nonzeros meet, so that an
+    infinity or NaN of B there makes NaN in it; padded rows only meet their own.
+    """
 
     name = "csr_spmm"
     summary = "CSR SpMM in 1-D tiles with subwarps, vector loads and row swizzle"

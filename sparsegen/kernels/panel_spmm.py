@@ -78,7 +78,11 @@ class PanelSpmmConfig:
 
 
 class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
-    """Blocks keep a panel of B in shared memory and stream rows of A past it."""
+    """Blocks keep a panel of B in shared memory and stream rows of A past it.
+
+    Rows of a group (``rows_per_group`` above 1) multiply zeros where only another row has a nonzero, so that an
+    infinity or NaN of B there makes NaN in all rows of the group.
+    """
 
     name = "panel_spmm"
     summary = "SpMM from panels of B kept in shared memory, rows of A streamed past them"
