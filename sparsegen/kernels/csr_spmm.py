@@ -77,8 +77,8 @@ class CsrSpmmConfig:
 class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     """Rows of C in 1-D tiles; each row's nonzeros gather rows of B through the L1 cache.
 
-    With ``row_alignment = reverse_offset`` a row also multiplies zeros by what its neighbours' nonzeros meet, so that an
-    infinity or NaN of B there makes NaN in it; padded rows only meet their own.
+    With ``row_alignment = reverse_offset`` a row also multiplies zeros by what its neighbours' nonzeros meet, so
+    that an infinity or NaN of B there makes NaN in it; padded rows only meet their own.
     """
 
     name = "csr_spmm"
