@@ -37,12 +37,17 @@ def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Ar
         executor.upload(array)
         for array in (matrix.row_offsets, matrix.column_indices, problem.dtype.to_storage(matrix.values))
     ]
-    a = ctypes.c_void_p()
     long, pointer = ctypes.c_int64, ctypes.c_void_p
-    checked(
-        library, "cusparseCreateCsr", ctypes.byref(a), long(m), long(k), long(matrix.nnz),
-        *(pointer(buffer.address) for buffer in sparse), INDEX_32I, INDEX_32I, 0, kind,
-    )  # fmt: skip
+
+    def csr_descriptor() -> ctypes.c_void_p:
+        """A descriptor of A for one way alone: preprocessing keeps its findings there, and a second undoes them."""
+        descriptor = ctypes.c_void_p()
+        checked(
+            library, "cusparseCreateCsr", ctypes.byref(descriptor), long(m), long(k), long(matrix.nnz),
+            *(pointer(buffer.address) for buffer in sparse), INDEX_32I, INDEX_32I, 0, kind,
+        )  # fmt: skip
+        return descriptor
+
     rows = b if problem.layout is Layout.ROW else b.T
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     c_buffer = executor.allocate(problem.result.nbytes)
@@ -59,8 +64,8 @@ def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Ar
             dense.append(descriptor)
         for algorithm, code in ALGORITHMS.items():
             arguments = (
-                handle, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), a, dense[0], ctypes.byref(zero), dense[1],
-                DATA_TYPE[DType.FLOAT32], code,
+                handle, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), csr_descriptor(), dense[0],
+                ctypes.byref(zero), dense[1], DATA_TYPE[DType.FLOAT32], code,
             )  # fmt: skip
             size = ctypes.c_size_t()
             try:
