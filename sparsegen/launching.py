@@ -16,7 +16,7 @@ from sparsegen.operators import SpmmProblem
 from sparsegen.render import render
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
-_executors: dict[Device, Executor] = {}
+_executors: dict[tuple[Device, int], Executor] = {}  # by device and ordinal: equal GPUs compare equal
 _executors_lock = threading.Lock()
 
 
@@ -25,7 +25,7 @@ def shared_executor(device: Device) -> Executor:
     from sparsegen import backends
 
     with _executors_lock:
-        key = next((d for d in _executors if d == device and d.index == device.index), device)
+        key = (device, device.index)
         if key not in _executors:
             _executors[key] = backends.open_executor(device)
         return _executors[key]

@@ -25,6 +25,7 @@ from sparsegen.generators import power_law, random_rows
 from sparsegen.kernels import families
 from sparsegen.launching import PreparedVariant
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.verification import worst_error
 
 pytestmark = pytest.mark.gpu
 VARIANTS = [variant for name in families() for variant in sample(name)]
@@ -46,7 +47,7 @@ def toolchain(executor: Executor) -> Toolchain:
     return toolchain
 
 
-def worst_error(
+def error_of(
     family: Family[Any, Any],
     problem: SpmmProblem,
     config: Any,
@@ -55,16 +56,8 @@ def worst_error(
     toolchain: Toolchain,
 ) -> float:
     """Largest error over its bound, of a call on fresh inputs into memory that is filled with NaN."""
-    operands = problem.random_operands(np.random.default_rng())
-    prepared = PreparedVariant(family, problem, config, matrix, executor, toolchain)
-    inputs = [executor.upload(operands[spec.name]) for spec in problem.operands]
-    output = executor.allocate(problem.result.nbytes)
-    executor.fill(output, 0xFF)
-    prepared.bound()(0, *(buffer.address for buffer in (*inputs, output)))
-    executor.synchronize()
-    result = np.empty(problem.result.shape, dtype=problem.dtype.storage)
-    executor.download(output, result)
-    return problem.reference(matrix, operands, threads=8).worst_error(result)
+    variant = PreparedVariant(family, problem, config, matrix, executor, toolchain)
+    return worst_error(variant, problem, matrix, np.random.default_rng())
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -74,7 +67,7 @@ def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: T
         problem = variant.kind.problem(matrix)
         if variant.family.broken_constraints(problem, variant.config, executor.device):
             continue
-        assert worst_error(variant.family, problem, variant.config, matrix, executor, toolchain) <= 1, name
+        assert error_of(variant.family, problem, variant.config, matrix, executor, toolchain) <= 1, name
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
@@ -88,4 +81,4 @@ def test_guesses_at_size(
         problem = SpmmProblem(*matrix.shape, n, dtype, layout, Epilogue.BIAS_RELU)
         config = family.guess(problem, Features.of(matrix), executor.device)
         assert family.broken_constraints(problem, config, executor.device) == []
-        assert worst_error(family, problem, config, matrix, executor, toolchain) <= 1
+        assert error_of(family, problem, config, matrix, executor, toolchain) <= 1
