@@ -1,0 +1,27 @@
+"""Executors that operators share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparsegen import launching
+from sparsegen.emulator import device
+from sparsegen.family import Device
+
+
+def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def open_executor(device: Device) -> object:
+        opened.append(device.index)
+        return object()
+
+    monkeypatch.setattr("sparsegen.backends.open_executor", open_executor)
+    monkeypatch.setattr(launching, "_executors", {})
+    first, second = device(), replace(device(), index=1)
+    assert first == second, "dispatch takes the measurements of one for the other"
+    assert launching.shared_executor(first) is not launching.shared_executor(second)
+    assert launching.shared_executor(second) is launching.shared_executor(replace(device(), index=1))
+    assert opened == [0, 1]
