@@ -50,9 +50,8 @@ def main(
     for _ in range(launches):
         call()
     bench.executor.synchronize()
-    click.echo(
-        f"{workload} {dtype} {layout} {family_name} {config}: {bench.times({'variant': call}, rounds=1)['variant']:.1f} µs"
-    )
+    taken = bench.times({"variant": call}, rounds=1)["variant"]
+    click.echo(f"{workload} {dtype} {layout} {family_name} {config}: {taken:.1f} µs")
     bench.close()
 
 
