@@ -157,12 +157,13 @@ def named_choice(
     """A variant that the caller names: the family's guess for these features, changed by ``config``.
 
     Raises:
-        ConfigError: an unknown family, tunable or value, or a config that is not valid here.
+        ConfigError: an unknown family, tunable or value, a config that is not valid here, or one that does not suit
+            a matrix of these features.
     """
     known = family_named(family)
     guess = known.config_dict(known.guess(problem, features, device))
     values = known.config(**{**guess, **config})
-    known.require_valid(problem, values, device)
+    known.require_suited(problem, features, values, device)
     return Choice(problem, known, values, How.NAMED, "named by the caller")
 
 

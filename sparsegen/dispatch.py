@@ -262,7 +262,7 @@ class _Search:
         for family in families_of(self.problem.operator):
             try:
                 config = family.guess(self.problem, self.workload.features, self.device)
-                family.require_valid(self.problem, config, self.device)
+                family.require_suited(self.problem, self.workload.features, config, self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
@@ -283,7 +283,7 @@ class _Search:
         return (
             family.problem_type.operator == self.problem.operator
             and config not in self.suspects
-            and not family.broken_constraints(self.problem, values, self.device)
+            and family.suits(self.problem, self.workload.features, values, self.device)
         )
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
