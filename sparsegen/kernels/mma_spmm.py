@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -25,21 +26,25 @@ FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynch
 class MmaSpmmConfig:
     """One point of the tuning space of `MmaSpmm`."""
 
-    tile_m: int = tunable(64, (16, 32, 64, 128, 256), "rows of C per block", packs=True)
+    tile_m: int = tunable(
+        64, (16, 32, 64, 128, 256), "rows of C per block", searched=(16, 32, 64, 128), packs=True
+    )
     tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block")
     tile_k: int = tunable(64, (16, 32, 64, 128, 256), "columns of A per tile", packs=True)
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of A, their sums added up at the end")
-    stages: int = tunable(3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used")
+    stages: int = tunable(
+        3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3,)
+    )
     prefetch: int = tunable(
         2, (1, 2, 4, 8), "vectors of nonzeros that a thread loads one tile ahead; the rest is loaded when needed"
     )
-    staggered: bool = tunable(
-        False, (False, True), "half of the warps multiply before they expand the next tile, half after"
-    )
     resident_blocks: int = tunable(
-        1, (1, 2, 3), "blocks for which a multiprocessor must have registers; more leave a thread fewer"
+        1,
+        (1, 2, 3),
+        "blocks for which a multiprocessor must have registers; more leave a thread fewer",
+        searched=(1, 2),
     )
 
 
@@ -127,10 +132,27 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         return max(tiles, sums, rows * (columns * itemsize + 16))
 
     def is_worth_trying(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
-        c = config
-        if c.tile_n >= 2 * max(8, problem.n) or c.tile_m >= 2 * max(16, problem.m):
+        c, threads = config, self._threads(config)
+        if c.tile_n >= 2 * max(8, problem.n) or c.tile_m >= 2 * max(16, problem.m) or c.tile_k >= 2 * problem.k:
             return False
-        return self._threads(c) in (128, 256, 512)
+        if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in (128, 256, 512):
+            return False
+        if c.resident_blocks * threads > 512:
+            return False
+        # Each warp's part of the tile is near a square: fragments of both operands are used often.
+        rows, columns = c.tile_m // c.warps_m, c.tile_n // c.warps_n
+        if rows > 4 * columns or (columns > 4 * rows) or (rows * columns < 512 and c.tile_n > 16):
+            return False
+        # A thread takes between an eighth and all of its part of a full tile of A ahead.
+        full = c.tile_m * c.tile_k // (STEP * threads)
+        if not full <= 8 * c.prefetch <= max(8, 8 * full):
+            return False
+        # Enough blocks to fill the device, and no smaller tiles than that needs.
+        blocks = -(-problem.m // c.tile_m) * -(-problem.n // c.tile_n)
+        area = c.tile_m * c.tile_n
+        if 4 * blocks < 3 * device.multiprocessors:
+            return area <= 1024
+        return area >= 8192 or blocks <= 8 * device.multiprocessors
 
     def constants(self, problem: SpmmProblem, config: MmaSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
@@ -253,7 +275,33 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
+        # The largest tiles of which there are enough to fill the device.
+        tile_n = min(128, max(8, _power_of_two(problem.n)))
+        tile_m = 64
+        while tile_m > 16 and self._blocks(problem, tile_m, tile_n) < 3 * device.multiprocessors // 4:
+            tile_m //= 2
+        while tile_n > 32 and self._blocks(problem, tile_m, tile_n) < device.multiprocessors // 2:
+            tile_n //= 2
+        warps_m, warps_n = max(1, tile_m // 32), max(1, tile_n // 64)
+        row_bytes = 512 if tile_m * tile_n <= 1024 else 256
+        widest = min(row_bytes // problem.dtype.itemsize, max(16, _power_of_two(problem.k)))
+        for tile_k in (widest, widest // 2, widest // 4):
+            for warps_k in (4, 2, 1):
+                config = MmaSpmmConfig(tile_m, tile_n, tile_k, warps_m, warps_n, warps_k)
+                vectors = tile_m * tile_k * features.density / (STEP * self._threads(config))
+                config = replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
+                if self._threads(config) <= 256 and not self.broken_constraints(problem, config, device):
+                    return config
         return MmaSpmmConfig()
+
+    @staticmethod
+    def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+
+def _power_of_two(x: float) -> int:
+    """The least power of two that is at least x, and at least 1."""
+    return 1 << max(0, math.ceil(x) - 1).bit_length()
 
 
 def _interleaved_rank(rank: Array, padded: Array) -> Array:
