@@ -19,7 +19,7 @@ from sparsegen.bench.results import L2, Protocol, Results, Row
 from sparsegen.bench.run import Finished, Progress, Request, Step, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
-from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, words
+from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named, words
 from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
@@ -46,6 +46,7 @@ from sparsegen.operators import DType, Layout
 @click.option(
     "--layout", type=EnumChoice(Layout), default="row", show_default=True, help="Of B and C, with --matrix."
 )
+@click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
 @click.option("--except", "left_out", multiple=True, metavar="CONTENDER", help="Leave this one out.")
 @click.option(
@@ -94,6 +95,7 @@ def command(
     ns: tuple[int, ...],
     dtypes: tuple[DType, ...],
     layout: Layout,
+    parts: tuple[str, ...],
     only: tuple[str, ...],
     left_out: tuple[str, ...],
     own: tuple[str, ...],
@@ -130,7 +132,7 @@ def command(
     )
     where = backends.find_device(device)
     request = Request(
-        cases=cases,
+        cases=named(cases, parts),
         contenders=chosen_contenders(only, left_out, own),
         device=where,
         protocol=Protocol(l2, rounds, samples, tune),

@@ -64,6 +64,18 @@ def cases_of_suites(names: Sequence[str], data: Path | None) -> list[Case]:
     return [case for name in dict.fromkeys(names) for case in load_suite(name, data).cases]
 
 
+def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
+    """Cases whose names contain one of these; all without any.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = [case for case in cases if not parts or any(part in case.name for part in parts)]
+    if not found:
+        raise ConfigError(f"no case's name contains {' or '.join(parts)}; the first is {cases[0].name!r}")
+    return found
+
+
 def chosen_contenders(only: Sequence[str], left_out: Sequence[str], own: Sequence[str]) -> list[Contender]:
     """Those that take part, users' own last.
 

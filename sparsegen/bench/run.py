@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -25,16 +26,20 @@ from sparsegen.bench.results import (
     Results,
     Row,
     RowKey,
+    Status,
     require_same_conditions,
 )
 from sparsegen.bench.runner import Limits, Runner
 from sparsegen.bench.stage import Expect, MakeParcel, MeasureRates, SetUp
 from sparsegen.bench.tuned import budget_of, ensure_tuned
+from sparsegen.errors import SparsegenError
 from sparsegen.family import Device
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
-from sparsegen.tuning.child import ChildProcess
+from sparsegen.tuning.child import ChildDiedError, ChildProcess
 from sparsegen.tuning.session import device_turn
+
+logger = logging.getLogger(__name__)
 
 PARCEL_SECONDS = 300.0
 EXPECT_SECONDS = 300.0
@@ -169,8 +174,7 @@ class _Table:
         """
         if stage is not None and self.results.rates is None:
             with _turn(self._request.device):
-                stage.send(MeasureRates())
-                rates: Rates | None = stage.receive(RATES_SECONDS)
+                rates = _measured_rates(stage)
         else:
             rates = self.results.rates
         for runner in self._runners:
@@ -193,6 +197,18 @@ class _Table:
         self.results = replace(self.results.with_row(row), invocations=invocations)
         if self._request.output is not None:
             result_file.write(self.results, self._request.output)
+
+
+def _measured_rates(stage: ChildProcess) -> Rates | None:
+    stage.send(MeasureRates())
+    try:
+        rates: Rates = stage.receive(RATES_SECONDS)
+    except ChildDiedError:
+        raise
+    except SparsegenError as error:
+        logger.error("the device's rates could not be measured, so no floor is known: %s", error)
+        return None
+    return rates
 
 
 class _Rows:
@@ -255,9 +271,12 @@ class _Rows:
             self._stage.send(Expect(parcel))
             for runner in runners:
                 runner.enter(parcel)
-            reference: str = self._stage.receive(EXPECT_SECONDS)
+            reference = self._expect()
             for runner in runners:
                 runner.wait_until_prepared()
+            if reference is None:
+                for runner in runners:
+                    runner.end_row(Status.CRASHED, "there is no expected result to check against")
             at("ranking")
             for runner in runners:
                 runner.rank(cold=cold)
@@ -287,8 +306,19 @@ class _Rows:
             features=parcel.features,
             floor=floor_of(task, parcel.features.nnz, rates),
             cells=tuple(runner.cell(parcel) for runner in runners),
-            reference=reference,
+            reference=reference or "",
         )
+
+    def _expect(self) -> str | None:
+        """Where the expected result was computed, in words; None where it could not be."""
+        try:
+            found: str = self._stage.receive(EXPECT_SECONDS)
+        except ChildDiedError:
+            raise
+        except SparsegenError as error:
+            logger.error("the expected result could not be computed: %s", error)
+            return None
+        return found
 
 
 def _turn(device: Device) -> AbstractContextManager[None]:

@@ -176,6 +176,11 @@ class Runner:
             worst_error=chosen.worst_error,
         )
 
+    def end_row(self, status: Status, reason: str) -> None:
+        """The row is over for it, for a reason that is not its own."""
+        if self.is_in:
+            self._fail(status, reason)
+
     def close(self) -> None:
         """End the process and all that it started."""
         if self._child is not None:

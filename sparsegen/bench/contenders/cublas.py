@@ -21,7 +21,6 @@ from sparsegen.executor import Executor
 from sparsegen.family import Array
 from sparsegen.features import Features
 
-
 LARGEST_DENSE_BYTES = 12 << 30
 
 
