@@ -130,7 +130,13 @@ class Executor(Protocol):
         warmup: int = 3,
         cold: bool = True,
         budget_s: float = 2.0,
+        lead: Callable[[], Any] | None = None,
     ) -> Timing:
-        """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget."""
+        """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget.
+
+        Args:
+            lead: queued ahead of each first event: something that keeps the device busy for as long as the host
+                needs to queue the call.
+        """
 
     def close(self) -> None: ...

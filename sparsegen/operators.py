@@ -197,17 +197,27 @@ class SpmmProblem:
             magnitude += np.abs(bias)
         if self.epilogue is Epilogue.BIAS_RELU:
             exact = np.maximum(exact, 0.0)
-        lengths = np.diff(matrix.row_offsets)[:, None]
-        # Products, a sum of `length` terms in any order, the bias: length + 2 roundings at the most; the
-        # typical error grows with the square root, so a bound of 4·√length catches what γ_length would not.
-        growth = 4.0 * np.sqrt(lengths + 2.0)
-        bound = DType.FLOAT32.unit_roundoff * growth * magnitude
-        bound += 2.0 * self.dtype.unit_roundoff * np.abs(exact)
-        smallest = 2.0**-24 if self.dtype is DType.FLOAT16 else 2.0**-126
-        bound += smallest
+        bound = error_bound(self.dtype, exact, magnitude, np.diff(matrix.row_offsets)[:, None])
         if self.layout is Layout.COLUMN:
             exact, bound = np.ascontiguousarray(exact.T), np.ascontiguousarray(bound.T)
         return Reference(exact, bound, self.dtype)
+
+
+def error_bound(dtype: DType, exact: Array, magnitude: Array, terms: Array) -> Array:
+    """How far a result of ``dtype`` with float32 sums may lie from the exact one, element by element.
+
+    Args:
+        exact: float64.
+        magnitude: the same sums of absolute values.
+        terms: products in each sum.
+    """
+    # Products, a sum of `terms` terms in any order, the bias: terms + 2 roundings at the most; the
+    # typical error grows with the square root, so a bound of 4·√terms catches what γ_terms would not.
+    growth = 4.0 * np.sqrt(terms + 2.0)
+    bound: Array = DType.FLOAT32.unit_roundoff * growth * magnitude
+    bound += 2.0 * dtype.unit_roundoff * np.abs(exact)
+    bound += 2.0**-24 if dtype is DType.FLOAT16 else 2.0**-126
+    return bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,7 @@ class CudaExecutor:
         warmup: int = 3,
         cold: bool = True,
         budget_s: float = 2.0,
+        lead: Callable[[], Any] | None = None,
     ) -> Timing:
         """See `Executor.measure`; the flush writes four times the L2, so that neither input nor output stays."""
         cuda = driver()
@@ -282,6 +283,8 @@ class CudaExecutor:
         def prepare() -> None:
             if cold:
                 cuda.memset_d8_async(self._flush.address, 0, flush_bytes, None)
+            if lead is not None:
+                lead()
 
         try:
             for _ in range(warmup):
@@ -337,3 +340,15 @@ def _nvml_handle(pci_bus_id: str) -> tuple[Any, Any] | None:
     except Exception as error:
         logger.info("clocks are not recorded, NVML cannot be used: %s", error)
         return None
+
+
+def driver_version() -> str:
+    """NVIDIA's driver, like ``580.159.03``; empty without NVML."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception as error:
+        logger.info("the driver's version is not known, NVML cannot be used: %s", error)
+        return ""

@@ -31,6 +31,7 @@ class Call:
     run: Callable[[], None]
     result: Buffer
     columns: bool  # the result is column-major
+    memory_bytes: int = 0  # of the matrix and of work space on the device
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,61 +3,150 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import IntEnum
 
 import numpy as np
 
 from sparsegen.baselines import Call
-from sparsegen.baselines.libraries import checked, find_library
+from sparsegen.baselines.libraries import Handle, checked, find_library
+from sparsegen.executor import Buffer
 from sparsegen.family import Array
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.runtime import CudaExecutor
 
 DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaDataType
-COMPUTE_32F = 68
 NO_TRANSPOSE, TRANSPOSE = 0, 1
 DEFAULT_ALGORITHM = -1
 
 
-def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Array) -> Iterator[Call]:
-    """The product with both storage orders of A; B and C in the problem's layout."""
-    library = find_library("cublas")
-    handle = ctypes.c_void_p()
-    checked(library, "cublasCreate_v2", ctypes.byref(handle))
+class Compute(IntEnum):
+    """cublasComputeType_t: sums in float32, and of float32 data the products exact or in TF32."""
+
+    FLOAT32 = 68
+    TF32 = 77
+
+
+def open_handle() -> Handle:
+    """A cuBLAS handle in the current context.
+
+    Raises:
+        LibraryUnavailableError: cuBLAS is not installed.
+    """
+    return Handle(find_library("cublas"), "cublasCreate_v2", "cublasDestroy_v2")
+
+
+def version(handle: Handle) -> str:
+    """The library's version as one number, like 130001."""
     number = ctypes.c_int()
-    checked(library, "cublasGetVersion_v2", handle, ctypes.byref(number))
-    m, k, n = problem.m, problem.k, problem.n
-    dense = problem.dtype.to_storage(matrix.to_scipy().toarray())
-    kind = DATA_TYPE[problem.dtype]
+    checked(handle.library, "cublasGetVersion_v2", handle.value, ctypes.byref(number))
+    return str(number.value)
+
+
+def product(
+    handle: Handle,
+    dtype: DType,
+    operations: tuple[int, int],
+    shape: tuple[int, int, int],
+    left: tuple[Buffer, int],
+    right: tuple[Buffer, int],
+    result: tuple[Buffer, int],
+    compute: Compute = Compute.FLOAT32,
+) -> Callable[[], None]:
+    """A call of cublasGemmEx in its own, column-major terms.
+
+    Args:
+        operations: of the left and the right factor.
+        shape: m, n, k.
+        left, right, result: buffer and leading dimension.
+    """
+    kind = DATA_TYPE[dtype]
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     pointer = ctypes.c_void_p
-    b_buffer, c_buffer = executor.upload(b), executor.allocate(problem.result.nbytes)
+    factors = [
+        value for buffer, leading in (left, right) for value in (pointer(buffer.address), kind, leading)
+    ]
+    arguments = (
+        handle.value, *operations, *shape, ctypes.byref(one), *factors, ctypes.byref(zero),
+        pointer(result[0].address), kind, result[1], int(compute), DEFAULT_ALGORITHM,
+    )  # fmt: skip
+    keep = (handle, left[0], right[0], result[0])
+
+    def run(kept: object = keep) -> None:
+        checked(handle.library, "cublasGemmEx", *arguments)
+
+    return run
+
+
+def calls(
+    executor: CudaExecutor,
+    matrix: CsrMatrix,
+    problem: SpmmProblem,
+    b: Array,
+) -> Iterator[Call]:
+    """The product with both storage orders of A; B and C in the problem's layout."""
+    dense = problem.dtype.to_storage(matrix.to_scipy().toarray())
+
+    def stored(by_rows: bool) -> Buffer:
+        return executor.upload(dense if by_rows else np.ascontiguousarray(dense.T))
+
+    return products(executor, stored, problem, b)
+
+
+def products(
+    executor: CudaExecutor,
+    stored: Callable[[bool], Buffer],
+    problem: SpmmProblem,
+    b: Array,
+    compute: Compute = Compute.FLOAT32,
+) -> Iterator[Call]:
+    """The same of a dense A in device memory: ``stored`` gives it row-major (True) and column-major."""
+    handle = open_handle()
+    m, k, n = problem.m, problem.k, problem.n
+    b_buffer: Buffer = executor.upload(b)
+    c_buffer = executor.allocate(problem.result.nbytes)
     for a_rows in (True, False):
-        a_buffer = executor.upload(dense if a_rows else np.ascontiguousarray(dense.T))
-        a = (pointer(a_buffer.address), kind, k if a_rows else m)
+        a_buffer = stored(a_rows)
+        a = (a_buffer, k if a_rows else m)
         if problem.layout is Layout.ROW:
             # cuBLAS is column-major: C^T = B^T A^T.
-            shape, left, right, ld_c = (n, m, k), (pointer(b_buffer.address), kind, n), a, n
+            shape, left, right, ld_c = (n, m, k), (b_buffer, n), a, n
             operations = (NO_TRANSPOSE, NO_TRANSPOSE if a_rows else TRANSPOSE)
         else:
-            shape, left, right, ld_c = (m, n, k), a, (pointer(b_buffer.address), kind, k), m
+            shape, left, right, ld_c = (m, n, k), a, (b_buffer, k), m
             operations = (TRANSPOSE if a_rows else NO_TRANSPOSE, NO_TRANSPOSE)
-        arguments = (
-            handle, *operations, *shape, ctypes.byref(one), *left, *right, ctypes.byref(zero),
-            pointer(c_buffer.address), kind, ld_c, COMPUTE_32F, DEFAULT_ALGORITHM,
-        )  # fmt: skip
-
-        def run(
-            arguments: tuple[object, ...] = arguments, keep: object = (a_buffer, b_buffer, c_buffer)
-        ) -> None:
-            checked(library, "cublasGemmEx", *arguments)
-
         yield Call(
             contender="cublas",
-            version=f"cuBLAS {number.value}",
+            version=f"cuBLAS {version(handle)}",
             detail=f"dense {problem.dtype}, A {'row' if a_rows else 'column'}-major",
-            run=run,
+            run=product(handle, problem.dtype, operations, shape, left, right, (c_buffer, ld_c), compute),
             result=c_buffer,
             columns=problem.layout is Layout.COLUMN,
+            memory_bytes=a_buffer.nbytes,
         )
+
+
+def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Products of two random square matrices, one for each arithmetic, with its name."""
+    handle = open_handle()
+    rng = np.random.default_rng(0)
+    factors = [rng.standard_normal((size, size), dtype=np.float32) for _ in range(2)]
+    for dtype in DType:
+        left, right = (executor.upload(dtype.to_storage(factor)) for factor in factors)
+        result = executor.allocate(left.nbytes)
+        ways = {str(dtype): Compute.FLOAT32} | ({"tf32": Compute.TF32} if dtype is DType.FLOAT32 else {})
+        for name, compute in ways.items():
+            yield (
+                name,
+                product(
+                    handle,
+                    dtype,
+                    (NO_TRANSPOSE, NO_TRANSPOSE),
+                    (size, size, size),
+                    (left, size),
+                    (right, size),
+                    (result, size),
+                    compute,
+                ),
+            )

@@ -1,15 +1,16 @@
-"""cuSPARSE's generic SpMM on CSR: every algorithm, B and C row-major and column-major."""
+"""cuSPARSE's generic SpMM: every algorithm of a format, B and C row-major and column-major."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from sparsegen.baselines import Call
-from sparsegen.baselines.libraries import VendorError, checked, find_library
+from sparsegen.baselines.libraries import Handle, VendorError, checked, find_library
+from sparsegen.executor import Buffer
 from sparsegen.family import Array
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -18,76 +19,127 @@ from sparsegen.runtime import CudaExecutor
 logger = logging.getLogger(__name__)
 
 DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaDataType
-INDEX_32I = 2
+INDEX_32I, BASE_ZERO = 2, 0
 COLUMN_ORDER, ROW_ORDER = 1, 2
 NO_TRANSPOSE = 0
-ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6, "csr_alg3": 12}
+CSR_ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6, "csr_alg3": 12}
+
+Descriptor = Callable[[], ctypes.c_void_p]  # makes a new descriptor of the sparse matrix
+
+
+def open_handle() -> Handle:
+    """A cuSPARSE handle in the current context.
+
+    Raises:
+        LibraryUnavailableError: cuSPARSE is not installed.
+    """
+    return Handle(find_library("cusparse"), "cusparseCreate", "cusparseDestroy")
+
+
+def version(handle: Handle) -> str:
+    """The library's version as one number, like 12603."""
+    number = ctypes.c_int()
+    checked(handle.library, "cusparseGetVersion", handle.value, ctypes.byref(number))
+    return str(number.value)
+
+
+def dense_descriptor(
+    handle: Handle, shape: tuple[int, int], order: int, buffer: Buffer, dtype: DType
+) -> ctypes.c_void_p:
+    """A dense matrix, packed in its order."""
+    descriptor, long = ctypes.c_void_p(), ctypes.c_int64
+    leading = shape[1] if order == ROW_ORDER else shape[0]
+    checked(
+        handle.library, "cusparseCreateDnMat", ctypes.byref(descriptor), long(shape[0]), long(shape[1]),
+        long(leading), ctypes.c_void_p(buffer.address), DATA_TYPE[dtype], order,
+    )  # fmt: skip
+    return descriptor
+
+
+def csr_descriptor(
+    handle: Handle, shape: tuple[int, int], arrays: tuple[Buffer, Buffer, Buffer], nnz: int, dtype: DType
+) -> ctypes.c_void_p:
+    """A sparse matrix of row offsets, column indices and values."""
+    descriptor, long = ctypes.c_void_p(), ctypes.c_int64
+    checked(
+        handle.library, "cusparseCreateCsr", ctypes.byref(descriptor), *map(long, (*shape, nnz)),
+        *(ctypes.c_void_p(buffer.address) for buffer in arrays), INDEX_32I, INDEX_32I, BASE_ZERO, DATA_TYPE[dtype],
+    )  # fmt: skip
+    return descriptor
 
 
 def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Array) -> Iterator[Call]:
-    """Each algorithm with each layout that it supports, preprocessed."""
-    library = find_library("cusparse")
-    handle = ctypes.c_void_p()
-    checked(library, "cusparseCreate", ctypes.byref(handle))
-    number = ctypes.c_int()
-    checked(library, "cusparseGetVersion", handle, ctypes.byref(number))
-    m, k, n = problem.m, problem.k, problem.n
-    kind = DATA_TYPE[problem.dtype]
-    sparse = [
-        executor.upload(array)
-        for array in (matrix.row_offsets, matrix.column_indices, problem.dtype.to_storage(matrix.values))
-    ]
-    long, pointer = ctypes.c_int64, ctypes.c_void_p
+    """A in compressed sparse rows: each algorithm with each layout that it supports, preprocessed."""
+    handle = open_handle()
+    arrays = (matrix.row_offsets, matrix.column_indices, problem.dtype.to_storage(matrix.values))
+    offsets, columns, values = (executor.upload(array) for array in arrays)
 
-    def csr_descriptor() -> ctypes.c_void_p:
-        """A descriptor of A for one way alone: preprocessing keeps its findings there, and a second undoes them."""
-        descriptor = ctypes.c_void_p()
-        checked(
-            library, "cusparseCreateCsr", ctypes.byref(descriptor), long(m), long(k), long(matrix.nnz),
-            *(pointer(buffer.address) for buffer in sparse), INDEX_32I, INDEX_32I, 0, kind,
-        )  # fmt: skip
-        return descriptor
+    def descriptor() -> ctypes.c_void_p:
+        shape = (problem.m, problem.k)
+        return csr_descriptor(handle, shape, (offsets, columns, values), matrix.nnz, problem.dtype)
 
+    stored = sum(buffer.nbytes for buffer in (offsets, columns, values))
+    yield from products(
+        executor, handle, descriptor, problem, b, CSR_ALGORITHMS, format_name="CSR", stored_bytes=stored,
+        keep=(offsets, columns, values),
+    )  # fmt: skip
+
+
+def products(
+    executor: CudaExecutor,
+    handle: Handle,
+    descriptor: Descriptor,
+    problem: SpmmProblem,
+    b: Array,
+    algorithms: Mapping[str, int],
+    *,
+    format_name: str,
+    stored_bytes: int,
+    keep: object,
+) -> Iterator[Call]:
+    """Each algorithm with each layout of B and C that it supports.
+
+    Args:
+        descriptor: called for each way: preprocessing keeps its findings there, and a second undoes them.
+        stored_bytes: of the sparse matrix on the device.
+        keep: what must live as long as the calls.
+    """
+    m, k, n, dtype = problem.m, problem.k, problem.n, problem.dtype
     rows = b if problem.layout is Layout.ROW else b.T
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     c_buffer = executor.allocate(problem.result.nbytes)
+    library = handle.library
     for order, name in ((ROW_ORDER, "row"), (COLUMN_ORDER, "column")):
         b_buffer = executor.upload(np.ascontiguousarray(rows if order == ROW_ORDER else rows.T))
-        dense = []
-        for height, buffer in ((k, b_buffer), (m, c_buffer)):
-            descriptor = ctypes.c_void_p()
-            leading = n if order == ROW_ORDER else height
-            checked(
-                library, "cusparseCreateDnMat", ctypes.byref(descriptor), long(height), long(n), long(leading),
-                pointer(buffer.address), kind, order,
-            )  # fmt: skip
-            dense.append(descriptor)
-        for algorithm, code in ALGORITHMS.items():
+        dense_b = dense_descriptor(handle, (k, n), order, b_buffer, dtype)
+        dense_c = dense_descriptor(handle, (m, n), order, c_buffer, dtype)
+        for algorithm, code in algorithms.items():
             arguments = (
-                handle, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), csr_descriptor(), dense[0],
-                ctypes.byref(zero), dense[1], DATA_TYPE[DType.FLOAT32], code,
+                handle.value, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), descriptor(), dense_b,
+                ctypes.byref(zero), dense_c, DATA_TYPE[DType.FLOAT32], code,
             )  # fmt: skip
             size = ctypes.c_size_t()
             try:
                 checked(library, "cusparseSpMM_bufferSize", *arguments, ctypes.byref(size))
                 workspace = executor.allocate(size.value)
-                checked(library, "cusparseSpMM_preprocess", *arguments, pointer(workspace.address))
-                checked(library, "cusparseSpMM", *arguments, pointer(workspace.address))
+                checked(library, "cusparseSpMM_preprocess", *arguments, ctypes.c_void_p(workspace.address))
+                checked(library, "cusparseSpMM", *arguments, ctypes.c_void_p(workspace.address))
             except VendorError as error:
-                logger.info("cuSPARSE %s, %s-major: %s", algorithm, name, error)
+                logger.info("cuSPARSE %s %s, %s-major: %s", format_name, algorithm, name, error)
                 continue
 
             def run(
-                arguments: tuple[object, ...] = (*arguments, pointer(workspace.address)),
-                keep: object = (workspace, b_buffer, c_buffer, sparse),
+                arguments: tuple[object, ...] = (*arguments, ctypes.c_void_p(workspace.address)),
+                keep: object = (handle, workspace, b_buffer, c_buffer, keep),
             ) -> None:
                 checked(library, "cusparseSpMM", *arguments)
 
             yield Call(
                 contender="cusparse",
-                version=f"cuSPARSE {number.value}",
-                detail=f"CSR {algorithm}, {name}-major",
+                version=f"cuSPARSE {version(handle)}",
+                detail=f"{format_name} {algorithm}, {name}-major",
                 run=run,
                 result=c_buffer,
                 columns=order == COLUMN_ORDER,
+                memory_bytes=stored_bytes + workspace.nbytes,
             )

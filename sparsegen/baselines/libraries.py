@@ -56,5 +56,25 @@ def checked(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
         raise VendorError(f"{function} returned status {status}")
 
 
+class Handle:
+    """A library's handle, destroyed with the object.
+
+    Args:
+        create, destroy: names of the library's functions.
+
+    Raises:
+        VendorError: the library refused.
+    """
+
+    def __init__(self, library: ctypes.CDLL, create: str, destroy: str) -> None:
+        self.library, self._destroy = library, destroy
+        self.value = ctypes.c_void_p()
+        checked(library, create, ctypes.byref(self.value))
+
+    def __del__(self) -> None:
+        if self.value:
+            getattr(self.library, self._destroy)(self.value)
+
+
 class VendorError(SparsegenError):
     """A vendor library refused a call, for example an algorithm that does not support a layout."""

@@ -172,8 +172,9 @@ class EmulatorExecutor:
         warmup: int = 3,
         cold: bool = True,
         budget_s: float = 2.0,
+        lead: Callable[[], Any] | None = None,
     ) -> Timing:
-        """Time single calls by the wall clock. ``cold`` is ignored: there is no L2 of our own to flush."""
+        """Time single calls by the wall clock; ``cold`` and ``lead`` have no meaning here."""
         deadline = time.perf_counter() + budget_s
         for _ in range(warmup):
             call()

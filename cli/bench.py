@@ -1,0 +1,241 @@
+"""``sparsegen bench``: our variants and what users would pick instead, side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from sparsegen import backends
+from sparsegen.bench import result_file
+from sparsegen.bench.compare import compare
+from sparsegen.bench.contenders import contenders
+from sparsegen.bench.results import L2, Protocol, Results, Row
+from sparsegen.bench.run import Finished, Progress, Request, Step, run
+from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
+from sparsegen.bench.tuned import budget_of
+from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named, words
+from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
+from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
+from sparsegen.cli.main import INTERRUPTED
+from sparsegen.cli.tune import EMULATOR_NOTE
+from sparsegen.operators import DType, Layout
+
+
+@click.command()
+@click.option("--suite", "suites", multiple=True, metavar="NAME", help="A suite of --list; may be repeated.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of matrix files, for the suites that need one."
+)
+@click.option("--matrix", type=click.Path(path_type=Path), help="One sparse matrix instead of a suite.")
+@click.option("--tensor", help="Which array of a file that holds several.")
+@click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack.")
+@click.option(
+    "-n", "ns", type=click.IntRange(min=1), multiple=True, default=(128,), show_default=True,
+    help="Columns of B, with --matrix; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--dtype", "dtypes", type=EnumChoice(DType), multiple=True, default=("float32",), show_default=True,
+    help="Element type, with --matrix; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--layout", type=EnumChoice(Layout), default="row", show_default=True, help="Of B and C, with --matrix."
+)
+@click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
+@click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
+@click.option("--except", "left_out", multiple=True, metavar="CONTENDER", help="Leave this one out.")
+@click.option(
+    "--contender", "own", multiple=True, metavar="NAME=PATH.so:SYMBOL",
+    help="A contender of your own; see docs/benchmarks.md.",
+)  # fmt: skip
+@click.option(
+    "--tune", default="off", show_default=True, metavar="off|quick|normal|SECONDS",
+    help="Tune every row first that has no finished tuning.",
+)  # fmt: skip
+@click.option(
+    "--l2", type=EnumChoice(L2), default="cold", show_default=True, help="State of the L2 before each call."
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each contender."
+)
+@click.option(
+    "--samples", type=click.IntRange(min=1), default=20, show_default=True, help="Timed calls of one turn."
+)
+@db_option
+@device_option
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+    help="Result file (JSON): rows that it holds stay, the others are added.",
+)  # fmt: skip
+@click.option(
+    "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table as CSV too."
+)
+@click.option(
+    "--limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Begin no row later."
+)
+@click.option("--remeasure", is_flag=True, help="Measure rows anew that the result file holds.")
+@click.option(
+    "--compare", "older", type=click.Path(path_type=Path), help="Show what changed against a result file."
+)
+@click.option("--list", "show_list", is_flag=True, help="List suites and contenders, and measure nothing.")
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    suites: tuple[str, ...],
+    data: Path | None,
+    matrix: Path | None,
+    tensor: str | None,
+    seed: int,
+    ns: tuple[int, ...],
+    dtypes: tuple[DType, ...],
+    layout: Layout,
+    parts: tuple[str, ...],
+    only: tuple[str, ...],
+    left_out: tuple[str, ...],
+    own: tuple[str, ...],
+    tune: str,
+    l2: L2,
+    rounds: int,
+    samples: int,
+    db: str | None,
+    device: str | None,
+    output: Path | None,
+    csv_file: Path | None,
+    limit: float | None,
+    remeasure: bool,
+    older: Path | None,
+    show_list: bool,
+    as_json: bool,
+) -> None:
+    """Time our variants beside cuBLAS, cuSPARSE and PyTorch, on one matrix or on suites of workloads.
+
+    Every result is checked against float64 first. Times are device times of single calls, medians of all
+    turns. A contender that crashes, hangs or is wrong loses its cell and nothing else.
+    """
+    if show_list:
+        _list(data, as_json)
+        return
+    if (matrix is None) == (not suites):
+        raise click.UsageError("give --matrix FILE, or --suite NAME (see --list)")
+    budget_of(tune)
+    before = result_file.read(older) if older else None
+    cases = (
+        cases_of_suites(suites, data)
+        if matrix is None
+        else cases_of_matrix(matrix, tensor=tensor, seed=seed, ns=ns, dtypes=dtypes, layout=layout)
+    )
+    where = backends.find_device(device)
+    request = Request(
+        cases=named(cases, parts),
+        contenders=chosen_contenders(only, left_out, own),
+        device=where,
+        protocol=Protocol(l2, rounds, samples, tune),
+        db=db,
+        output=output,
+        remeasure=remeasure,
+        seconds=limit,
+        command=words(context, sys.argv[1:]),
+    )
+    if where.backend == "emulator" and not as_json:
+        click.echo(EMULATOR_NOTE, err=True)
+    done: list[Row] = []
+    try:
+        with _progress(done, as_json=as_json) as progress:
+            finished = run(request, progress)
+    except KeyboardInterrupt:
+        kept = f"; {output} holds them" if output and done else ""
+        click.echo(f"interrupted after {len(done)} rows{kept}", err=True)
+        if not as_json:
+            emit(False, {}, row_table(done), summary_table(done))
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    if csv_file is not None:
+        csv_file.write_text(result_file.to_csv(finished.results), encoding="utf-8")
+    _show(finished, before, output, as_json=as_json)
+
+
+def _show(finished: Finished, before: Results | None, output: Path | None, *, as_json: bool) -> None:
+    results = finished.results
+    comparison = compare(before, results) if before is not None else None
+    parts: list[Table | str] = []
+    for suite in dict.fromkeys(row.suite for row in results.rows):
+        parts += [
+            f"\n{suite} on {results.device.name}",
+            row_table(r for r in results.rows if r.suite == suite),
+        ]
+    parts += ["", summary_table(results.rows), ""]
+    parts += missing_lines(results, finished.missing)
+    if comparison is not None:
+        parts += comparison_parts(comparison)
+    if finished.left:
+        parts.append(f"time is up: {finished.left} rows are left; the same command goes on with them")
+    if output is not None:
+        parts.append(f"{len(finished.measured)} rows measured, {finished.kept} kept, in {output}")
+    facts = {
+        "results": json.loads(result_file.dump(results)),
+        "measured": [str(key) for key in finished.measured],
+        "kept": finished.kept,
+        "left": finished.left,
+        "missing": dict(finished.missing),
+    }
+    if comparison is not None:
+        facts["differing"] = [
+            {"row": str(c.key), "contender": c.contender, "ratio": c.ratio, "verdict": c.verdict}
+            for c in comparison.differing
+        ]
+    emit(as_json, facts, *parts)
+
+
+@contextmanager
+def _progress(done: list[Row], *, as_json: bool) -> Iterator[Progress]:
+    """A line on stderr for each row; on a terminal also what is being done."""
+    console = make_console(stderr=True)
+    status = console.status("starting") if console.is_terminal and not as_json else None
+
+    def show(step: Step) -> None:
+        if step.row is not None:
+            done.append(step.row)
+            if not as_json:
+                console.print(f"[{step.index + 1} of {step.total}] {row_line(step.row)}", soft_wrap=True)
+        elif status is not None:
+            status.update(f"{step.index + 1} of {step.total}: {step.key}: {step.doing}")
+
+    if status is None:
+        yield show
+    else:
+        with status:
+            yield show
+
+
+def _list(data: Path | None, as_json: bool) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("suite", "cases", "rows", "what it is"):
+        table.add_column(heading)
+    suites = [describe_suite(n) if data is None else _described(n, data) for n in suite_names()]
+    for suite in suites:
+        needs_data = suite.needs_data and not suite.cases
+        counts = ("", "--data") if needs_data else (str(len(suite.cases)), str(suite.rows))
+        table.add_row(suite.name, *counts, suite.description)
+    facts = [
+        {
+            "suite": suite.name,
+            "cases": len(suite.cases),
+            "rows": suite.rows,
+            "needs_data": suite.needs_data,
+            "description": suite.description,
+            "sources": suite.sources,
+        }
+        for suite in suites
+    ]
+    names = ", ".join(contenders())
+    emit(as_json, {"suites": facts, "contenders": list(contenders())}, table, f"\ncontenders: {names}")
+
+
+def _described(name: str, data: Path) -> Suite:
+    suite = describe_suite(name)
+    return load_suite(name, data) if suite.needs_data else suite

@@ -1,0 +1,106 @@
+"""From the options of ``sparsegen bench`` to its cases, contenders and protocol."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.contender import Contender
+from sparsegen.bench.contenders import contenders
+from sparsegen.bench.patterns import MatrixFile
+from sparsegen.bench.shared_object import SharedObject
+from sparsegen.bench.suites import load_suite
+from sparsegen.errors import ConfigError
+from sparsegen.matrix_io import load_matrix
+from sparsegen.operators import DType, Layout
+
+MATRIX_SUITE = "matrix"  # of a single file
+
+
+def cases_of_matrix(
+    path: Path,
+    *,
+    tensor: str | None,
+    seed: int,
+    ns: Sequence[int],
+    dtypes: Sequence[DType],
+    layout: Layout,
+) -> list[Case]:
+    """One case for each n.
+
+    Raises:
+        MatrixError: the file cannot be read.
+    """
+    m, k = load_matrix(path, tensor=tensor, seed=seed).shape
+    pattern = MatrixFile(m, k, str(path.resolve()), tensor, seed)
+    label = path.name + (f" {tensor}" if tensor else "")
+    return [
+        Case(
+            suite=MATRIX_SUITE,
+            name=f"{label} n={n}",
+            operator=Operator.SPMM,
+            m=m,
+            k=k,
+            n=n,
+            dtypes=tuple(dict.fromkeys(dtypes)),
+            layout=layout,
+            pattern=pattern,
+            source=path.name,
+        )
+        for n in dict.fromkeys(ns)
+    ]
+
+
+def cases_of_suites(names: Sequence[str], data: Path | None) -> list[Case]:
+    """Those of all suites named.
+
+    Raises:
+        SuiteError: a suite is unknown, or its data is missing or malformed.
+    """
+    return [case for name in dict.fromkeys(names) for case in load_suite(name, data).cases]
+
+
+def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
+    """Cases whose names contain one of these; all without any.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = [case for case in cases if not parts or any(part in case.name for part in parts)]
+    if not found:
+        raise ConfigError(f"no case's name contains {' or '.join(parts)}; the first is {cases[0].name!r}")
+    return found
+
+
+def chosen_contenders(only: Sequence[str], left_out: Sequence[str], own: Sequence[str]) -> list[Contender]:
+    """Those that take part, users' own last.
+
+    Raises:
+        ConfigError: an unknown name, a name taken twice, or a shared object that is not there.
+    """
+    known = dict(contenders())
+    for contender in map(SharedObject.parse, own):
+        if contender.name in known:
+            raise ConfigError(f"--contender {contender.name}: there is a contender of this name already")
+        known[contender.name] = contender
+    for option, names in (("--only", only), ("--except", left_out)):
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"{option} {name}: there are {', '.join(known)}{hint}")
+    chosen = [c for name, c in known.items() if (not only or name in only) and name not in left_out]
+    if not chosen:
+        raise ConfigError("no contender is left")
+    return chosen
+
+
+def words(context: click.Context, arguments: Sequence[str]) -> str:
+    """The command line as it was typed, for the record."""
+    import shlex
+
+    return shlex.join([*context.command_path.split(), *arguments])

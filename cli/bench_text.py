@@ -1,0 +1,179 @@
+"""How ``sparsegen bench`` shows rows, means, missing contenders and comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+from sparsegen.bench.compare import Comparison
+from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, Status
+from sparsegen.bench.summary import Mean, summarize
+from sparsegen.cli.progress import figure
+
+
+def ours(row: Row) -> Cell | None:
+    """The tuned winner if it has a time, else plain dispatch."""
+    timed = (cell for name in (TUNED, UNTUNED) if (cell := row.cell(name)) is not None and cell.timing)
+    return next(timed, None)
+
+
+def row_table(rows: Iterable[Row]) -> Table:
+    """A line for each row; times in µs, the others as multiples of ours."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("case", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    for heading in ("ours µs", "untuned", "dense", "× dense", "best peer", "× peer", "% of floor"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("peer", no_wrap=True)
+    table.add_column("failed")
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    mine, dense, peer = ours(row), row.dense(), row.best_sparse()
+    floor = row.floor.us
+    time = _us(mine)
+    return [
+        row.case,
+        f"{row.dtype}" + (", column" if row.layout == "column" else ""),
+        _shown(_us(row.cell(TUNED))),
+        _shown(_us(row.cell(UNTUNED))),
+        _shown(_us(dense)),
+        _ratio(_us(dense), time),
+        _shown(_us(peer)),
+        _ratio(_us(peer), time),
+        f"{100 * floor / time:.0f}" if floor and time else "",
+        peer.contender if peer else "",
+        ", ".join(f"{c.contender} {c.status}" for c in row.cells if _is_failure(c)),
+    ]
+
+
+def row_line(row: Row) -> str:
+    """The row in one line, for progress."""
+    shown = [
+        f"{cell.contender} {figure(cell.timing.us)}" if cell.timing else f"{cell.contender} {cell.status}"
+        for cell in row.cells
+        if cell.timing or _is_failure(cell)
+    ]
+    return f"{row.key}: {', '.join(shown) or 'nothing ran'}" + (" µs" if shown else "")
+
+
+def summary_table(rows: Iterable[Row]) -> Table:
+    """Means for each suite and type; above 1: ours takes less time."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("suite", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    headings = (
+        "rows",
+        "× dense",
+        "faster than dense",
+        "× best peer",
+        "tuned × untuned",
+        "peer × dense",
+        "% of floor",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for s in summarize(rows):
+        table.add_row(
+            s.suite,
+            str(s.dtype),
+            str(s.rows),
+            _inverse(s.to_dense),
+            _percent(s.faster_than_dense),
+            _inverse(s.to_best_sparse),
+            _mean(s.untuned_to_tuned),
+            _inverse(s.best_sparse_to_dense),
+            _percent(s.share_of_floor),
+        )
+    return table
+
+
+def missing_lines(results: Results, missing: Sequence[tuple[str, str]]) -> list[str]:
+    """One line for each contender that is not there, and for each way in which one failed."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in missing:
+        reasons.setdefault(reason, []).append(name)
+    lines = [f"missing: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    seen: dict[tuple[str, str, str], int] = {}
+    for row in results.rows:
+        for cell in row.cells:
+            if _is_failure(cell):
+                key = (cell.contender, str(cell.status), cell.reason.partition("\n")[0])
+                seen[key] = seen.get(key, 0) + 1
+    lines += [f"{status}: {name} ({count} rows): {reason}" for (name, status, reason), count in seen.items()]
+    return lines
+
+
+def comparison_parts(comparison: Comparison) -> list[Table | str]:
+    """What became faster and slower, and the drift of each contender."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("row", "contender", "old µs", "new µs", "new / old", ""):
+        table.add_column(heading, justify="right" if "µs" in heading or "/" in heading else "left")
+    for change in comparison.differing:
+        table.add_row(
+            str(change.key),
+            change.contender,
+            figure(change.old.us),
+            figure(change.new.us),
+            f"{change.ratio:.3f}",
+            str(change.verdict),
+        )
+    drifts = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("suite", "dtype", "contender", "new / old", "rows"):
+        drifts.add_column(heading)
+    for drift in comparison.drifts:
+        drifts.add_row(
+            drift.suite, str(drift.dtype), drift.contender, _mean(drift.ratio), str(drift.ratio.count)
+        )
+    same = len(comparison.changes) - len(comparison.differing)
+    parts: list[Table | str] = [f"{len(comparison.differing)} times changed beyond the noise, {same} did not"]
+    if comparison.differing:
+        parts.append(table)
+    parts.append(drifts)
+    parts += [
+        f"{c.key}, {c.contender}: {c.old} before, {c.new} now: {c.reason}" for c in comparison.status_changes
+    ]
+    for words, keys in (
+        ("only in the old file", comparison.only_old),
+        ("only in the new one", comparison.only_new),
+        ("another matrix of the same name, not compared", comparison.other_pattern),
+    ):
+        if keys:
+            parts.append(
+                f"{len(keys)} rows {words}: {', '.join(map(str, keys[:5]))}"
+                + (" ..." if len(keys) > 5 else "")
+            )
+    return parts
+
+
+def _is_failure(cell: Cell) -> bool:
+    return cell.status in (Status.WRONG, Status.CRASHED, Status.TIMEOUT)
+
+
+def _us(cell: Cell | None) -> float | None:
+    return cell.timing.us if cell is not None and cell.timing is not None else None
+
+
+def _shown(us: float | None) -> str:
+    return "" if us is None else figure(us)
+
+
+def _ratio(other: float | None, mine: float | None) -> str:
+    return f"{other / mine:.2f}" if other and mine else ""
+
+
+def _mean(mean: Mean) -> str:
+    return "" if math.isnan(mean.value) else f"{mean.value:.3f}"
+
+
+def _inverse(mean: Mean) -> str:
+    return "" if math.isnan(mean.value) else f"{1 / mean.value:.3f}"
+
+
+def _percent(mean: Mean) -> str:
+    return "" if math.isnan(mean.value) else f"{100 * mean.value:.0f}"

@@ -1,0 +1,53 @@
+// The interface of `sparsegen bench --contender name=path.so:symbol`, version 1. Plain C.
+//
+// The symbol is a function without parameters that returns a `const sparsegen_contender *`. For every row of the
+// benchmark `create` is called once (its time is reported as preparation), `run` many times, `destroy` once.
+
+#ifndef SPARSEGEN_CONTENDER_H
+#define SPARSEGEN_CONTENDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SPARSEGEN_CONTENDER_VERSION 1
+
+enum { SPARSEGEN_SPMM = 0, SPARSEGEN_SDDMM = 1 };
+enum { SPARSEGEN_FLOAT32 = 0, SPARSEGEN_FLOAT16 = 1, SPARSEGEN_BFLOAT16 = 2 };
+enum { SPARSEGEN_ROW = 0, SPARSEGEN_COLUMN = 1 };
+enum { SPARSEGEN_HOST = 0, SPARSEGEN_CUDA = 1 };
+enum { SPARSEGEN_DONE = 0, SPARSEGEN_UNSUPPORTED = 1, SPARSEGEN_FAILED = 2 };
+
+// What is to be computed, and where its arrays are.
+//
+// spmm: C[m, n] = A[m, k] * B[k, n]. A is sparse, m x k. `layout` is the memory order of B and C.
+// sddmm: the products A[m, k] * B[n, k]^T at the nonzeros of a pattern m x n; A and B are row-major, and C is the nnz
+//        results in the pattern's order. The pattern's values are to be ignored.
+//
+// The sparse matrix comes as compressed sparse rows with sorted columns, in the memory of the device (`memory`) and
+// once more on the host, so that a format of your own can be made from either. All of it stays until `destroy`.
+typedef struct {
+  int32_t op, dtype, layout, memory;
+  int32_t device;  // ordinal of the CUDA device, whose primary context is current
+  int32_t reserved;
+  int64_t m, k, n, nnz;
+  const int32_t *row_offsets, *column_indices;
+  const void *values;
+  const int32_t *host_row_offsets, *host_column_indices;
+  const void *host_values;
+  const void *a;  // sddmm only
+  const void *b;
+  void *c;
+  void *stream;  // launch here; NULL is the default stream
+} sparsegen_task;
+
+typedef struct {
+  int32_t version;      // SPARSEGEN_CONTENDER_VERSION
+  const char *library;  // name and version of what is behind it
+  // Makes a handle; returns SPARSEGEN_DONE, SPARSEGEN_UNSUPPORTED or SPARSEGEN_FAILED, with the reason in `message`.
+  int (*create)(const sparsegen_task *task, void **handle, char *message, size_t size);
+  // Queues one computation; returns 0, or anything else if that failed.
+  int (*run)(void *handle);
+  void (*destroy)(void *handle);
+} sparsegen_contender;
+
+#endif

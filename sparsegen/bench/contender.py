@@ -1,0 +1,100 @@
+"""What a contender is: a name, what it can compute, and the ways in which it computes a task.
+
+A contender is one small file in `sparsegen.bench.contenders`. It lives in a process of its own, so that what it
+imports, allocates or breaks is no matter of the others.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsegen.bench.results import Arithmetic, ChosenVariant, Kind
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.errors import SparsegenError
+from sparsegen.executor import Executor
+from sparsegen.family import Array, Device
+from sparsegen.features import Features
+
+
+class MissingError(SparsegenError):
+    """A contender is not there (a library, a tuning result); its cell says what would bring it."""
+
+
+class UnsupportedError(SparsegenError):
+    """A contender does not compute this task; its cell says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to compute the task: an algorithm, a layout, a block size.
+
+    Attributes:
+        detail: the way in words.
+        run: launches it on the default stream; it need not be done when this returns.
+        clear: fills the result with something that no right result is.
+        read: waits, and gives the result in the task's stored shape and dtype.
+        preparation_ms: from the matrix in host memory to a call that can run; without compiling and tuning.
+        memory_bytes: what it keeps on the device for the matrix, workspace included, operands and result not.
+        variant: family and config, if it is ours.
+    """
+
+    detail: str
+    run: Callable[[], object]
+    clear: Callable[[], None]
+    read: Callable[[], Array]
+    preparation_ms: float
+    memory_bytes: int
+    variant: ChosenVariant | None = None
+
+
+class Stopwatch:
+    """Milliseconds between laps."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Since the last lap, or since the start."""
+        now = time.perf_counter()
+        elapsed, self._last = (now - self._last) * 1e3, now
+        return elapsed
+
+
+class Contender(ABC):
+    """Stateless; an instance travels to its process by pickle."""
+
+    name: str
+    kind: Kind
+
+    @abstractmethod
+    def why_not(self, task: Task, features: Features) -> str | None:
+        """Why it cannot compute such a task, as far as sizes and features tell; None if it may."""
+
+    def arithmetic(self, task: Task) -> Arithmetic:
+        """How its products are formed: in the dtype, unless the contender is of another mind."""
+        return Arithmetic(task.dtype.value)
+
+    def runs_on(self, device: Device) -> bool:
+        """Whether this kind of device is its home."""
+        return device.backend == "cuda"
+
+    @abstractmethod
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        """Import and load what it needs, once in its process; the versions of it, by the library's name.
+
+        Raises:
+            MissingError: it is not installed; the message says how to get it.
+        """
+
+    @abstractmethod
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        """Every way that it has for the bench's task, ready to run.
+
+        Raises:
+            UnsupportedError: it has none.
+            MissingError: it would, if something were there that is not.
+        """

@@ -1,0 +1,73 @@
+"""What the contenders that go through PyTorch share; it is imported in their processes only."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsegen.bench.contender import MissingError
+from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Executor
+from sparsegen.family import Array
+from sparsegen.operators import DType
+
+
+def open_torch(executor: Executor, *more: str) -> Mapping[str, str]:
+    """Import PyTorch and other packages, on the executor's device; their versions.
+
+    Raises:
+        MissingError: one is not installed, or PyTorch sees no GPU.
+    """
+    versions = {}
+    for name in ("torch", *more):
+        try:
+            versions[name] = str(importlib.import_module(name).__version__)
+        except ImportError as error:
+            raise MissingError(f"{name} is not installed ({error}): pip install {name}") from None
+    torch = import_torch()
+    if not torch.cuda.is_available():
+        raise MissingError("PyTorch sees no GPU: install a build for CUDA")
+    torch.cuda.set_device(executor.device.index)
+    return versions
+
+
+def import_torch() -> Any:
+    return importlib.import_module("torch")
+
+
+def to_tensor(stored: Array, dtype: DType | None = None) -> Any:
+    """An array on the GPU; ``dtype``: it is in that type's storage form."""
+    torch = import_torch()
+    tensor = torch.from_numpy(np.array(stored.view(np.int16) if dtype is DType.BFLOAT16 else stored))
+    return (tensor.view(torch.bfloat16) if dtype is DType.BFLOAT16 else tensor).cuda()
+
+
+class TensorResult:
+    """A result in a tensor of the task's stored shape, which `run` may replace."""
+
+    def __init__(self, bench: Workbench, shape: tuple[int, ...]) -> None:
+        torch = import_torch()
+        self._dtype = bench.task.dtype
+        self.tensor: Any = torch.empty(shape, dtype=getattr(torch, str(self._dtype)), device="cuda")
+
+    def clear(self) -> None:
+        """NaN everywhere."""
+        self.tensor.fill_(float("nan"))
+
+    def read(self) -> Array:
+        """Wait, download."""
+        torch = import_torch()
+        torch.cuda.synchronize()
+        host = self.tensor.contiguous().cpu()
+        if self._dtype is DType.BFLOAT16:
+            bits: Array = host.view(torch.int16).numpy().view(np.uint16)
+            return bits
+        found: Array = host.numpy()
+        return found
+
+
+def nbytes(*tensors: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)

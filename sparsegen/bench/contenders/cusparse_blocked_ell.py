@@ -1,0 +1,80 @@
+"""cuSPARSE's SpMM on Blocked-ELL: every row of blocks padded to the longest."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+
+from sparsegen.baselines import cusparse
+from sparsegen.baselines.libraries import Handle, checked
+from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
+from sparsegen.bench.case import Operator
+from sparsegen.bench.contender import Way
+from sparsegen.bench.contenders._vendor import cuda, ways_of
+from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Buffer
+from sparsegen.family import Array
+from sparsegen.features import Features
+
+ALGORITHMS = {"alg1": 13}
+SIZES_TRIED = 3
+
+
+class CusparseBlockedEll(CusparseCsr):
+    name = "cusparse-blocked-ell"
+
+    def why_not(self, task: Task, features: Features) -> str | None:
+        if task.operator is not Operator.SPMM:
+            return "it computes spmm"
+        return None if has_blocks(features) else NO_BLOCKS
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        handle = cusparse.open_handle()
+        for size in block_sizes(bench.matrix)[:SIZES_TRIED]:
+            yield from self._ways_of_size(bench, handle, cut(bench, size))
+
+    def _ways_of_size(self, bench: Workbench, handle: Handle, blocks: Blocks) -> Iterator[Way]:
+        task, size = bench.task, blocks.size
+        columns, values = padded(blocks)
+        arrays = [bench.executor.upload(a) for a in (columns, task.dtype.to_storage(values))]
+
+        def descriptor() -> ctypes.c_void_p:
+            return _descriptor(handle, task, size, columns.shape[1] * size, (arrays[0], arrays[1]))
+
+        calls = cusparse.products(
+            cuda(bench), handle, descriptor, task.problem, bench.operand("b"), ALGORITHMS,
+            format_name=f"Blocked-ELL {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
+        )  # fmt: skip
+        return ways_of(bench, calls)
+
+
+def padded(blocks: Blocks) -> tuple[Array, Array]:
+    """Block columns (int32, -1 where there is none) and values as rows × (slots · size), row-major."""
+    size, lengths = blocks.size, np.diff(blocks.offsets)
+    slots = int(lengths.max(initial=1))
+    columns = np.full((lengths.size, slots), -1, dtype=np.int32)
+    values = np.zeros((lengths.size, size, slots, size), dtype=np.float32)
+    rows = np.repeat(np.arange(lengths.size), lengths)
+    places = np.arange(blocks.columns.size) - blocks.offsets[rows]
+    columns[rows, places] = blocks.columns
+    values[rows, :, places, :] = blocks.values
+    return columns, values.reshape(lengths.size * size, slots * size)
+
+
+def _descriptor(
+    handle: Handle, task: Task, size: int, ell_columns: int, arrays: tuple[Buffer, Buffer]
+) -> ctypes.c_void_p:
+    descriptor, long = ctypes.c_void_p(), ctypes.c_int64
+    checked(
+        handle.library, "cusparseCreateBlockedEll", ctypes.byref(descriptor),
+        *map(long, (task.m, task.k, size, ell_columns)), *(ctypes.c_void_p(a.address) for a in arrays),
+        cusparse.INDEX_32I, cusparse.BASE_ZERO, cusparse.DATA_TYPE[task.dtype],
+    )  # fmt: skip
+    return descriptor
+
+
+CONTENDER = CusparseBlockedEll()

@@ -1,0 +1,76 @@
+"""cuSPARSE's SDDMM, with B as it is stored and transposed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+
+from sparsegen.baselines import cusparse
+from sparsegen.baselines.libraries import VendorError, checked, find_library
+from sparsegen.bench.case import Operator
+from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.features import Features
+from sparsegen.operators import DType
+
+DEFAULT_ALGORITHM = 0
+
+
+class CusparseSddmm(CusparseCsr):
+    name = "cusparse-sddmm"
+
+    def why_not(self, task: Task, features: Features) -> str | None:
+        return None if task.operator is Operator.SDDMM else "it computes sddmm"
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        refusals = []
+        for order, name in ((cusparse.COLUMN_ORDER, "column"), (cusparse.ROW_ORDER, "row")):
+            try:
+                yield self._way(bench, order, name)
+            except VendorError as error:
+                refusals.append(f"B {name}-major: {error}")
+        if len(refusals) == 2:
+            raise UnsupportedError("; ".join(refusals))
+
+    def _way(self, bench: Workbench, order: int, name: str) -> Way:
+        task, executor, matrix = bench.task, bench.executor, bench.matrix
+        handle, library = cusparse.open_handle(), find_library("cusparse")
+        a = bench.upload("a")
+        b = (
+            bench.upload("b")
+            if order == cusparse.COLUMN_ORDER
+            else executor.upload(np.ascontiguousarray(bench.operand("b").T))
+        )
+        watch = Stopwatch()
+        pattern = executor.upload(matrix.row_offsets), executor.upload(matrix.column_indices)
+        result = bench.result()
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        shape = (task.m, task.n)
+        arguments = (
+            handle.value, cusparse.NO_TRANSPOSE, cusparse.NO_TRANSPOSE, ctypes.byref(one),
+            cusparse.dense_descriptor(handle, (task.m, task.k), cusparse.ROW_ORDER, a, task.dtype),
+            cusparse.dense_descriptor(handle, (task.k, task.n), order, b, task.dtype),
+            ctypes.byref(zero),
+            cusparse.csr_descriptor(handle, shape, (*pattern, result.buffer), matrix.nnz, task.dtype),
+            cusparse.DATA_TYPE[DType.FLOAT32], DEFAULT_ALGORITHM,
+        )  # fmt: skip
+        size = ctypes.c_size_t()
+        checked(library, "cusparseSDDMM_bufferSize", *arguments, ctypes.byref(size))
+        workspace = executor.allocate(size.value)
+        space = ctypes.c_void_p(workspace.address)
+        result.clear_to_zero()
+        checked(library, "cusparseSDDMM_preprocess", *arguments, space)
+        checked(library, "cusparseSDDMM", *arguments, space)
+
+        def run(keep: object = (handle, pattern, a, b, workspace, one, zero)) -> None:
+            checked(library, "cusparseSDDMM", *arguments, space)
+
+        memory = sum(buffer.nbytes for buffer in (*pattern, workspace))
+        return Way(f"B {name}-major", run, result.clear_to_zero, result.read, watch.lap(), memory)
+
+
+CONTENDER = CusparseSddmm()

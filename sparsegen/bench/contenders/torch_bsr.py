@@ -1,0 +1,115 @@
+"""PyTorch's Triton product of block compressed sparse rows, its parameters tuned here.
+
+PyTorch ships parameters for another GPU (`torch.sparse._triton_ops_meta`); those that matter are searched here in a
+small grid, within a time limit, and every one is timed by the common protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
+from sparsegen.bench.case import Operator
+from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
+from sparsegen.bench.results import Kind
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Executor
+from sparsegen.features import Features
+from sparsegen.operators import DType, Layout
+
+TILES = (128, 64, 256, 32)  # columns of B per program, the likeliest first
+SHAPES = ((4, 3), (8, 3), (4, 4), (4, 2))  # warps and stages
+GROUP_ROWS = 4
+SECONDS = 20.0  # for the row's compiles; what was not reached is left out
+SIZES_TRIED = 3
+
+
+class TorchBsr(Contender):
+    name, kind = "torch-bsr", Kind.SPARSE
+
+    def why_not(self, task: Task, features: Features) -> str | None:
+        if task.operator is not Operator.SPMM:
+            return "it computes spmm"
+        if task.dtype is DType.FLOAT32:
+            return "its sums of float32 products are float64, which tensor cores do not have"
+        if task.layout is Layout.COLUMN:
+            return "it takes B row-major"
+        if task.n < 16:
+            return "its tiles have 16 columns at the least"
+        return None if has_blocks(features) else NO_BLOCKS
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        return open_torch(executor, "triton")
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        deadline = time.monotonic() + SECONDS
+        b = to_tensor(bench.operand("b"), bench.task.dtype)
+        sizes = block_sizes(bench.matrix)[:SIZES_TRIED]
+        prepared = [_Prepared(cut(bench, size), bench, b) for size in sizes]
+        for warps, stages in SHAPES:
+            for tile in TILES:
+                for one in prepared:
+                    if time.monotonic() > deadline:
+                        return
+                    way = one.way(tile, warps, stages)
+                    if way is not None:
+                        yield way
+
+
+class _Prepared:
+    """The matrix in blocks of one size."""
+
+    def __init__(self, blocks: Blocks, bench: Workbench, b: Any) -> None:
+        torch, task = import_torch(), bench.task
+        watch = Stopwatch()
+        parts = (
+            to_tensor(blocks.offsets),
+            to_tensor(blocks.columns),
+            to_tensor(task.dtype.to_storage(blocks.values), task.dtype),
+        )
+        self._matrix = torch.sparse_bsr_tensor(*parts, size=(task.m, task.k), check_invariants=False)
+        torch.cuda.synchronize()
+        self._preparation_ms = watch.lap()
+        self._memory = nbytes(*parts)
+        self._size, self._b, self._task = blocks.size, b, task
+        self._result = TensorResult(bench, (task.m, task.n))
+
+    def way(self, tile: int, warps: int, stages: int) -> Way | None:
+        """Compiled and run once; None where the kernel cannot be had so."""
+        if tile > self._task.n or self._task.n % tile or self._size * tile < 32 * 16 * (warps // 4):
+            return None
+        from torch.sparse._triton_ops import bsr_dense_addmm
+
+        meta = {
+            "SPLIT_N": self._task.n // tile,
+            "GROUP_SIZE_ROW": GROUP_ROWS,
+            "num_warps": warps,
+            "num_stages": stages,
+        }
+        out = self._result.tensor
+
+        def run() -> None:
+            bsr_dense_addmm(out, self._matrix, self._b, beta=0, out=out, meta=meta)
+
+        try:
+            run()
+            import_torch().cuda.synchronize()
+        except Exception as error:  # out of shared memory, a tile that Triton does not compile
+            if "CUDA error" in str(error):
+                raise
+            return None
+        return Way(
+            f"blocks of {self._size}, tile {tile}, {warps} warps, {stages} stages",
+            run,
+            self._result.clear,
+            self._result.read,
+            self._preparation_ms,
+            self._memory,
+        )
+
+
+CONTENDER = TorchBsr()

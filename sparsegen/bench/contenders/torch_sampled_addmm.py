@@ -1,0 +1,54 @@
+"""PyTorch's `torch.sparse.sampled_addmm`: its wrapper of cuSPARSE's SDDMM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sparsegen.bench.case import Operator
+from sparsegen.bench.contender import Contender, Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
+from sparsegen.bench.results import Kind
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Executor
+from sparsegen.features import Features
+
+
+class TorchSampledAddmm(Contender):
+    name, kind = "torch-sampled-addmm", Kind.SPARSE
+
+    def why_not(self, task: Task, features: Features) -> str | None:
+        return None if task.operator is Operator.SDDMM else "it computes sddmm"
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        return open_torch(executor)
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        torch, task = import_torch(), bench.task
+        a, b = (to_tensor(bench.operand(name), task.dtype) for name in ("a", "b"))
+        watch = Stopwatch()
+        offsets, columns = to_tensor(bench.matrix.row_offsets), to_tensor(bench.matrix.column_indices)
+        result = TensorResult(bench, task.result_shape(bench.matrix.nnz))
+        pattern = torch.sparse_csr_tensor(
+            offsets, columns, result.tensor, size=(task.m, task.n), check_invariants=False
+        )
+        result.tensor = pattern.values()
+
+        def run() -> None:
+            torch.sparse.sampled_addmm(pattern, a, b.t(), beta=0.0, out=pattern)
+
+        def clear() -> None:
+            result.tensor.zero_()  # it scales what was there by 0; no right result is all zeros
+
+        clear()
+        try:
+            run()
+        except RuntimeError as error:
+            if "not implemented" in str(error) or "Expected" in str(error):
+                raise UnsupportedError(str(error).partition("\n")[0]) from None
+            raise
+        torch.cuda.synchronize()
+        yield Way("result in place", run, clear, result.read, watch.lap(), nbytes(offsets, columns))
+
+
+CONTENDER = TorchSampledAddmm()

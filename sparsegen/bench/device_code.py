@@ -1,0 +1,134 @@
+"""The device code that the benchmark itself needs: reference products, a spinning kernel, a copying one."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+
+from sparsegen import backends
+from sparsegen.bench.case import Operator
+from sparsegen.bench.expected import Expected
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Buffer, Executor, LoadedKernel
+from sparsegen.family import Array, Launch
+from sparsegen.operators import Layout
+
+THREADS = 256
+SPIN_CYCLES_PER_US = (
+    2000  # of the fastest clocks there are; at lower ones it spins longer, which does no harm
+)
+COPY_BLOCKS_PER_MULTIPROCESSOR = 2
+COPY_THREADS = 1024
+COPY_BYTES_PER_STEP = 16
+
+
+def _kernel(executor: Executor, file: str, entry: str) -> LoadedKernel:
+    source = (files("sparsegen.bench") / "cuda" / file).read_text(encoding="utf-8")
+    compiled = backends.toolchain(executor.device).compile("bench", entry, source)
+    return executor.load(compiled)
+
+
+def _grid(elements: int) -> Launch:
+    return Launch((-(-elements // THREADS), 1, 1), (THREADS, 1, 1))
+
+
+class Spinner:
+    """Keeps a CUDA device busy for some microseconds at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._kernel = _kernel(executor, "timing.cu", "spin")
+
+    def lead(self, us: float) -> _Lead:
+        """A launch that keeps the device busy for about so long."""
+        cycles = int(us * SPIN_CYCLES_PER_US)
+        return _Lead(self._executor, self._kernel, cycles)
+
+
+class _Lead:
+    def __init__(self, executor: Executor, kernel: LoadedKernel, cycles: int) -> None:
+        self._bound = executor.bind(kernel, Launch((1, 1, 1), (1, 1, 1)), [cycles])
+
+    def __call__(self) -> None:
+        self._bound(0)
+
+
+class Copier:
+    """Copies device memory, all multiprocessors at once.
+
+    Args:
+        nbytes: to copy, a multiple of 16.
+    """
+
+    def __init__(self, executor: Executor, nbytes: int) -> None:
+        kernel = _kernel(executor, "timing.cu", "copy")
+        blocks = executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR
+        self._buffers = executor.allocate(nbytes), executor.allocate(nbytes)
+        executor.fill(self._buffers[0], 0)
+        count = nbytes // COPY_BYTES_PER_STEP
+        launch = Launch((blocks, 1, 1), (COPY_THREADS, 1, 1))
+        self._bound = executor.bind(kernel, launch, [count, *self._buffers])
+
+    def __call__(self) -> None:
+        self._bound(0)
+
+
+class DenseMatrix:
+    """The row's sparse matrix with its zeros, made on the device: on the host it takes seconds."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench, executor, matrix = bench, bench.executor, bench.matrix
+        entry = f"scatter_{8 * bench.task.dtype.itemsize}"
+        self._kernel = _kernel(executor, "dense.cu", entry)
+        arrays = (matrix.row_offsets, matrix.column_indices, bench.encoded)
+        self._arrays = [executor.upload(array) for array in arrays]
+
+    def stored(self, by_rows: bool) -> Buffer:
+        """A new buffer with the whole matrix, row-major or column-major."""
+        executor, (m, k) = self._bench.executor, self._bench.matrix.shape
+        dense = executor.allocate(m * k * self._bench.task.dtype.itemsize)
+        executor.fill(dense, 0)
+        strides = (k, 1) if by_rows else (1, m)
+        executor.launch(self._kernel, Launch((m, 1, 1), (THREADS, 1, 1)), [*strides, *self._arrays, dense])
+        executor.synchronize()
+        return dense
+
+
+def expected_on_device(parcel: Parcel, executor: Executor) -> Expected:
+    """A row's result in float64, one thread for each element, by code that nothing else shares."""
+    task, matrix = parcel.task, parcel.matrix()
+    dense = {
+        name: executor.upload(
+            task.dtype.from_storage(np.asarray(parcel.operand(name))).astype(np.float32, copy=False)
+        )
+        for name in task.operand_shapes
+    }
+    shape = task.result_shape(matrix.nnz)
+    count = int(np.prod(shape, dtype=np.int64))
+    exact, magnitude = executor.allocate(count * 8), executor.allocate(count * 4)
+    if task.operator is Operator.SDDMM:
+        rows = np.repeat(np.arange(task.m, dtype=np.int32), np.diff(matrix.row_offsets))
+        kernel = _kernel(executor, "reference.cu", "sddmm_reference")
+        pattern = [executor.upload(rows), executor.upload(matrix.column_indices)]
+        arguments: list[Buffer | int] = [count, task.k, *pattern, dense["a"], dense["b"], exact, magnitude]
+    else:
+        kernel = _kernel(executor, "reference.cu", "spmm_reference")
+        sparse = [
+            executor.upload(a)
+            for a in (matrix.row_offsets, matrix.column_indices, matrix.values.astype(np.float32, copy=False))
+        ]
+        arguments = [task.m, task.n, *sparse, dense["b"], *_strides(task), exact, magnitude]
+    executor.launch(kernel, _grid(count), arguments)
+    executor.synchronize()
+    found: list[Array] = [np.empty(shape, np.float64), np.empty(shape, np.float32)]
+    for buffer, array in zip((exact, magnitude), found, strict=True):
+        executor.download(buffer, array)
+    return Expected(found[0], found[1], Expected.terms_of(task, matrix.row_offsets))
+
+
+def _strides(task: Task) -> tuple[int, int, int, int]:
+    """From row to row and column to column of B, and of C."""
+    return (task.n, 1, task.n, 1) if task.layout is Layout.ROW else (1, task.k, 1, task.m)

@@ -1,0 +1,134 @@
+"""What a row's result must be, and how far from it a result may lie.
+
+The bound is that of `sparsegen.operators.error_bound` with two allowances for others: TF32 cuts its factors to 11
+bits, and libraries may round partial sums to a 16-bit result's type (cuBLAS does when it splits k).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsegen.bench.case import Operator
+from sparsegen.bench.results import Arithmetic
+from sparsegen.bench.task import Task
+from sparsegen.csr import CsrMatrix
+from sparsegen.family import Array
+from sparsegen.operators import DType, Layout, error_bound
+
+CHUNK = 1 << 20  # elements compared at once, so that they stay in cache
+THREADS = 4
+TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A float64 result and what its bound needs.
+
+    Attributes:
+        exact: float64, in the result's stored shape.
+        magnitude: float32, the same product of absolute values.
+        terms: products in each element's sum, in a shape that fits by broadcasting.
+    """
+
+    exact: Array
+    magnitude: Array
+    terms: Array
+
+    @staticmethod
+    def terms_of(task: Task, row_offsets: Array) -> Array:
+        """The number of products in each element's sum, in a shape that fits the result's."""
+        if task.operator is Operator.SDDMM:
+            return np.full(1, float(task.k))
+        lengths = np.diff(row_offsets).astype(np.float64)
+        return lengths[:, None] if task.layout is Layout.ROW else lengths[None, :]
+
+    def worst_error(self, stored: Array, dtype: DType, *, arithmetic: Arithmetic, is_ours: bool) -> float:
+        """The largest error over its bound; at most 1 is right. NaN counts as infinite.
+
+        Args:
+            stored: the result in the stored shape and dtype.
+            arithmetic: what the contender's products are taken in.
+            is_ours: without the allowance for rounded partial sums.
+        """
+        if stored.shape != self.exact.shape:
+            return float("inf")
+        if not stored.size:
+            return 0.0
+        step = max(1, CHUNK // max(1, stored[0].size))
+
+        def worst_of(start: int) -> float:
+            part = slice(start, start + step)
+            terms = self.terms[part] if self.terms.shape[0] == self.exact.shape[0] else self.terms
+            return _worst(
+                dtype.from_storage(stored[part]).astype(np.float64),
+                np.asarray(self.exact[part]),
+                np.asarray(self.magnitude[part], dtype=np.float64),
+                terms,
+                dtype,
+                arithmetic=arithmetic,
+                is_ours=is_ours,
+            )
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            return max(pool.map(worst_of, range(0, stored.shape[0], step)))
+
+
+def _worst(
+    actual: Array,
+    exact: Array,
+    magnitude: Array,
+    terms: Array,
+    dtype: DType,
+    *,
+    arithmetic: Arithmetic,
+    is_ours: bool,
+) -> float:
+    bound = error_bound(dtype, exact, magnitude, terms)
+    typical = 4.0 * magnitude / np.sqrt(terms + 2.0)  # four times what a sum of random signs comes to
+    if arithmetic is Arithmetic.TF32:
+        bound += TF32_CUT * (typical + 2.0 * np.abs(exact))
+    if not is_ours and dtype is not DType.FLOAT32:
+        bound += 2.0 * dtype.unit_roundoff * typical
+    largest = float(np.finfo(np.float16).max) if dtype is DType.FLOAT16 else np.inf
+    with np.errstate(invalid="ignore"):
+        ratio = np.abs(actual - exact) / bound
+    ratio[(np.abs(exact) > largest) & np.isinf(actual)] = 0.0
+    return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
+
+
+def expected_on_host(task: Task, matrix: CsrMatrix, operands: dict[str, Array]) -> Expected:
+    """In float64 with SciPy and NumPy.
+
+    Args:
+        matrix: values rounded to the task's dtype.
+        operands: in storage form.
+    """
+    dense = {name: task.dtype.from_storage(array).astype(np.float64) for name, array in operands.items()}
+    terms = Expected.terms_of(task, matrix.row_offsets)
+    if task.operator is Operator.SDDMM:
+        return Expected(*_sampled(matrix, dense["a"], dense["b"]), terms)
+    a: Any = matrix.with_values(matrix.values.astype(np.float64)).to_scipy()
+    b = dense["b"] if task.layout is Layout.ROW else dense["b"].T
+    exact, magnitude = a @ b, (abs(a) @ np.abs(b)).astype(np.float32)
+    if task.layout is Layout.COLUMN:
+        exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
+    return Expected(exact, magnitude, terms)
+
+
+def _sampled(pattern: CsrMatrix, a: Array, b: Array) -> tuple[Array, Array]:
+    """A · Bᵀ and |A| · |B|ᵀ at the pattern's nonzeros, some rows at a time."""
+    exact, magnitude = np.empty(pattern.nnz), np.empty(pattern.nnz, dtype=np.float32)
+    offsets, columns = pattern.row_offsets, pattern.column_indices
+    rows = np.repeat(np.arange(pattern.shape[0]), np.diff(offsets))
+    step = max(1, CHUNK // max(1, pattern.shape[1]))
+    for start in range(0, pattern.shape[0], step):
+        stop = min(start + step, pattern.shape[0])
+        part = slice(offsets[start], offsets[stop])
+        at = (rows[part] - start, columns[part])
+        exact[part] = (a[start:stop] @ b.T)[at]
+        magnitude[part] = (np.abs(a[start:stop]) @ np.abs(b.T))[at]
+    return exact, magnitude

@@ -1,0 +1,124 @@
+"""The arrays of one row as files, made once, memory-mapped by every contender's process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.expected import Expected
+from sparsegen.bench.task import Task
+from sparsegen.csr import CsrMatrix
+from sparsegen.family import Array
+from sparsegen.features import Features
+from sparsegen.operators import DType
+
+SHARED_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 8 << 30  # shared memory is used where this much of it is free: two of the largest rows
+
+
+@contextmanager
+def parcel_folder() -> Iterator[Path]:
+    """A temporary folder, in shared memory where there is room, gone at the end."""
+    roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= ROOM_BYTES
+    with tempfile.TemporaryDirectory(
+        prefix="sparsegen-bench-", dir=SHARED_MEMORY if roomy else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Where a row's arrays are, and what is known of its matrix.
+
+    Attributes:
+        pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, ``values`` and, rounded
+            and in storage form, ``<dtype>``.
+        folder: folder of the row: operands and, once computed, the expected result.
+    """
+
+    task: Task
+    pattern: Path
+    folder: Path
+    fingerprint: str
+    features: Features
+
+    def matrix(self) -> CsrMatrix:
+        """Mapped; float32 values, rounded to the task's dtype."""
+        offsets, columns = (_mapped(self.pattern / f"{name}.npy") for name in ("offsets", "columns"))
+        values = self.task.dtype.from_storage(self.encoded()).astype(np.float32, copy=False)
+        shape = (self.task.m, self.task.k if self.task.operator is Operator.SPMM else self.task.n)
+        return CsrMatrix(shape, offsets, columns, values)
+
+    def encoded(self) -> Array:
+        """The matrix's values in the task's storage dtype."""
+        return _mapped(self.pattern / f"{self.task.dtype}.npy")
+
+    def operand(self, name: str) -> Array:
+        return _mapped(self.folder / f"{name}.npy")
+
+    def expect(self, expected: Expected) -> None:
+        """Keep the expected result."""
+        np.save(self.folder / "exact.npy", expected.exact)
+        np.save(self.folder / "magnitude.npy", expected.magnitude)
+
+    def expected(self) -> Expected:
+        """What `expect` kept."""
+        exact, magnitude = _mapped(self.folder / "exact.npy"), _mapped(self.folder / "magnitude.npy")
+        return Expected(exact, magnitude, Expected.terms_of(self.task, _mapped(self.pattern / "offsets.npy")))
+
+    def discard(self, *, with_pattern: bool) -> None:
+        """Delete the files; who has mapped them keeps them until done."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if with_pattern:
+            shutil.rmtree(self.pattern, ignore_errors=True)
+
+
+class ParcelMaker:
+    """Makes parcels one after the other; consecutive cases of one pattern share its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._kept: tuple[object, CsrMatrix, Path, str, Features] | None = None
+
+    def make(self, case: Case, dtype: DType, seed: int = 0) -> Parcel:
+        """Write a case's matrix and operands.
+
+        Raises:
+            MatrixError: the case's matrix cannot be had.
+        """
+        task = Task.of(case, dtype)
+        if self._kept is None or self._kept[0] != case.pattern:
+            self._kept = None  # freed before the next is made
+            self._kept = (case.pattern, *self._write_pattern(case))
+        _, matrix, pattern, fingerprint, features = self._kept
+        if not (pattern / f"{dtype}.npy").exists():
+            np.save(pattern / f"{dtype}.npy", dtype.to_storage(matrix.values))
+        self._count += 1
+        folder = self._folder / f"row-{self._count}"
+        folder.mkdir()
+        rng = np.random.default_rng(seed)
+        for name, shape in task.operand_shapes.items():
+            np.save(folder / f"{name}.npy", dtype.to_storage(rng.standard_normal(shape, dtype=np.float32)))
+        return Parcel(task, pattern, folder, fingerprint, features)
+
+    def _write_pattern(self, case: Case) -> tuple[CsrMatrix, Path, str, Features]:
+        matrix = case.pattern.matrix()
+        folder = self._folder / f"pattern-{self._count + 1}"
+        folder.mkdir()
+        np.save(folder / "offsets.npy", matrix.row_offsets)
+        np.save(folder / "columns.npy", matrix.column_indices)
+        return matrix, folder, matrix.fingerprint(), Features.of(matrix)
+
+
+def _mapped(path: Path) -> Array:
+    """An array of a file; an empty one cannot be mapped and is read."""
+    return cast(Array, np.load(path, mmap_mode=None if path.stat().st_size <= 256 else "r"))

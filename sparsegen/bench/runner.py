@@ -1,0 +1,224 @@
+"""A contender's process, seen from outside: messages with time limits, and what became of the row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.results import Cell, Kind, Status, Timing
+from sparsegen.bench.server import Check, Chosen, Measure, Open, Prepare, Rank, WrongResultError
+from sparsegen.errors import SparsegenError
+from sparsegen.executor import Timing as Samples
+from sparsegen.family import Device
+from sparsegen.tuning.child import ChildDiedError, ChildProcess, ChildTimeoutError
+
+STARTS = 3  # of a process that dies before it is open
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that a contender may take for each step of a row, and its times of one round."""
+
+    start: float = 180.0  # imports, libraries, a context
+    prepare: float = 120.0  # conversion, packing, upload; a compile
+    rank: float = 60.0
+    check: float = 60.0
+    round: float = 30.0
+    samples: float = 0.25  # of one round; the first sample is taken whatever it takes
+
+
+@dataclass
+class Outcome:
+    """What became of a contender in one row so far. ``failure`` ends it."""
+
+    failure: tuple[Status, str] | None = None
+    chosen: Chosen | None = None
+    rounds: list[Samples] = field(default_factory=list)
+
+
+class Runner:
+    """One contender; its process is started at once, replaced when it dies or hangs, and serves all rows.
+
+    Attributes:
+        versions: of what it runs on; empty until it is open.
+        missing: why it cannot be had at all; None while that is not known.
+    """
+
+    def __init__(self, contender: Contender, device: Device, db: str | None, limits: Limits) -> None:
+        self.contender, self._device, self._db, self._limits = contender, device, db, limits
+        self.versions: Mapping[str, str] = {}
+        self.missing: str | None = None
+        self.outcome = Outcome()
+        self._starts = 0
+        self._is_open = False
+        self._child: ChildProcess | None = None
+        if contender.runs_on(device):
+            self._start()
+        else:
+            self.missing = f"it does not run on {device.name}"
+
+    @property
+    def is_in(self) -> bool:
+        """Whether the row goes on for it."""
+        return self.outcome.failure is None
+
+    def wait_until_open(self) -> None:
+        """Until the process answers, or it is known why it does not (`missing`)."""
+        while self.missing is None and not self._is_open and self._child is not None:
+            try:
+                self.versions = self._child.receive(self._limits.start)
+                self._is_open = True
+            except MissingError as error:
+                self._give_up(str(error))
+            except (ChildDiedError, ChildTimeoutError) as error:
+                if self._starts >= STARTS:
+                    self._give_up(f"its process does not start: {error}")
+                else:
+                    self._replace()
+            except SparsegenError as error:
+                self._give_up(f"it cannot be opened: {error}")
+
+    # --- the steps of a row: `ask` all, then `wait` for each; measuring steps are taken one contender at a time ---
+
+    def enter(self, parcel: Parcel) -> None:
+        """A new row."""
+        self.outcome = Outcome()
+        reason = self.contender.why_not(parcel.task, parcel.features)
+        if reason is not None:
+            is_ours = self.contender.kind is Kind.OURS
+            self._fail(Status.MISSING if is_ours else Status.UNSUPPORTED, reason)
+            return
+        self.wait_until_open()
+        if self.missing is not None:
+            self._fail(Status.MISSING, self.missing)
+            return
+        self.ask(Prepare(parcel))
+
+    def ask(self, message: Any) -> None:
+        """Send, if the row goes on for it."""
+        if not self.is_in or self._child is None:
+            return
+        try:
+            self._child.send(message)
+        except ChildDiedError as death:
+            self._replace()
+            self._fail(Status.CRASHED, str(death))
+
+    def wait(self, seconds: float) -> Any:
+        """The answer; None where the row has ended for it."""
+        if not self.is_in or self._child is None:
+            return None
+        try:
+            return self._child.receive(seconds)
+        except UnsupportedError as error:
+            self._fail(Status.UNSUPPORTED, str(error))
+        except MissingError as error:
+            self._fail(Status.MISSING, str(error))
+        except WrongResultError as error:
+            self._fail(Status.WRONG, str(error))
+        except ChildTimeoutError as error:
+            self._replace()
+            self._fail(Status.TIMEOUT, str(error))
+        except ChildDiedError as error:
+            self._replace()
+            self._fail(Status.CRASHED, str(error))
+        except SparsegenError as error:  # its device may be lost, its memory full
+            self._replace()
+            self._fail(Status.CRASHED, str(error))
+        return None
+
+    def wait_until_prepared(self) -> None:
+        self.wait(self._limits.prepare)
+
+    def rank(self, *, cold: bool) -> None:
+        """Let it order its ways by time, alone on the device."""
+        self.ask(Rank(cold))
+        self.wait(self._limits.rank)
+
+    def ask_check(self) -> None:
+        self.ask(Check())
+
+    def wait_until_checked(self) -> None:
+        self.outcome.chosen = self.wait(self._limits.check)
+
+    def measure(self, samples: int, *, cold: bool) -> None:
+        """One round, alone on the device."""
+        self.ask(Measure(samples, self._limits.samples, cold))
+        timing: Samples | None = self.wait(self._limits.round)
+        if timing is not None:
+            self.outcome.rounds.append(timing)
+
+    # ---
+
+    def cell(self, parcel: Parcel) -> Cell:
+        """The row's outcome."""
+        outcome, contender = self.outcome, self.contender
+        arithmetic = contender.arithmetic(parcel.task)
+        chosen = outcome.chosen
+        if outcome.failure is not None or chosen is None:
+            status, reason = outcome.failure or (Status.CRASHED, "it did not answer")
+            return Cell(contender.name, contender.kind, arithmetic, status, reason=reason)
+        return Cell(
+            contender.name,
+            contender.kind,
+            arithmetic,
+            Status.OK,
+            detail=chosen.detail + (f"; {chosen.wrong} faster ways are wrong" if chosen.wrong else ""),
+            variant=chosen.variant,
+            timing=summary(outcome.rounds),
+            preparation_ms=round(chosen.preparation_ms, 3),
+            memory_bytes=chosen.memory_bytes,
+            worst_error=chosen.worst_error,
+        )
+
+    def end_row(self, status: Status, reason: str) -> None:
+        """The row is over for it, for a reason that is not its own."""
+        if self.is_in:
+            self._fail(status, reason)
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _start(self) -> None:
+        self._starts += 1
+        self._is_open = False
+        self._child = ChildProcess("sparsegen.bench.server:serve")
+        self._child.send_in_background(Open(self.contender, self._device, self._db))
+
+    def _replace(self) -> None:
+        was_open = self._is_open
+        self.close()
+        if was_open:
+            self._starts = 0
+        self._start()
+
+    def _give_up(self, reason: str) -> None:
+        self.missing = reason
+        self.close()
+
+    def _fail(self, status: Status, reason: str) -> None:
+        self.outcome.failure = status, reason or "no reason was given"
+
+
+def summary(rounds: list[Samples]) -> Timing:
+    """Percentiles over all samples, the rounds' medians, the lowest clock and every throttle reason."""
+    times = np.concatenate([r.samples_us for r in rounds])
+    low, median, high = np.percentile(times, [10.0, 50.0, 90.0])
+    reasons = [r.throttle_reasons for r in rounds if r.throttle_reasons is not None]
+    return Timing(
+        us=round(float(median), 3),
+        low_us=round(float(low), 3),
+        high_us=round(float(high), 3),
+        samples=int(times.size),
+        rounds_us=tuple(round(float(np.median(r.samples_us)), 3) for r in rounds),
+        clock_mhz=min((r.clock_mhz for r in rounds if r.clock_mhz is not None), default=None),
+        throttle_reasons=int(np.bitwise_or.reduce(reasons)) if reasons else None,
+    )

@@ -1,0 +1,177 @@
+"""What runs in a contender's process: it prepares, checks and times its ways of one row after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from sparsegen import backends
+from sparsegen.bench.contender import Contender, UnsupportedError, Way
+from sparsegen.bench.device_code import Spinner
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.results import ChosenVariant, Kind
+from sparsegen.bench.workbench import Workbench
+from sparsegen.errors import SparsegenError
+from sparsegen.executor import Executor, Timing
+from sparsegen.family import Device
+from sparsegen.tuning.child import answer, requests
+
+WARMUP = 2
+RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender
+RANK_SECONDS = 0.03  # at the most for each way's samples
+LEAD_MARGIN_US = 15.0
+LEAD_LIMIT_US = 3000.0
+
+
+class WrongResultError(SparsegenError):
+    """Not one way of a contender gives a right result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The first message."""
+
+    contender: Contender
+    device: Device
+    db: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make every way of this row ready; what was ready before goes. Answered with their number."""
+
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The device is free: time every way shortly, and order them. Answered with their number."""
+
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Hold the ways against the expected result, the fastest first, until one is right: that one stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The way that stands for the contender; ``wrong``: how many faster ones gave wrong results."""
+
+    detail: str
+    variant: ChosenVariant | None
+    preparation_ms: float
+    memory_bytes: int
+    worst_error: float
+    wrong: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The device is free: time the chosen way. Answered with a `Timing`."""
+
+    samples: int
+    seconds: float
+    cold: bool
+
+
+def serve(connection: Connection) -> None:
+    """Runs in the child."""
+    opening: Open = connection.recv()
+    servers: list[_Server] = []
+
+    def begin() -> Mapping[str, str]:
+        executor = backends.open_executor(opening.device)
+        versions = opening.contender.open(executor)
+        servers.append(_Server(opening, executor))
+        return versions
+
+    if answer(connection, begin):
+        for request in requests(connection):
+            answer(connection, partial(servers[0].handle, request))
+
+
+class _Server:
+    def __init__(self, opening: Open, executor: Executor) -> None:
+        self._contender, self._db, self._executor = opening.contender, opening.db, executor
+        self._spinner = Spinner(executor) if executor.device.backend == "cuda" else None
+        self._bench: Workbench | None = None
+        self._ways: list[Way] = []
+        self._lead: Any = None
+
+    def handle(self, request: Any) -> Any:
+        if isinstance(request, Prepare):
+            return self._prepare(request.parcel)
+        if isinstance(request, Rank):
+            return self._rank(request)
+        if isinstance(request, Check):
+            return self._check()
+        assert isinstance(request, Measure)
+        return self._time(self._ways[0], request.samples, request.seconds, request.cold)
+
+    def _prepare(self, parcel: Parcel) -> int:
+        self._ways, self._bench = [], None  # the last row's memory goes first
+        self._bench = Workbench(parcel, self._executor, self._db)
+        self._ways = list(self._contender.ways(self._bench))
+        if not self._ways:
+            raise UnsupportedError("it has no way to compute this")
+        self._executor.synchronize()
+        return len(self._ways)
+
+    def _rank(self, request: Rank) -> int:
+        if len(self._ways) > 1:
+            times = [
+                float(np.median(self._time(way, RANK_SAMPLES, RANK_SECONDS, request.cold).samples_us))
+                for way in self._ways
+            ]
+            self._ways = [self._ways[i] for i in np.argsort(times, kind="stable")]
+        return len(self._ways)
+
+    def _check(self) -> Chosen:
+        assert self._bench is not None
+        parcel, task = self._bench.parcel, self._bench.task
+        expected = parcel.expected()
+        wrong: list[str] = []
+        for way in self._ways:
+            way.clear()
+            way.run()
+            worst = expected.worst_error(
+                way.read(),
+                task.dtype,
+                arithmetic=self._contender.arithmetic(task),
+                is_ours=self._contender.kind is Kind.OURS,
+            )
+            if worst <= 1:
+                self._ways = [way]
+                self._lead = self._lead_of(way)
+                return Chosen(
+                    way.detail, way.variant, way.preparation_ms, way.memory_bytes, worst, len(wrong)
+                )
+            wrong.append(f"{way.detail}: {worst:.3g} times its error bound")
+        raise WrongResultError("; ".join(wrong))
+
+    def _time(self, way: Way, samples: int, seconds: float, cold: bool) -> Timing:
+        lead = self._lead if len(self._ways) == 1 else self._lead_of(way)
+        return self._executor.measure(
+            way.run, samples=samples, warmup=WARMUP, cold=cold, budget_s=seconds, lead=lead
+        )
+
+    def _lead_of(self, way: Way) -> Any:
+        """Keeps the device busy for longer than the host takes to queue the call; None where nothing is queued."""
+        if self._spinner is None:
+            return None
+        host_us = []
+        for _ in range(4):
+            self._executor.synchronize()
+            began = time.perf_counter()
+            way.run()
+            host_us.append((time.perf_counter() - began) * 1e6)
+        self._executor.synchronize()
+        return self._spinner.lead(min(1.5 * float(np.median(host_us)) + LEAD_MARGIN_US, LEAD_LIMIT_US))

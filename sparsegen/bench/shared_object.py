@@ -1,0 +1,180 @@
+"""A contender from a user's shared object: ``--contender name=path.so:symbol``.
+
+The C interface, version 1, is that of examples/contender/sparsegen_contender.h; docs/benchmarks.md describes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparsegen.bench.case import Operator
+from sparsegen.bench.contender import Contender, MissingError, Stopwatch, UnsupportedError, Way
+from sparsegen.bench.results import Kind
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.errors import ConfigError, SparsegenError
+from sparsegen.executor import Executor
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.operators import DType, Layout
+
+VERSION = 1
+DONE, UNSUPPORTED = 0, 1  # what `create` returns; anything else is a failure
+MESSAGE_BYTES = 512
+OPERATORS = {Operator.SPMM: 0, Operator.SDDMM: 1}
+DTYPES = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 2}
+LAYOUTS = {Layout.ROW: 0, Layout.COLUMN: 1}
+HOST_MEMORY, CUDA_MEMORY = 0, 1
+
+
+class _Task(ctypes.Structure):
+    """``sparsegen_task``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("op", "dtype", "layout", "memory", "device", "reserved")),
+        *((name, ctypes.c_int64) for name in ("m", "k", "n", "nnz")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "row_offsets", "column_indices", "values", "host_row_offsets", "host_column_indices",
+                "host_values", "a", "b", "c", "stream",
+            )
+        ),
+    )  # fmt: skip
+
+
+class _Contender(ctypes.Structure):
+    """``sparsegen_contender``."""
+
+    _fields_ = (
+        ("version", ctypes.c_int32),
+        ("library", ctypes.c_char_p),
+        (
+            "create",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.POINTER(_Task),
+                ctypes.POINTER(ctypes.c_void_p),
+                ctypes.c_void_p,
+                ctypes.c_size_t,
+            ),
+        ),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)),
+        ("destroy", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    )
+
+
+@dataclass(frozen=True)
+class SharedObject(Contender):
+    """A contender behind the C interface."""
+
+    name: str
+    path: str
+    symbol: str
+    kind: Kind = field(default=Kind.SPARSE, init=False)
+
+    @classmethod
+    def parse(cls, text: str) -> SharedObject:
+        """From ``name=path.so:symbol``.
+
+        Raises:
+            ConfigError: it is not of that form, or there is no such file.
+        """
+        name, equals, place = text.partition("=")
+        path, colon, symbol = place.rpartition(":")
+        if not (name and equals and path and colon and symbol):
+            raise ConfigError(f"--contender {text}: give name=path.so:symbol")
+        if not Path(path).is_file():
+            raise ConfigError(f"--contender {name}: there is no file {path}")
+        return cls(name, str(Path(path).resolve()), symbol)
+
+    def why_not(self, task: Task, features: Features) -> str | None:
+        return None  # its `create` says
+
+    def runs_on(self, device: Device) -> bool:
+        return True
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        library = self._load().library
+        return {self.name: library.decode(errors="replace") if library else "unknown"}
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        contender, executor, task = self._load(), bench.executor, bench.task
+        operands = {name: bench.upload(name).address for name in task.operand_shapes}
+        result = bench.result()
+        matrix, values = bench.matrix, bench.encoded
+        host = (matrix.row_offsets, matrix.column_indices, values)
+        watch = Stopwatch()
+        arrays = [executor.upload(array) for array in host]
+        description = _Task(
+            op=OPERATORS[task.operator],
+            dtype=DTYPES[task.dtype],
+            layout=LAYOUTS[task.layout],
+            memory=CUDA_MEMORY if bench.device.backend == "cuda" else HOST_MEMORY,
+            device=bench.device.index,
+            m=task.m,
+            k=task.k,
+            n=task.n,
+            nnz=matrix.nnz,
+            row_offsets=arrays[0].address,
+            column_indices=arrays[1].address,
+            values=arrays[2].address,
+            host_row_offsets=host[0].ctypes.data,
+            host_column_indices=host[1].ctypes.data,
+            host_values=host[2].ctypes.data,
+            a=operands.get("a"),
+            b=operands["b"],
+            c=result.buffer.address,
+            stream=None,
+        )
+        handle = _Handle(contender, description)
+        executor.synchronize()
+        memory = sum(array.nbytes for array in arrays)
+        keep = (handle, arrays, host)
+
+        def run(kept: object = keep) -> None:
+            status = contender.run(handle.value)
+            if status:
+                raise SparsegenError(f"{self.name}: run returned {status}")
+
+        yield Way(self.symbol, run, result.clear, result.read, watch.lap(), memory)
+
+    def _load(self) -> _Contender:
+        try:
+            get = getattr(ctypes.CDLL(self.path), self.symbol)
+        except (OSError, AttributeError) as error:
+            raise MissingError(f"{self.path} cannot be used: {error}") from None
+        get.restype, get.argtypes = ctypes.POINTER(_Contender), []
+        found = get()
+        if not found:
+            raise MissingError(f"{self.symbol} of {self.path} returned no contender")
+        contender: _Contender = found.contents
+        if contender.version != VERSION:
+            raise MissingError(
+                f"{self.path} speaks version {contender.version} of the interface, not {VERSION}"
+            )
+        return contender
+
+
+class _Handle:
+    """What `create` made, destroyed with the object."""
+
+    def __init__(self, contender: _Contender, task: _Task) -> None:
+        self._contender = contender
+        self._task = task  # it may keep a pointer to it
+        self.value = ctypes.c_void_p()
+        message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        status = contender.create(
+            ctypes.byref(task), ctypes.byref(self.value), ctypes.addressof(message), MESSAGE_BYTES
+        )
+        if status != DONE:
+            self.value = ctypes.c_void_p()
+            text = message.value.decode(errors="replace") or f"create returned {status}"
+            raise UnsupportedError(text) if status == UNSUPPORTED else SparsegenError(text)
+
+    def __del__(self) -> None:
+        if self.value:
+            self._contender.destroy(self.value)

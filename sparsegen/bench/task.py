@@ -1,0 +1,55 @@
+"""What one row of a benchmark computes: operator, sizes, dtype, layout; its operands, result and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparsegen.bench.case import Case, Operator
+from sparsegen.operators import Cost, DType, Layout, SpmmProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One case in one dtype.
+
+    ``spmm``: C[m, n] = A[m, k] · B[k, n] with A sparse, B and C in the layout. ``sddmm``: the product of A
+    (m × k, row-major) and Bᵀ (B is stored n × k, row-major, as keys of an attention are) at the nonzeros of a
+    pattern m × n; the result is its nnz values in CSR order, and the pattern's own values play no part.
+    """
+
+    operator: Operator
+    m: int
+    k: int
+    n: int
+    dtype: DType
+    layout: Layout
+
+    @classmethod
+    def of(cls, case: Case, dtype: DType) -> Task:
+        return cls(case.operator, case.m, case.k, case.n, dtype, case.layout)
+
+    @property
+    def problem(self) -> SpmmProblem:
+        """The same as a problem of `sparsegen.operators`; for ``spmm`` alone."""
+        assert self.operator is Operator.SPMM
+        return SpmmProblem(self.m, self.k, self.n, self.dtype, self.layout)
+
+    @property
+    def operand_shapes(self) -> Mapping[str, tuple[int, int]]:
+        """The dense inputs by name, as stored (row-major)."""
+        if self.operator is Operator.SDDMM:
+            return {"a": (self.m, self.k), "b": (self.n, self.k)}
+        return {spec.name: (spec.shape[0], spec.shape[1]) for spec in self.problem.operands}
+
+    def result_shape(self, nnz: int) -> tuple[int, ...]:
+        """As stored."""
+        return (nnz,) if self.operator is Operator.SDDMM else self.problem.result.shape
+
+    def cost(self, nnz: int) -> Cost:
+        """Useful FLOP and the fewest bytes: every operand once, the pattern as CSR with 32-bit indices."""
+        if self.operator is Operator.SPMM:
+            return self.problem.cost(nnz)
+        dense = (self.m + self.n) * self.k * self.dtype.itemsize
+        sparse = nnz * (self.dtype.itemsize + 4) + (self.m + 1) * 4
+        return Cost(flop=2 * nnz * self.k, bytes=dense + sparse)

@@ -1,0 +1,99 @@
+"""What a contender works with in its process: a device, and the arrays of the row that is on."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.task import Task
+from sparsegen.csr import CsrMatrix
+from sparsegen.executor import Buffer, Executor
+from sparsegen.family import Array, Device
+from sparsegen.features import Features
+from sparsegen.operators import DType
+
+
+class Workbench:
+    """One row in one contender's process; what it uploads lives as long as the bench.
+
+    Args:
+        db: the tuning database of `sparsegen bench --db`; None for the user's own.
+    """
+
+    def __init__(self, parcel: Parcel, executor: Executor, db: str | None = None) -> None:
+        self.parcel, self.executor, self.db = parcel, executor, db
+        self.task: Task = parcel.task
+        self.features: Features = parcel.features
+        self._uploaded: dict[str, Buffer] = {}
+
+    @property
+    def device(self) -> Device:
+        return self.executor.device
+
+    @cached_property
+    def matrix(self) -> CsrMatrix:
+        """The sparse matrix (or the pattern), float32 values rounded to the task's dtype."""
+        return self.parcel.matrix()
+
+    @cached_property
+    def encoded(self) -> Array:
+        """The matrix's values in the task's storage dtype."""
+        return self.parcel.encoded()
+
+    def operand(self, name: str) -> Array:
+        """A dense input in storage form, on the host."""
+        return self.parcel.operand(name)
+
+    def upload(self, name: str) -> Buffer:
+        """A dense input on the device; uploaded once."""
+        if name not in self._uploaded:
+            self._uploaded[name] = self.executor.upload(self.operand(name))
+        return self._uploaded[name]
+
+    def result(self) -> ResultBuffer:
+        """A result buffer in the task's stored shape."""
+        return ResultBuffer(self.executor, self.task.dtype, self.task.result_shape(self.features.nnz))
+
+
+class ResultBuffer:
+    """Device memory for a result.
+
+    Args:
+        shape: as the contender writes it, row-major.
+        transposed: that is the transpose of what the task says.
+        buffer: where the contender writes it; by default a new one.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        dtype: DType,
+        shape: tuple[int, ...],
+        *,
+        transposed: bool = False,
+        buffer: Buffer | None = None,
+    ) -> None:
+        self._executor, self._dtype, self._shape, self._transposed = executor, dtype, shape, transposed
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.buffer = buffer or executor.allocate(size)
+
+    def clear(self) -> None:
+        """NaN everywhere."""
+        self._fill(0xFF)
+
+    def clear_to_zero(self) -> None:
+        """For routines that scale what was there by 0 instead of ignoring it; no right result is all zeros."""
+        self._fill(0)
+
+    def _fill(self, byte: int) -> None:
+        self._executor.fill(self.buffer, byte)
+        self._executor.synchronize()
+
+    def read(self) -> Array:
+        """Wait, download, and turn round if need be."""
+        self._executor.synchronize()
+        out: Array = np.empty(self._shape, dtype=self._dtype.storage)
+        self._executor.download(self.buffer, out)
+        return np.ascontiguousarray(out.T) if self._transposed else out
