@@ -83,6 +83,12 @@ class ImportFileError(DatabaseError):
     """A JSON export that is to be imported is malformed or holds values that sparsegen would not write."""
 
 
+class SuiteError(SparsegenError):
+    """A benchmark suite is unknown, its data is missing, or its list of cases is malformed."""
+
+    exit_code = 3
+
+
 class ResultsError(SparsegenError):
     """A result file of ``sparsegen bench`` cannot be read or written, or does not hold what it should."""
 

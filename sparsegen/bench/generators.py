@@ -1,0 +1,209 @@
+"""Seeded patterns of nonzeros that are the same on every machine and every NumPy.
+
+`sparsegen.generators` draws from NumPy's distributions, whose streams a release may change. Here everything is
+made of the 64-bit words of PCG64, which NumPy promises to keep (NEP 19), so that a result file's fingerprints
+mean the same matrices years later. The values are standard normal float32 without zeros; they may differ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.special
+
+from sparsegen.csr import Array, CsrMatrix, check_shape
+from sparsegen.errors import MatrixError
+from sparsegen.generators import normal_values
+
+_CHUNK = 1 << 23  # elements looked at together, to bound memory
+_FULL = 1 / 16  # rows fuller than this are drawn by ranking all their columns, the others by rejection
+
+
+def independent(rows: int, columns: int, density: float, seed: int) -> CsrMatrix:
+    """Every element is a nonzero with probability ``density``, independently of the others."""
+    _check(rows, columns, density)
+    words = _Words(seed)
+    highest = round(density * 2**32) - 1
+    indices = np.arange(columns, dtype=np.int32)
+    lengths, parts = np.zeros(rows, dtype=np.int64), [np.empty(0, dtype=np.int32)]
+    step = max(1, _CHUNK // max(columns, 1))
+    for start in range(0, rows if highest >= 0 else 0, step):
+        stop = min(start + step, rows)
+        chosen = words.halves(stop - start, columns) <= np.uint32(highest)
+        lengths[start:stop] = np.count_nonzero(chosen, axis=1)
+        parts.append(np.broadcast_to(indices, chosen.shape)[chosen])
+    return _matrix((rows, columns), lengths, np.concatenate(parts), seed)
+
+
+def equal_rows(rows: int, columns: int, density: float, seed: int) -> CsrMatrix:
+    """The same number of nonzeros in every row, columns · density rounded; every set equally likely."""
+    _check(rows, columns, density)
+    lengths = np.full(rows, round(columns * density), dtype=np.int64)
+    return _matrix((rows, columns), lengths, _choose(columns, lengths, _Words(seed)), seed)
+
+
+def varying_rows(rows: int, columns: int, density: float, row_cov: float, seed: int) -> CsrMatrix:
+    """Row lengths with a coefficient of variation, columns uniform.
+
+    The share of a row that is nonzero follows the beta distribution of mean ``density`` and CoV ``row_cov``,
+    which never asks for more than the whole row. The rows take its quantiles in random order, so that small
+    matrices too have the variation asked for.
+
+    Raises:
+        MatrixError: ``row_cov`` is negative, or more than shares between 0 and 1 with this mean can have.
+    """
+    _check(rows, columns, density)
+    largest = ((1 - density) / density) ** 0.5 if density > 0 else 0.0
+    if not (0 <= row_cov < largest or row_cov == 0):
+        raise MatrixError(
+            f"at density {density:g} the CoV of row lengths lies in [0, {largest:.3g}), got {row_cov:g}",
+            source="random matrix",
+        )
+    words = _Words(seed)
+    shares = np.full(rows, density)
+    if row_cov:
+        both = (1 - density) / (density * row_cov**2) - 1
+        middles = (np.arange(rows) + 0.5) / max(rows, 1)
+        shares = scipy.special.betaincinv(density * both, (1 - density) * both, middles)
+        shares = np.minimum(shares * (density / max(shares.mean(), density / 2)), 1.0) if rows else shares
+    # Rounding the running sum keeps the number of nonzeros, and no length is off by 1 or more.
+    ends = np.floor(np.cumsum(shares * columns) + 0.5).astype(np.int64)
+    lengths = np.minimum(np.diff(ends, prepend=0), columns)[words.permutation(rows)]
+    return _matrix((rows, columns), lengths, _choose(columns, lengths, words), seed)
+
+
+def blocks(rows: int, columns: int, block: int, density: float, seed: int) -> CsrMatrix:
+    """Dense blocks on an aligned grid: round(number of blocks · density) of them, every set equally likely.
+
+    Raises:
+        MatrixError: the block's side is below 1 or does not divide both sizes.
+    """
+    _check(rows, columns, density)
+    if block < 1 or rows % block or columns % block:
+        raise MatrixError(
+            f"blocks of {block} x {block} do not tile {rows} x {columns}", source="random matrix"
+        )
+    across, down = columns // block, rows // block
+    count = np.array([round(across * down * density)], dtype=np.int64)
+    cells = _choose(across * down, count, _Words(seed)).astype(np.int64)
+    lengths = np.bincount(cells // max(across, 1), minlength=down)
+    wide = ((cells % max(across, 1))[:, None] * block + np.arange(block)).astype(np.int32)
+    strips = np.split(wide, np.cumsum(lengths)[:-1]) if down else []
+    indices = [np.tile(strip.ravel(), block) for strip in strips]
+    return _matrix(
+        (rows, columns),
+        np.repeat(lengths * block, block),
+        np.concatenate(indices) if indices else np.empty(0, dtype=np.int32),
+        seed,
+    )
+
+
+def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> CsrMatrix:
+    """The adjacency matrix of a directed graph whose degrees follow a power law P(d) ∝ d^-exponent.
+
+    A graph of the Chung-Lu kind (Chung, Lu: Connected Components in Random Graphs with Given Expected Degree
+    Sequences, 2002): both ends of an edge are drawn with probability ∝ r^(-1 / (exponent - 1)) for the node of
+    rank r, ranks in random order. Edges that are there already are drawn again, so there are exactly
+    nodes · mean_degree of them, rounded.
+
+    Raises:
+        MatrixError: ``exponent`` is not above 2 (the mean degree would grow with the graph), or the graph
+            would be fuller than 1/16.
+    """
+    check_shape((nodes, nodes), source="random graph")
+    if not exponent > 2:
+        raise MatrixError(f"the exponent must be above 2, got {exponent}", source="random graph")
+    if not 0 <= mean_degree <= nodes * _FULL:
+        raise MatrixError(
+            f"a mean degree lies in [0, nodes / 16], got {mean_degree} at {nodes} nodes", source="random graph"
+        )
+    words, edges = _Words(seed), round(nodes * mean_degree)
+    weights = np.arange(1, nodes + 1, dtype=np.float64) ** (-1 / (exponent - 1))
+    sums = np.cumsum(weights[words.permutation(nodes)])
+    keys = np.empty(0, dtype=np.int64)
+    while keys.size < edges:
+        missing = edges - keys.size
+        ends = np.searchsorted(sums, words.fractions(2 * missing) * sums[-1], side="right")
+        ends = np.minimum(ends, nodes - 1)  # rounding may reach the last sum
+        keys = np.union1d(keys, ends[:missing] * nodes + ends[missing:])
+    lengths = np.bincount(keys // max(nodes, 1), minlength=nodes)
+    return _matrix((nodes, nodes), lengths, (keys % max(nodes, 1)).astype(np.int32), seed)
+
+
+class _Words:
+    """Draws from the raw words of PCG64."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+
+    def _raw(self, count: int) -> Array:
+        return np.asarray(self._bits.random_raw(count), dtype="<u8")
+
+    def halves(self, rows: int, columns: int) -> Array:
+        """uint32, rows × columns; every row starts with a new word, so that chunks of rows do not matter."""
+        per_row = -(-columns // 2)
+        return self._raw(rows * per_row).view("<u4").reshape(rows, 2 * per_row)[:, :columns]
+
+    def fractions(self, count: int) -> Array:
+        """float64 in [0, 1), 53 bits each."""
+        return (self._raw(count) >> np.uint64(11)) * 2.0**-53
+
+    def below(self, bound: int, count: int) -> Array:
+        """int64 in [0, bound), bound up to 2³¹; a word's upper half scaled, so biased by at most bound / 2³²."""
+        return (((self._raw(count) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
+
+    def ranked(self, rows: int, columns: int) -> Array:
+        """uint64, rows × columns: random, and no two equal in a row, for the column stands in the lowest bits."""
+        bits = np.uint64(max(columns - 1, 0).bit_length())
+        keys = self._raw(rows * columns).reshape(rows, columns) >> bits << bits
+        return keys | np.arange(columns, dtype=np.uint64)
+
+    def permutation(self, count: int) -> Array:
+        return np.argsort(self.ranked(1, count)[0], kind="stable")
+
+
+def _check(rows: int, columns: int, density: float) -> None:
+    check_shape((rows, columns), source="random matrix")
+    if not 0 <= density <= 1:
+        raise MatrixError(f"a density lies in [0, 1], got {density}", source="random matrix")
+
+
+def _matrix(shape: tuple[int, int], lengths: Array, indices: Array, seed: int) -> CsrMatrix:
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    return CsrMatrix(shape, offsets, indices, normal_values(indices.size, np.random.default_rng([seed, 1])))
+
+
+def _choose(columns: int, lengths: Array, words: _Words) -> Array:
+    """Sorted column indices (int32), row after row, of rows with these lengths (int64, each at most columns)."""
+    full = lengths > columns * _FULL
+    if full.all():
+        return _lowest(columns, lengths, words)
+    if not full.any():
+        return _rejected(columns, lengths, words)
+    indices = np.empty(lengths.sum(), dtype=np.int32)
+    of_full_row = np.repeat(full, lengths)
+    indices[of_full_row] = _lowest(columns, lengths[full], words)
+    indices[~of_full_row] = _rejected(columns, lengths[~full], words)
+    return indices
+
+
+def _lowest(columns: int, lengths: Array, words: _Words) -> Array:
+    """The columns with the lowest of a row's random keys; no length may be 0."""
+    parts = [np.empty(0, dtype=np.int32)]
+    indices = np.arange(columns, dtype=np.int32)
+    step = max(1, _CHUNK // max(columns, 1))
+    for start in range(0, lengths.size, step):
+        chunk = lengths[start : start + step, None]
+        keys = words.ranked(chunk.size, columns)
+        chosen = keys <= np.take_along_axis(np.sort(keys, axis=1), chunk - 1, axis=1)
+        parts.append(np.broadcast_to(indices, chosen.shape)[chosen])
+    return np.concatenate(parts)
+
+
+def _rejected(columns: int, lengths: Array, words: _Words) -> Array:
+    """Drawn with replacement; what is there already is drawn again until nothing is."""
+    rows = np.repeat(np.arange(lengths.size, dtype=np.int64), lengths)
+    keys = np.sort(rows * columns + words.below(columns, rows.size))
+    while (repeats := np.flatnonzero(keys[1:] == keys[:-1]) + 1).size:
+        keys[repeats] = rows[repeats] * columns + words.below(columns, repeats.size)
+        keys.sort()
+    return (keys % max(columns, 1)).astype(np.int32)

@@ -1,0 +1,165 @@
+"""Patterns of nonzeros that a benchmark case names: a few numbers and a seed, or a file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+from sparsegen.bench import generators
+from sparsegen.csr import CsrMatrix
+from sparsegen.errors import MatrixError, SuiteError
+from sparsegen.matrix_io import load_matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern(ABC):
+    """A recipe for one matrix of rows × columns. Equal patterns give equal matrices; ``kind`` names it in JSON."""
+
+    kind: ClassVar[str]
+
+    rows: int
+    columns: int
+
+    @abstractmethod
+    def matrix(self) -> CsrMatrix:
+        """The matrix with float32 values.
+
+        Raises:
+            MatrixError: a number is out of range, or the file cannot be read.
+        """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; `pattern_from_dict` is the inverse."""
+        return {"kind": self.kind, **asdict(self)}
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """
+        Raises:
+            SuiteError: a field is missing, unknown or not of its type.
+        """
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise SuiteError(f"a pattern {cls.kind!r} with wrong fields: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Independent(Pattern):
+    """Every element is a nonzero with probability 1 - sparsity: `generators.independent`."""
+
+    kind: ClassVar[str] = "independent"
+
+    sparsity: float
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        return generators.independent(self.rows, self.columns, 1 - self.sparsity, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualRows(Pattern):
+    """Rows of equal length: `generators.equal_rows`."""
+
+    kind: ClassVar[str] = "equal_rows"
+
+    sparsity: float
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        return generators.equal_rows(self.rows, self.columns, 1 - self.sparsity, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class VaryingRows(Pattern):
+    """Rows whose lengths have the coefficient of variation ``row_cov``: `generators.varying_rows`."""
+
+    kind: ClassVar[str] = "varying_rows"
+
+    sparsity: float
+    row_cov: float
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        return generators.varying_rows(
+            self.rows, self.columns, 1 - self.sparsity, self.row_cov, self.seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks(Pattern):
+    """Dense blocks of block × block elements: `generators.blocks`."""
+
+    kind: ClassVar[str] = "blocks"
+
+    sparsity: float
+    block: int
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        return generators.blocks(self.rows, self.columns, self.block, 1 - self.sparsity, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw(Pattern):
+    """A graph (rows = columns) whose degrees follow a power law: `generators.power_law`."""
+
+    kind: ClassVar[str] = "power_law"
+
+    mean_degree: float
+    exponent: float
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        if self.rows != self.columns:
+            raise MatrixError(f"a graph is square, got {self.rows} x {self.columns}", source="random graph")
+        return generators.power_law(self.rows, self.mean_degree, self.exponent, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixFile(Pattern):
+    """A matrix file of any kind that `load_matrix` reads, whose shape is known beforehand.
+
+    Attributes:
+        path: as text, absolute where another process is to read it.
+        tensor: which array of a file that holds several.
+        seed: of the values of a ``.smtx`` file, which stores none.
+    """
+
+    kind: ClassVar[str] = "file"
+
+    path: str
+    tensor: str | None = None
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        matrix = load_matrix(self.path, tensor=self.tensor, seed=self.seed)
+        if matrix.shape != self.shape:
+            raise MatrixError(
+                f"the matrix is {matrix.shape[0]} x {matrix.shape[1]}, the case says "
+                f"{self.rows} x {self.columns}",
+                source=self.path,
+            )
+        return matrix
+
+
+PATTERNS: dict[str, type[Pattern]] = {
+    cls.kind: cls for cls in (Independent, EqualRows, VaryingRows, Blocks, PowerLaw, MatrixFile)
+}
+
+
+def pattern_from_dict(fields: dict[str, Any]) -> Pattern:
+    """The pattern of these JSON values.
+
+    Raises:
+        SuiteError: an unknown kind, or fields that this kind does not have.
+    """
+    kind = fields.get("kind")
+    if kind not in PATTERNS:
+        raise SuiteError(f"unknown pattern {kind!r}; there are {', '.join(PATTERNS)}")
+    return PATTERNS[kind].from_fields({name: value for name, value in fields.items() if name != "kind"})
