@@ -114,7 +114,8 @@ def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> Csr
         raise MatrixError(f"the exponent must be above 2, got {exponent}", source="random graph")
     if not 0 <= mean_degree <= nodes * _FULL:
         raise MatrixError(
-            f"a mean degree lies in [0, nodes / 16], got {mean_degree} at {nodes} nodes", source="random graph"
+            f"a mean degree lies in [0, nodes / 16], got {mean_degree} at {nodes} nodes",
+            source="random graph",
         )
     words, edges = _Words(seed), round(nodes * mean_degree)
     weights = np.arange(1, nodes + 1, dtype=np.float64) ** (-1 / (exponent - 1))

@@ -86,9 +86,7 @@ class VaryingRows(Pattern):
     seed: int = 0
 
     def matrix(self) -> CsrMatrix:
-        return generators.varying_rows(
-            self.rows, self.columns, 1 - self.sparsity, self.row_cov, self.seed
-        )
+        return generators.varying_rows(self.rows, self.columns, 1 - self.sparsity, self.row_cov, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
