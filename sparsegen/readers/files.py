@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sparsegen.errors import MatrixError
@@ -42,16 +44,45 @@ def read_text(path: Path) -> bytes:
         MatrixError: damaged or truncated gzip, or nothing in it.
     """
     content = path.read_bytes()
-    if path.suffix.lower() == ".gz":
-        try:
+    if _is_gzip(path):
+        with _sound_gzip(path, content):
             content = gzip.decompress(content)
-        except EOFError:
-            raise MatrixError("the gzip stream is truncated; copy the file again", source=path) from None
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise MatrixError(f"not a sound gzip file: {error}{hint(content)}", source=path) from error
     if not content.strip():
         raise MatrixError("the file is empty", source=path)
     return content
+
+
+def read_first_line(path: Path, *, limit: int) -> bytes:
+    """The first line of a text file, decompressed if its name ends in ``.gz``, cut off after ``limit`` bytes.
+
+    Raises:
+        MatrixError: the file cannot be read, or its gzip stream is damaged or truncated.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            file.seek(0)
+            if not _is_gzip(path):
+                return file.readline(limit)
+            with _sound_gzip(path, start), gzip.open(file) as stream:
+                return stream.readline(limit)
+    except OSError as error:
+        raise MatrixError(f"cannot be read: {error.strerror or error}", source=path) from error
+
+
+def _is_gzip(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+@contextmanager
+def _sound_gzip(path: Path, content: bytes) -> Iterator[None]:
+    """Faults of a gzip stream as `MatrixError`; ``content`` is its start, to tell what else it is."""
+    try:
+        yield
+    except EOFError:
+        raise MatrixError("the gzip stream is truncated; copy the file again", source=path) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise MatrixError(f"not a sound gzip file: {error}{hint(content)}", source=path) from error
 
 
 def hint(content: bytes) -> str:

@@ -14,7 +14,7 @@ from sparsegen.csr import check_shape
 from sparsegen.errors import MatrixError
 from sparsegen.formats import Array, Compressed
 from sparsegen.generators import normal_values
-from sparsegen.readers.files import hint, read_text
+from sparsegen.readers.files import check_readable, hint, read_first_line, read_text
 
 _INTEGER = re.compile(rb"[+-]?\d{1,18}")
 
@@ -31,11 +31,7 @@ def read_smtx(path: Path, seed: int) -> Compressed:
         if line.strip():
             raise MatrixError("a .smtx file has three lines", source=path, place=f"line {number}")
     header, offsets_line, indices_line = (*lines, b"", b"")[:3]
-    sizes = header.replace(b",", b" ").split()
-    if len(sizes) != 3 or not all(_INTEGER.fullmatch(size) for size in sizes):
-        raise MatrixError(f"expected 'rows, columns, nonzeros'{hint(content)}", source=path, place="line 1")
-    rows, columns, nnz = map(int, sizes)
-    shape = check_shape((rows, columns), source=f"{path}, line 1")
+    shape, nnz = _sizes(path, header)
     offsets = _integers(path, 2, offsets_line)
     indices = _integers(path, 3, indices_line)
     if indices.size != nnz:
@@ -47,6 +43,26 @@ def read_smtx(path: Path, seed: int) -> Compressed:
         )
     values = normal_values(nnz, np.random.default_rng(seed))
     return Compressed("csr", shape, offsets, indices, values, "line 2, row_offsets", "line 3, column_indices")
+
+
+def read_smtx_shape(path: Path) -> tuple[int, int]:
+    """Rows and columns from the first line alone.
+
+    Raises:
+        MatrixError: the file cannot be read, or its first line is malformed.
+    """
+    check_readable(path)
+    shape, _ = _sizes(path, read_first_line(path, limit=200))
+    return shape
+
+
+def _sizes(path: Path, header: bytes) -> tuple[tuple[int, int], int]:
+    """The shape and the number of nonzeros."""
+    sizes = header.replace(b",", b" ").split()
+    if len(sizes) != 3 or not all(_INTEGER.fullmatch(size) for size in sizes):
+        raise MatrixError(f"expected 'rows, columns, nonzeros'{hint(header)}", source=path, place="line 1")
+    rows, columns, nnz = map(int, sizes)
+    return check_shape((rows, columns), source=f"{path}, line 1"), nnz
 
 
 def _integers(path: Path, number: int, line: bytes) -> Array:
