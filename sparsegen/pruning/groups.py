@@ -11,6 +11,7 @@ import numpy as np
 from sparsegen.csr import Array
 
 _CHUNK = 1 << 22  # values squared together, to bound memory
+_FEW_COLUMNS = 16  # up to which comparing all pairs is faster than np.partition, which is slow on short rows
 
 
 class Scope(StrEnum):
@@ -75,12 +76,27 @@ def largest_per_row(scores: Array, count: int) -> Array:
         return np.ones(scores.shape, np.bool_)
     if count <= 0:
         return np.zeros(scores.shape, np.bool_)
+    if columns <= _FEW_COLUMNS:
+        return _ranks_below(scores, count)
     smallest = np.partition(scores, columns - count, axis=1)[:, columns - count, None]
     above = scores > smallest
     tied = scores == smallest
     room = count - np.count_nonzero(above, axis=1)[:, None]
     chosen: Array = above | (tied & (np.cumsum(tied, axis=1, dtype=np.int32) <= room))
     return chosen
+
+
+def _ranks_below(scores: Array, count: int) -> Array:
+    """The same for short rows: a place's rank is the number of places that go before it."""
+    columns = np.ascontiguousarray(scores.T)
+    mask = np.empty(scores.shape, np.bool_)
+    for j, column in enumerate(columns):
+        rank = np.zeros(column.shape, np.int8)
+        for i, other in enumerate(columns):
+            if i != j:
+                rank += other >= column if i < j else other > column
+        mask[:, j] = rank < count
+    return mask
 
 
 def squares(values: Array) -> Array:

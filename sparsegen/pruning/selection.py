@@ -43,7 +43,7 @@ def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str]
     """
     specs = weights.specs
     for glob in include:
-        matching = [spec for spec in specs if fnmatchcase(spec.name, glob)]
+        matching = [spec for spec in specs if _matches(spec, glob)]
         if not matching:
             raise PruningError(f"tensor = {glob!r} matches none of {_names(specs)}")
         if all(spec.obstacle for spec in matching):
@@ -52,7 +52,7 @@ def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str]
                 "tensors of float16, bfloat16, float32 and float64"
             )
     for glob in exclude:
-        if not any(fnmatchcase(spec.name, glob) for spec in specs):
+        if not any(_matches(spec, glob) for spec in specs):
             raise PruningError(f"exclude = {glob!r} matches none of {_names(specs)}")
     pruned, copied = [], []
     for spec in specs:
@@ -69,10 +69,15 @@ def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str]
     return Selection(tuple(pruned), tuple(copied))
 
 
+def _matches(spec: WeightSpec, glob: str) -> bool:
+    """Whether the glob matches the name; a name with brackets matches itself."""
+    return spec.name == glob or fnmatchcase(spec.name, glob)
+
+
 def _reason(spec: WeightSpec, include: Sequence[str], exclude: Sequence[str]) -> str | None:
-    if any(fnmatchcase(spec.name, glob) for glob in exclude):
+    if any(_matches(spec, glob) for glob in exclude):
         return "excluded"
-    if include and not any(fnmatchcase(spec.name, glob) for glob in include):
+    if include and not any(_matches(spec, glob) for glob in include):
         return "not among the tensors asked for"
     return spec.obstacle
 

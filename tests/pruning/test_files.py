@@ -144,8 +144,8 @@ def test_safetensors_keep_everything_else(safetensors: Path, scope: str) -> None
     assert BIAS.tobytes() in out.read_bytes() and out.read_bytes().endswith(bytes(range(12)))
 
 
-def test_one_tensor_in_memory_at_a_time(safetensors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layer scope reads each tensor twice (mask, and elements to write); global adds a pass for the norms."""
+def test_how_often_tensors_are_read(safetensors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the mask; before that with a global scope once for norms, or three times for single weights."""
     reads: list[str] = []
     honest = SafetensorsFile.read
     monkeypatch.setattr(SafetensorsFile, "read", lambda self, name: reads.append(name) or honest(self, name))
@@ -157,6 +157,9 @@ def test_one_tensor_in_memory_at_a_time(safetensors: Path, monkeypatch: pytest.M
     assert len(reads) == len(steps) == 2 * len(network_weights())
     assert [s.stage for s in steps] == [Stage.RANKING] * 7 + [Stage.PRUNING] * 7
     assert [s.number for s in steps] == [*range(1, 8), *range(1, 8)]
+    reads.clear()
+    prune_file(safetensors, PruneRequest.parse("unstructured", 0.8))
+    assert len(reads) == 4 * len(network_weights())
 
 
 def test_csr_files_are_what_tune_reads(safetensors: Path) -> None:
@@ -274,6 +277,13 @@ def test_nan_is_refused_with_its_place_and_nothing_is_written(tmp_path: Path) ->
     scipy.sparse.save_npz(sparse, scipy.sparse.csr_array(np.array([[0, np.inf], [1, 0]])))
     with pytest.raises(MatrixError, match=r"tensor 's', index \(0, 1\)"):
         prune_file(sparse, UNIFORM)
+
+
+def test_a_sparse_matrix_too_large_to_be_dense(tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.coo_array(([1.0], ([0], [0])), shape=(2**20, 2**31 - 1)))
+    with pytest.raises(MatrixError, match="do not fit into memory"):
+        prune_file(path, UNIFORM)
 
 
 def test_tensors_that_share_bytes(tmp_path: Path) -> None:

@@ -130,6 +130,11 @@ def test_names_select() -> None:
     weights = network_weights()
     found = sparsegen.prune(weights, sparsity=0.5, tensors=["mlp.*", "head.weight"], exclude=["*.down.*"])
     assert [layer.name for layer in found.report.layers] == ["mlp.up.weight", "head.weight"]
+    bracketed = {"w[0]": np.ones((2, 2)), "w0": np.ones((2, 2))}
+    for glob, name in (("w[0]", "w[0]"), ("w[[]*", "w[0]"), ("w?", "w0")):
+        assert name in [
+            s.name for s in sparsegen.prune(bracketed, sparsity=0.5, tensors=[glob]).report.layers
+        ]
     reasons = {c.name: c.reason for c in found.report.copied}
     assert reasons["mlp.down.weight"] == "excluded" and reasons["stem.weight"].startswith("not among")
 

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import scipy.sparse
 
+from sparsegen.errors import MatrixError
 from sparsegen.formats import as_csr
 from sparsegen.pruning.files.container import Masks
 from sparsegen.pruning.weights import NumpyWeights
@@ -23,7 +24,12 @@ class SparseNpzFile(NumpyWeights):
     def __init__(self, path: Path) -> None:
         # NaN and infinities are refused later, with their index in the matrix.
         matrix = as_csr(read_npz(path, None), allow_nonfinite=True, source=str(path))
-        super().__init__({path.stem: matrix.to_scipy().toarray()}, str(path))
+        try:
+            dense = matrix.to_scipy().toarray()
+        except (MemoryError, ValueError) as error:  # NumPy's ValueError: more elements than an array can have
+            rows, columns = matrix.shape
+            raise MatrixError(f"{rows} × {columns} weights do not fit into memory", source=path) from error
+        super().__init__({path.stem: dense}, str(path))
 
     def write(self, target: BinaryIO, pruned: Collection[str], masks: Masks) -> None:
         for name in pruned:
