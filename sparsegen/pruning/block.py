@@ -37,8 +37,8 @@ class Grid:
 
     def spread(self, blocks: Array, shape: tuple[int, int]) -> Array:
         """A value for every weight from one for every block."""
-        rows = np.repeat(blocks, self.height, axis=0)[: shape[0]]
-        return np.repeat(rows, self.width, axis=1)[:, : shape[1]]
+        m, k = shape
+        return blocks[np.ix_(np.arange(m) // self.height, np.arange(k) // self.width)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,8 @@ class BlockedUniform:
 
     def groups(self, magnitudes: Array) -> Groups:
         norms = self.grid.norms(magnitudes)
-        order = np.argsort(
-            -norms, axis=1, kind="stable"
-        )  # of equals the leftmost first, as in `largest_per_row`
+        # Stable, so that of equals the leftmost comes first, as in `largest_per_row`.
+        order = np.argsort(-norms, axis=1, kind="stable")
         ordered = np.take_along_axis(norms, order, axis=1)
         areas = np.take_along_axis(self.grid.areas((magnitudes.shape[0], magnitudes.shape[1])), order, axis=1)
         return Groups(np.sqrt(squares(ordered).sum(axis=0)), areas.sum(axis=0))

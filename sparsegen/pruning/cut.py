@@ -25,22 +25,22 @@ from sparsegen.pruning.groups import Groups
 DIGIT = 16  # bits
 CHUNK = 1 << 22  # groups looked at together, to bound memory
 
-Scored = Callable[
-    [], Iterable[tuple[str, Groups]]
-]  # layers by name, in sorted order; called once for each pass
+# The layers' groups by name, in sorted order; called once for each pass.
+Scored = Callable[[], Iterable[tuple[str, Groups]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cut:
     """What stays of one layer: groups above the threshold, and of those on it as many as there is room for.
 
     Attributes:
-        threshold: a score; infinite when nothing stays.
+        threshold: a score, as an array of one element, whose type takes part in comparisons: a number would be rounded
+            to the scores' own type, and be equal to what it is not. Infinite when nothing stays.
         room: weights that groups on the threshold may hold, less those of equal groups that go before them in
             other layers; below 0 when these fill it.
     """
 
-    threshold: float
+    threshold: Array
     room: int
 
     def kept(self, groups: Groups) -> Array:
@@ -71,7 +71,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
         score_type: float32 or float64, into which every score fits unchanged.
     """
     if keep == 0:
-        return {name: Cut(math.inf, 0) for name, _ in scored()}
+        return {name: Cut(np.array([np.inf], score_type), 0) for name, _ in scored()}
     bits = np.dtype(f"u{score_type.itemsize}")
     # The bits of numbers that are not negative sort like the numbers.
     prefix, room = 0, keep
@@ -83,7 +83,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
         digit = int(np.flatnonzero(at_least >= room)[-1])
         room -= int(at_least[digit + 1])
         prefix = prefix << DIGIT | digit
-    threshold = float(np.array(prefix, bits).view(score_type))
+    threshold = np.array([prefix], bits).view(score_type)
     cuts = {}
     for name, groups in scored():
         cuts[name] = Cut(threshold, room)

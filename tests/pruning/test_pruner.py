@@ -102,6 +102,19 @@ def test_float64_is_ranked_as_float64() -> None:
     assert np.flatnonzero(found.weights["a"]).tolist() == [2] and not found.weights["b"].any()
 
 
+@pytest.mark.parametrize("kept", range(7))
+def test_types_that_differ_are_compared_exactly(kept: int) -> None:
+    """1 ± 1e-12 rounds to 1 in float32, but is another magnitude."""
+    weights = {
+        "a": np.array([[1.0, 2.0, 1.0]], np.float32),
+        "z": np.array([[1 + 1e-12, 3.0, 1 - 1e-12]]),
+    }
+    falling = [("z", 1), ("a", 1), ("z", 0), ("a", 0), ("a", 2), ("z", 2)]
+    pruned = sparsegen.prune(weights, pattern="unstructured", sparsity=(6.3 - kept) / 6.4 if kept < 6 else 0)
+    found = {(name, int(j)) for name in weights for j in np.flatnonzero(pruned.weights[name])}
+    assert found == set(falling[:kept])
+
+
 def test_only_matrices_and_convolutions_of_floats_are_pruned() -> None:
     others = {
         "bias": np.ones(4, np.float32),
@@ -196,6 +209,13 @@ def test_weights_without_elements() -> None:
     assert sparsegen.prune(np.ones((0, 8)), pattern="nm").report.emptied == ()
     for pattern in RANKED:
         assert sparsegen.prune(np.zeros((2, 2)), pattern=pattern, sparsity=0.5).report.kept_energy == 1
+
+
+def test_blocks_larger_than_the_layer_are_the_layer() -> None:
+    weights = {"a": np.ones((4, 6), np.float32), "b": np.full((4, 6), 2, np.float32)}
+    for pattern in ("block", "blocked-uniform"):
+        found = sparsegen.prune(weights, pattern=pattern, sparsity=0.5, block=(10**9, 10**9)).weights
+        assert not found["a"].any() and found["b"].all()
 
 
 def test_the_sparsity_is_the_decimal_number() -> None:
