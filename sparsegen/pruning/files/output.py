@@ -94,7 +94,7 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    return path.absolute().with_name(f".{path.name}-{secrets.token_hex(4)}")
 
 
 def _refuse_existing(path: Path, force: bool) -> None:
