@@ -22,11 +22,12 @@ PACKAGES = {  # as pyproject.toml maps them
 LAYERS = (
     {"errors"},
     {"settings", "cache", "csr", "formats", "features", "generators", "readers", "matrix_io"},
+    {"pruning", "pruner"},
     {"operators", "family", "executor"},
     {"kernels"},
     {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
     {"launching", "verification", "baselines", "neighbours"},
-    {"dispatch", "tuner", "tuning"},
+    {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "arrays", "dense_operator"},
     {"api"},
     {"bench"},
