@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device, Family, Value
 from sparsegen.features import Features
-from sparsegen.kernels import families_of
+from sparsegen.kernels import by_guessed_rate
 from sparsegen.neighbours import (
     NEIGHBOURS,
     Config,
@@ -259,7 +259,7 @@ class _Search:
 
     def default(self) -> Choice:
         reasons = []
-        for family in families_of(self.problem.operator):
+        for family in by_guessed_rate(self.problem, self.workload.features):
             try:
                 config = family.guess(self.problem, self.workload.features, self.device)
                 family.require_suited(self.problem, self.workload.features, config, self.device)

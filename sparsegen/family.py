@@ -196,6 +196,14 @@ class Family(ABC, Generic[P, C]):
     def guess(self, problem: P, features: Features, device: Device) -> C:
         """The untuned config for these features: a rule of thumb, always valid."""
 
+    @abstractmethod
+    def guessed_rate(self, problem: P, features: Features) -> float:
+        """Useful multiply-adds per microsecond that the guess reaches on a large problem of this kind.
+
+        Measured rules of thumb (H100). Only the families' order by it matters: it says which guess to trust where
+        nothing was measured, and which family to try first.
+        """
+
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
         """What a matrix must be like for this config to represent it sensibly (padding, row lengths); default none.
 

@@ -187,14 +187,14 @@ def _where_to_search(
     *,
     whole: bool,
 ) -> tuple[Space, list[Candidate]]:
-    """The space, and where to begin: each family's guess, then what was good on similar workloads.
+    """The space, and where to begin: each family's guess, the most promising first, then what was good on similar workloads.
 
     Raises:
         NoVariantError: no config is valid, or none suits the matrix.
     """
     problem = workload.problem
     first: dict[Key, Candidate] = {}
-    for family in families:
+    for family in sorted(families, key=lambda f: f.guessed_rate(problem, workload.features), reverse=True):
         guess = Candidate(family, family.guess(problem, workload.features, device))
         if family.suits(problem, workload.features, guess.config, device):
             first[guess.key] = guess

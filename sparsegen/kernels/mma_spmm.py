@@ -274,6 +274,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        # The tensor cores multiply zeros as well.
+        return (24e6 if problem.dtype is DType.FLOAT32 else 100e6) * features.density
+
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         # The largest tiles of which there are enough to fill the device.
         tile_n = min(128, max(8, _power_of_two(problem.n)))

@@ -101,6 +101,9 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             block=(WARP, config.nwarp * config.vsize, 1),
         )
 
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        return 2e6
+
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
         vsize = next((v for v in (2, 4) if problem.n <= v * MAX_GRID_Y), 8)
         return UspmmConfig(vsize=1 if problem.n == 1 else vsize, nwarp=min(8, 32 // vsize))

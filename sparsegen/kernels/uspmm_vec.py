@@ -27,7 +27,7 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
-from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 WARP = 32
@@ -302,6 +302,9 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             block=(WARP * c.k_splits * c.row_warps, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        return 4e6 if problem.dtype is DType.FLOAT32 else 6e6
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         chunk, itemsize = self._chunk(problem), problem.dtype.itemsize
