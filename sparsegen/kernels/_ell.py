@@ -56,18 +56,18 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
     return source
 
 
-def ell_columns(matrix: CsrMatrix, source: Array) -> Array:
-    """The column of each place, int64, of `ell_sources`' shape.
+def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Array:
+    """An array over nonzeros (column indices), laid out as `ell_sources` says.
 
-    Padding repeats a column of its own row, so that it brings no further memory traffic, and a non-finite value
-    elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is column 0.
+    Padding repeats the first nonzero of its own row, so that it brings no further memory traffic, and a non-finite
+    value elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is 0.
     """
     if matrix.nnz == 0:
-        return np.zeros(source.shape, dtype=np.int64)
+        return np.zeros(source.shape, dtype=per_nonzero.dtype)
     starts, ends = matrix.row_offsets[:-1], matrix.row_offsets[1:]
-    own = np.zeros(source.shape[0], dtype=np.int64)
-    own[: starts.size] = np.where(starts < ends, matrix.column_indices[np.minimum(starts, matrix.nnz - 1)], 0)
-    return np.where(source >= 0, matrix.column_indices[source], own[:, None])
+    own = np.zeros(source.shape[0], dtype=per_nonzero.dtype)
+    own[: starts.size] = np.where(starts < ends, per_nonzero[np.minimum(starts, matrix.nnz - 1)], 0)
+    return np.where(source >= 0, per_nonzero[source], own[:, None])
 
 
 def gather_values(matrix: CsrMatrix, source: Array) -> Array:
@@ -84,26 +84,26 @@ def empty_as_padding(source: Array) -> Array:
 
 
 def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Array) -> Array:
-    """Places in rows at which the classes of nonzeros take turns, as far as a row has equally many of each.
+    """Places in rows at which the classes of nonzeros take turns, as far as a row has enough of each.
 
     Args:
         kinds: the class of each nonzero, 0 to classes - 1.
-        shifts: of each row: class (place + shift) mod classes comes at a place.
+        shifts: of each row: class (place + shift) mod classes has its turn at a place.
 
     Returns:
-        For each nonzero its place, int64; those of a class that others have run out of come last, in order.
+        For each nonzero its place in its row, int64. Places of a class that a row has too few of go, in order, to
+        those nonzeros that their own class has no place for.
     """
     row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
-    counts = np.zeros((matrix.shape[0], classes), dtype=np.int64)
+    starts = matrix.row_offsets[row].astype(np.int64)
     rank = np.empty(matrix.nnz, dtype=np.int64)  # of a nonzero among those of its row and class
     for kind in range(classes):
         member = kinds == kind
         before = np.r_[0, np.cumsum(member)]
-        rank[member] = (before[:-1] - before[matrix.row_offsets[row]])[member]
-        counts[:, kind] = before[matrix.row_offsets[1:]] - before[matrix.row_offsets[:-1]]
-    matched = rank < counts.min(axis=1, initial=matrix.nnz)[row]
-    turn = rank * classes + (kinds - shifts[row]) % classes
-    order = np.lexsort((np.where(matched, turn, matrix.nnz), row))
-    places = np.empty(matrix.nnz, dtype=np.int64)
-    places[order] = places_in_rows(matrix)
+        rank[member] = (before[:-1] - before[starts])[member]
+    places = rank * classes + (kinds - shifts[row]) % classes
+    fits = starts + places < matrix.row_offsets[row + 1]
+    taken = np.zeros(matrix.nnz, dtype=bool)
+    taken[(starts + places)[fits]] = True
+    places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many in each row as do not fit
     return places

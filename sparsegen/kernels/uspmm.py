@@ -20,9 +20,9 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._ell import (
-    ell_columns,
     ell_sources,
     empty_as_padding,
+    gather_repeating,
     gather_values,
     padding_requirement,
     places_in_rows,
@@ -83,10 +83,11 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         width = int(np.diff(matrix.row_offsets).max(initial=0))
         by_row = ell_sources(matrix, problem.m, width, places_in_rows(matrix))
         source = empty_as_padding(by_row.T)  # coalesced along m
+        columns = gather_repeating(matrix, matrix.column_indices, by_row).T.astype(np.uint32)
         return Packed(
             arrays={
                 "ellval": problem.dtype.to_storage(gather_values(matrix, source)),
-                "ellidx": empty_as_one(ell_columns(matrix, by_row).T.astype(np.uint32).ravel()),
+                "ellidx": empty_as_one(columns.ravel()),
             },
             sizes={"width": width},
             values="ellval",

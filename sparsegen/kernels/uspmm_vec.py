@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._ell import (
-    ell_columns,
     ell_sources,
     empty_as_padding,
+    gather_repeating,
     gather_values,
     interleave_classes,
     padding_requirement,
@@ -31,8 +32,9 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 WARP = 32
-CHUNK_BYTES = 16  # of one load of B
+UNIT_BYTES = 16  # of one load of B
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+BANK_UNITS = BANK_BYTES // UNIT_BYTES
 REGISTERS_PER_BLOCK = 65536
 THREADS_PER_MULTIPROCESSOR = 2048
 RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
@@ -148,7 +150,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     @staticmethod
     def _chunk(problem: SpmmProblem) -> int:
         """Elements of B per load."""
-        return CHUNK_BYTES // problem.dtype.itemsize
+        return UNIT_BYTES // problem.dtype.itemsize
 
     @staticmethod
     def _slice_rows(config: UspmmVecConfig) -> int:
@@ -162,9 +164,15 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     def _shared_bytes(self, problem: SpmmProblem, config: UspmmVecConfig) -> int:
         c = config
-        tile = max(1, problem.k) * c.tile_n * problem.dtype.itemsize if c.staging == "shared" else 0
+        chunk = self._chunk(problem)
+        units = self._place(problem.k + chunk - 1, c.tile_n, chunk) if c.staging == "shared" else 0
         partial_sums = 4 * WARP * c.k_splits * c.row_warps * self._sums(c) if c.k_splits > 1 else 0
-        return tile + partial_sums
+        return units * UNIT_BYTES + partial_sums
+
+    @staticmethod
+    def _place(row: Any, tile_n: int, chunk: int) -> Any:
+        """Where a row of B (or each of an array) starts in its tile, in units: `place_of` of the template."""
+        return row * (tile_n // chunk) + row // chunk
 
     def _resident_blocks(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> int:
         """Blocks that a multiprocessor holds at once."""
@@ -224,23 +232,26 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         c = config
         lengths = np.diff(matrix.row_offsets).astype(np.int64)
         width = self._ell_width(c, lengths)
-        places = self._places(problem, c, matrix, lengths)
+        indices = self._stored_indices(problem, c, matrix.column_indices.astype(np.int64))
+        places = self._places(c, matrix, indices)
         steps = -(-width // c.step)
         slice_rows = self._slice_rows(c)
         slices = -(-problem.m // slice_rows)
         by_row = ell_sources(matrix, slices * slice_rows, steps * c.step, places)
-        columns = ell_columns(matrix, by_row)
         # A load's elements are neighbours: by slice, step, thread of the slice, place of the step, row of the thread.
         shape = (slices, slice_rows // c.vec_size, c.vec_size, steps, c.step)
-        ell, ell_indices = (a.reshape(shape).transpose(0, 3, 1, 4, 2).ravel() for a in (by_row, columns))
+        ell, ell_indices = (
+            a.reshape(shape).transpose(0, 3, 1, 4, 2).ravel()
+            for a in (by_row, gather_repeating(matrix, indices, by_row))
+        )
         rest = np.flatnonzero(places >= steps * c.step).astype(np.int32)
         rest_lengths = np.maximum(lengths - steps * c.step, 0) if c.ell_width != "longest" else lengths[:0]
         source = empty_as_padding(np.concatenate([ell, rest]))
-        indices = np.concatenate([ell_indices, matrix.column_indices[rest], [0]])[: source.size]
+        all_indices = np.concatenate([ell_indices, indices[rest], [0]])[: source.size]
         return Packed(
             arrays={
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
-                "indices": indices.astype(np.uint16 if c.index_bits == 16 else np.uint32),
+                "indices": all_indices.astype(np.uint16 if c.index_bits == 16 else np.uint32),
                 "rest_offsets": (ell.size + np.concatenate([[0], np.cumsum(rest_lengths)])).astype(np.int32),
             },
             sizes={"steps": steps},
@@ -256,35 +267,24 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             return int(lengths.max())
         return int(np.quantile(lengths, QUARTILE, method="lower"))
 
-    def _classes(self, problem: SpmmProblem, config: UspmmVecConfig) -> int:
-        """Rows of B's tile that lie in different banks, one after the other."""
+    def _stored_indices(self, problem: SpmmProblem, config: UspmmVecConfig, columns: Array) -> Array:
+        """What the kernel finds a row of B by: its number, or its place in the tile."""
         if config.staging == "gather":
-            return 1
-        return max(1, BANK_BYTES // (config.tile_n * problem.dtype.itemsize))
+            return columns
+        placed: Array = self._place(columns, config.tile_n, self._chunk(problem))
+        return placed
 
-    def _places(
-        self, problem: SpmmProblem, config: UspmmVecConfig, matrix: CsrMatrix, lengths: Array
-    ) -> Array:
+    @staticmethod
+    def _places(config: UspmmVecConfig, matrix: CsrMatrix, indices: Array) -> Array:
         """The place of each nonzero in its row.
 
-        Where rows of B's tile are shorter than the 128 bytes of a bank cycle, neighbouring threads take rows of
-        different banks at each place, as far as their nonzeros allow.
+        Where a set of threads reads less than the 128 bytes of a bank cycle, neighbouring sets read neighbouring
+        banks at each place, as far as their nonzeros allow.
         """
-        classes = self._classes(problem, config)
-        if classes == 1 or matrix.nnz == 0:
+        if config.staging == "gather" or config.threads_per_row >= BANK_UNITS or matrix.nnz == 0:
             return places_in_rows(matrix)
-        c = config
-        row = np.arange(lengths.size) % self._slice_rows(c)
-        chunks = c.tile_n // self._chunk(problem) // c.threads_per_row
-        return interleave_classes(
-            matrix, matrix.column_indices % classes, classes, row // c.vec_size // chunks
-        )
-
-    def packing_key(self, problem: SpmmProblem, config: UspmmVecConfig) -> tuple[Value, ...]:
-        c = config
-        classes = self._classes(problem, c)
-        common = (c.threads_per_row, c.vec_size, c.step, c.ell_width, c.index_bits, classes)
-        return common if classes == 1 else (*common, c.tile_n)
+        sets = np.arange(matrix.shape[0]) // config.vec_size
+        return interleave_classes(matrix, indices % BANK_UNITS, BANK_UNITS, sets * config.threads_per_row)
 
     def launch(
         self, problem: SpmmProblem, config: UspmmVecConfig, sizes: Mapping[str, int], device: Device

@@ -133,26 +133,22 @@ __device__ __forceinline__ void copy_async_wait() {
 
 using Sums = float[kChunksPerThread][kChunk];
 
-// The chunks of a tile's row that a thread takes. Neighbouring sets start at different ones, so that they meet in
-// different banks of shared memory.
-struct Chunks {
-  int first;
+// The chunks of a tile's row that a thread takes.
+__device__ __forceinline__ int chunk_of(int thread, int j) { return thread + j * kThreadsPerRow; }
 
-  __device__ __forceinline__ Chunks(int thread, int set) : first(thread + kThreadsPerRow * (set % kChunksPerThread)) {}
-  __device__ __forceinline__ int operator[](int j) const { return first ^ (j * kThreadsPerRow); }
-};
+// B's tile in shared memory: k rows of kTileN columns, in units of 16 bytes, with an empty unit after every kChunk rows
+// so that the stores that transpose B meet in different banks. Stored indices say where a row's first unit lies.
+__device__ __forceinline__ int place_of(int row, int chunk) { return row * kChunksPerRow + row / kChunk + chunk; }
 
-// B's tile in shared memory: k rows of kTileN columns.
 struct Tile {
-  const unsigned char* rows;
+  const unsigned char* units;  // of this thread in row 0
 
-  __device__ __forceinline__ void load(Packed<Element, kChunk> (&row)[kChunksPerThread], unsigned index,
-                                       const Chunks& chunks) const {
-    constexpr unsigned kRowBytes = kTileN * sizeof(Element);
-    const unsigned first = index * kRowBytes + chunks.first * 16;
+  __device__ __forceinline__ Tile(const unsigned char* units, int thread) : units(units + thread * 16) {}
+
+  __device__ __forceinline__ void load(Packed<Element, kChunk> (&row)[kChunksPerThread], unsigned index) const {
     #pragma unroll
     for (int j = 0; j < kChunksPerThread; ++j) {
-      row[j] = load_packed<kChunk>(reinterpret_cast<const Element*>(rows + (first ^ (j * kThreadsPerRow * 16))));
+      row[j] = load_packed<kChunk>(reinterpret_cast<const Element*>(units + index * 16 + chunk_of(0, j) * 16));
     }
   }
 };
@@ -160,19 +156,21 @@ struct Tile {
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Element* __restrict__ b, int k, int n,
                                           int first_column) {
   for (int i = threadIdx.x; i < k * kChunksPerRow; i += kThreads) {
-    const int column = first_column + i % kChunksPerRow * kChunk;
+    const int row = i / kChunksPerRow;
+    const int chunk = i % kChunksPerRow;
+    const int column = first_column + chunk * kChunk;
     const bool inside = kColumnsDivide || column < n;
-    copy_async<16>(tile + i * 16, b + static_cast<long long>(i / kChunksPerRow) * n + (inside ? column : 0), inside);
+    const Element* from = b + static_cast<long long>(row) * n + (inside ? column : 0);
+    copy_async<16>(tile + place_of(row, chunk) * 16, from, inside);
   }
   copy_async_commit();
   copy_async_wait<0>();
 }
 
 // Adds one nonzero times its row of the tile.
-__device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, float value, const Chunks& chunks,
-                                             Sums& sums) {
+__device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, float value, Sums& sums) {
   Packed<Element, kChunk> row[kChunksPerThread];
-  tile.load(row, index, chunks);
+  tile.load(row, index);
   #pragma unroll
   for (int j = 0; j < kChunksPerThread; ++j) {
     #pragma unroll
@@ -193,7 +191,7 @@ struct Stream {
   int step, steps;
   Nonzeros next;
 
-  __device__ __forceinline__ void load() {
+  __device__ __forceinline__ void load(int step) {
     const int at = step * kSliceRows * kStep;
     next.indices = load_packed<kStep * kVecSize>(indices + at);
     next.values = load_packed<kStep * kVecSize>(values + at);
@@ -206,17 +204,18 @@ struct Stream {
     values = all_values + at;
     step = first_step;
     steps = end;
-    if (step < steps) load();
+    if (step < steps) load(step);
   }
 
-  __device__ __forceinline__ void multiply_add_all(const Tile& tile, const Chunks& chunks, Sums (&sums)[kVecSize]) {
+  __device__ __forceinline__ void multiply_add_all(const Tile& tile, Sums (&sums)[kVecSize]) {
+    #pragma unroll 2
     while (step < steps) {
       const Nonzeros current = next;
       step += kSplits;
-      if (step < steps) load();
+      load(min(step, steps - 1));  // without a branch: the last is loaded once more
       #pragma unroll
       for (int i = 0; i < kStep * kVecSize; ++i) {
-        multiply_add(tile, unpack(current.indices, i), unpack_float(current.values, i), chunks, sums[i % kVecSize]);
+        multiply_add(tile, unpack(current.indices, i), unpack_float(current.values, i), sums[i % kVecSize]);
       }
     }
   }
@@ -231,12 +230,12 @@ __device__ __forceinline__ float& element_of(Sums (&sums)[kVecSize], int unit, i
 }
 
 __device__ __forceinline__ void store_unit(Element* __restrict__ c, int m, int n, int first_row, int first_column,
-                                           const Chunks& chunks, int unit, const float (&sum)[kUnit]) {
+                                           int thread, int unit, const float (&sum)[kUnit]) {
   Vector<Element, kUnit> out;
   #pragma unroll
   for (int i = 0; i < kUnit; ++i) out.element[i] = to_element(fmaxf(sum[i], 0.0f));
   const int row = first_row + unit / kChunksPerThread;
-  const int column = first_column + chunks[unit % kChunksPerThread] * kChunk;
+  const int column = first_column + chunk_of(thread, unit % kChunksPerThread) * kChunk;
   Element* to = c + static_cast<long long>(row) * n + column;
   if (row < m && (kColumnsDivide || column < n)) store_vector(to, out);
 }
@@ -257,7 +256,6 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
   const int set = lane / kThreadsPerRow;
   const int first_column = blockIdx.y * kTileN;
   const int slices = (m + kSliceRows - 1) / kSliceRows;
-  const Chunks chunks(thread, set);
 
   // The first load of A is on its way while B's tile comes.
   int slice = blockIdx.x * kRowWarps + row_warp;
@@ -266,7 +264,7 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, shared);
   load_tile(shared, b, k, n, first_column);
   __syncthreads();
-  const Tile tile{shared};
+  const Tile tile(shared, thread);
 
   for (int block_slice = blockIdx.x * kRowWarps; block_slice < slices; block_slice += gridDim.x * kRowWarps) {
     slice = block_slice + row_warp;
@@ -281,7 +279,7 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
         for (int e = 0; e < kChunk; ++e) sums[v][j][e] = row_bias;
       }
     }
-    stream.multiply_add_all(tile, chunks, sums);
+    stream.multiply_add_all(tile, sums);
     const int next_slice = slice + gridDim.x * kRowWarps;
     stream.start(indices, values, next_slice, set, split, next_slice < slices ? steps : 0);
     #pragma unroll
@@ -289,7 +287,7 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
       float sum[kUnit];
       #pragma unroll
       for (int i = 0; i < kUnit; ++i) sum[i] = element_of(sums, u, i);
-      store_unit(c, m, n, first_row, first_column, chunks, u, sum);
+      store_unit(c, m, n, first_row, first_column, thread, u, sum);
     }
   }
 }
