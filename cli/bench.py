@@ -170,6 +170,7 @@ def _show(finished: Finished, before: Results | None, output: Path | None, *, as
         ]
     parts += ["", summary_table(results.rows), ""]
     parts += missing_lines(results, finished.missing)
+    parts += [f"skipped: {key}: {reason}" for key, reason in finished.skipped]
     if comparison is not None:
         parts += comparison_parts(comparison)
     if finished.left:
@@ -181,6 +182,7 @@ def _show(finished: Finished, before: Results | None, output: Path | None, *, as
         "measured": [str(key) for key in finished.measured],
         "kept": finished.kept,
         "left": finished.left,
+        "skipped": {str(key): reason for key, reason in finished.skipped},
         "missing": dict(finished.missing),
     }
     if comparison is not None:

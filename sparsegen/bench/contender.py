@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Arithmetic, ChosenVariant, Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
@@ -89,6 +90,11 @@ class Contender(ABC):
         Raises:
             MissingError: it is not installed; the message says how to get it.
         """
+
+    def foresee(  # noqa: B027  most have nothing to do
+        self, parcel: Parcel, device: Device, db: str | None
+    ) -> None:
+        """Do in good time, without a device, what would hold a row up: compile. In a process of others."""
 
     @abstractmethod
     def ways(self, bench: Workbench) -> Iterator[Way]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.bench.case import Operator
+from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
 from sparsegen.csr import CsrMatrix
@@ -37,6 +38,17 @@ class Expected:
     exact: Array
     magnitude: Array
     terms: Array
+
+    def keep(self, parcel: Parcel) -> None:
+        """Write it beside the row's operands."""
+        parcel.keep("exact", self.exact)
+        parcel.keep("magnitude", self.magnitude)
+
+    @classmethod
+    def of(cls, parcel: Parcel) -> Expected:
+        """What `keep` wrote."""
+        terms = cls.terms_of(parcel.task, parcel.row_offsets)
+        return cls(parcel.operand("exact"), parcel.operand("magnitude"), terms)
 
     @staticmethod
     def terms_of(task: Task, row_offsets: Array) -> Array:
@@ -100,14 +112,13 @@ def _worst(
     return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
 
 
-def expected_on_host(task: Task, matrix: CsrMatrix, operands: dict[str, Array]) -> Expected:
-    """In float64 with SciPy and NumPy.
-
-    Args:
-        matrix: values rounded to the task's dtype.
-        operands: in storage form.
-    """
-    dense = {name: task.dtype.from_storage(array).astype(np.float64) for name, array in operands.items()}
+def expected_on_host(parcel: Parcel) -> Expected:
+    """A row's result in float64 with SciPy and NumPy."""
+    task, matrix = parcel.task, parcel.matrix()
+    dense = {
+        name: task.dtype.from_storage(np.asarray(parcel.operand(name))).astype(np.float64)
+        for name in task.operand_shapes
+    }
     terms = Expected.terms_of(task, matrix.row_offsets)
     if task.operator is Operator.SDDMM:
         return Expected(*_sampled(matrix, dense["a"], dense["b"]), terms)

@@ -13,7 +13,6 @@ from typing import cast
 import numpy as np
 
 from sparsegen.bench.case import Case, Operator
-from sparsegen.bench.expected import Expected
 from sparsegen.bench.task import Task
 from sparsegen.csr import CsrMatrix
 from sparsegen.family import Array
@@ -39,8 +38,8 @@ class Parcel:
     """Where a row's arrays are, and what is known of its matrix.
 
     Attributes:
-        pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, ``values`` and, rounded
-            and in storage form, ``<dtype>``.
+        pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, and the values in storage
+            form by the dtype's name.
         folder: folder of the row: operands and, once computed, the expected result.
     """
 
@@ -62,17 +61,16 @@ class Parcel:
         return _mapped(self.pattern / f"{self.task.dtype}.npy")
 
     def operand(self, name: str) -> Array:
+        """A dense input in storage form, or what `keep` wrote."""
         return _mapped(self.folder / f"{name}.npy")
 
-    def expect(self, expected: Expected) -> None:
-        """Keep the expected result."""
-        np.save(self.folder / "exact.npy", expected.exact)
-        np.save(self.folder / "magnitude.npy", expected.magnitude)
+    def keep(self, name: str, array: Array) -> None:
+        """Write one more array of the row, for `operand` to map."""
+        np.save(self.folder / f"{name}.npy", array)
 
-    def expected(self) -> Expected:
-        """What `expect` kept."""
-        exact, magnitude = _mapped(self.folder / "exact.npy"), _mapped(self.folder / "magnitude.npy")
-        return Expected(exact, magnitude, Expected.terms_of(self.task, _mapped(self.pattern / "offsets.npy")))
+    @property
+    def row_offsets(self) -> Array:
+        return _mapped(self.pattern / "offsets.npy")
 
     def discard(self, *, with_pattern: bool) -> None:
         """Delete the files; who has mapped them keeps them until done."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sparsegen import __version__, backends, kernels
-from sparsegen.bench import result_file
+from sparsegen.bench import maker, result_file
 from sparsegen.bench.case import Case
 from sparsegen.bench.contender import Contender
+from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import Parcel, parcel_folder
 from sparsegen.bench.rates import floor_of
+from sparsegen.bench.referee import Expect, MeasureRates, SetUp
 from sparsegen.bench.results import (
     L2,
     TUNED,
@@ -30,9 +32,8 @@ from sparsegen.bench.results import (
     require_same_conditions,
 )
 from sparsegen.bench.runner import Limits, Runner
-from sparsegen.bench.stage import Expect, MakeParcel, MeasureRates, SetUp
 from sparsegen.bench.tuned import budget_of, ensure_tuned
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.family import Device
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
@@ -41,7 +42,6 @@ from sparsegen.tuning.session import device_turn
 
 logger = logging.getLogger(__name__)
 
-PARCEL_SECONDS = 300.0
 EXPECT_SECONDS = 300.0
 RATES_SECONDS = 300.0
 
@@ -86,6 +86,7 @@ class Finished:
 
     Attributes:
         measured: rows of this run; ``kept`` were in the file already, ``left`` the time did not suffice for.
+        skipped: rows whose matrix cannot be had, with why.
         missing: contenders that are not there, with why.
     """
 
@@ -93,15 +94,16 @@ class Finished:
     measured: tuple[RowKey, ...]
     kept: int
     left: int
+    skipped: tuple[tuple[RowKey, str], ...]
     missing: tuple[tuple[str, str], ...]
 
 
 Progress = Callable[[Step], None]
 
 
-def planned(cases: Iterable[Case]) -> list[tuple[Case, DType]]:
+def planned(cases: Iterable[Case]) -> list[Pair]:
     """Every case in every dtype; those of one pattern next to each other, so that it is made once."""
-    patterns: dict[object, list[tuple[Case, DType]]] = {}
+    patterns: dict[object, list[Pair]] = {}
     for case in cases:
         patterns.setdefault(case.pattern, []).extend((case, dtype) for dtype in case.dtypes)
     by_dtype = list(DType)
@@ -118,7 +120,6 @@ def run(request: Request, progress: Progress) -> Finished:
     Raises:
         ResultsError: the file cannot be read or written, or was measured under other conditions.
         DeviceUnavailableError: the device or what compiles for it is missing.
-        SuiteError, MatrixError: a case's matrix cannot be had.
         KeyboardInterrupt: Ctrl-C; the file holds every row that was done.
     """
     began = datetime.now(UTC)
@@ -133,21 +134,24 @@ def run(request: Request, progress: Progress) -> Finished:
             for c in (request.contenders if wanted else ())
         ]
         is_cuda = request.device.backend == "cuda"
-        stage = resources.enter_context(closing(ChildProcess("sparsegen.bench.stage:serve")))
-        stage.send(SetUp(request.device, folder, on_device=is_cuda))
+        referee = resources.enter_context(closing(ChildProcess("sparsegen.bench.referee:serve")))
+        referee.send(SetUp(request.device))
+        ahead = maker.SetUp(folder, request.device, request.contenders, request.db)
+        parcels = resources.enter_context(closing(ParcelQueue(list(wanted.values()), ahead)))
         table = _Table(request, old, runners)
         if wanted:
-            table.set_conditions(stage if is_cuda else None)
-        rows = _Rows(request, stage, runners, list(wanted.items()), began)
+            table.set_conditions(referee if is_cuda else None)
+        rows = _Rows(request, parcels, referee, runners, list(wanted.items()))
         measured = []
-        for row in rows.measure(progress, lambda: table.results.rates):
+        for row in rows.measure(progress, table.results.rates):
             table.add(row, began)
             measured.append(row.key)
         return Finished(
             table.results,
             tuple(measured),
             kept=len(keys) - len(wanted),
-            left=len(wanted) - len(measured),
+            left=len(wanted) - len(measured) - len(rows.skipped),
+            skipped=tuple(rows.skipped),
             missing=tuple((r.contender.name, r.missing) for r in runners if r.missing is not None),
         )
 
@@ -166,15 +170,15 @@ class _Table:
         self.results = old or Results(BenchDevice.of(device, driver), {}, request.protocol)
         self._now = Results(BenchDevice.of(device, driver), {}, request.protocol)
 
-    def set_conditions(self, stage: ChildProcess | None) -> None:
+    def set_conditions(self, referee: ChildProcess | None) -> None:
         """Versions of all that takes part, and the device's rates.
 
         Raises:
             ResultsMismatchError: the file was measured under other conditions.
         """
-        if stage is not None and self.results.rates is None:
+        if referee is not None and self.results.rates is None:
             with _turn(self._request.device):
-                rates = _measured_rates(stage)
+                rates = _measured_rates(referee)
         else:
             rates = self.results.rates
         for runner in self._runners:
@@ -199,10 +203,10 @@ class _Table:
             result_file.write(self.results, self._request.output)
 
 
-def _measured_rates(stage: ChildProcess) -> Rates | None:
-    stage.send(MeasureRates())
+def _measured_rates(referee: ChildProcess) -> Rates | None:
+    referee.send(MeasureRates())
     try:
-        rates: Rates = stage.receive(RATES_SECONDS)
+        rates: Rates = referee.receive(RATES_SECONDS)
     except ChildDiedError:
         raise
     except SparsegenError as error:
@@ -212,45 +216,44 @@ def _measured_rates(stage: ChildProcess) -> Rates | None:
 
 
 class _Rows:
-    """Measures row after row; the next one's files are made beside the present one's measuring."""
+    """Measures row after row, while their files are made ahead."""
 
     def __init__(
         self,
         request: Request,
-        stage: ChildProcess,
+        parcels: ParcelQueue,
+        referee: ChildProcess,
         runners: Sequence[Runner],
-        wanted: Sequence[tuple[RowKey, tuple[Case, DType]]],
-        began: datetime,
+        wanted: Sequence[tuple[RowKey, Pair]],
     ) -> None:
-        self._request, self._stage, self._runners, self._wanted = request, stage, runners, wanted
-        self._deadline = None if request.seconds is None else time.monotonic() + request.seconds
+        self._request, self._parcels, self._referee = request, parcels, referee
+        self._runners, self._wanted = runners, wanted
         self._budget = budget_of(request.protocol.tune)
         self._tunes = any(r.contender.name == TUNED for r in runners)
+        self.skipped: list[tuple[RowKey, str]] = []
 
-    def measure(self, progress: Progress, rates: Callable[[], Rates | None]) -> Iterable[Row]:
-        total = len(self._wanted)
-        if total:
-            self._order(0)
+    def measure(self, progress: Progress, rates: Rates | None) -> Iterator[Row]:
+        """The rows that the time suffices for; those without a matrix are noted in ``skipped``."""
+        limit = self._request.seconds
+        deadline = None if limit is None else time.monotonic() + limit
         for index, (key, (case, _)) in enumerate(self._wanted):
-            if self._deadline is not None and time.monotonic() >= self._deadline:
+            if deadline is not None and time.monotonic() >= deadline:
                 return
 
             def at(doing: str, row: Row | None = None, index: int = index, key: RowKey = key) -> None:
-                progress(Step(index, total, key, doing, row))
+                progress(Step(index, len(self._wanted), key, doing, row))
+                self._parcels.pump()
 
             at("matrix and operands")
-            parcel: Parcel = self._stage.receive(PARCEL_SECONDS)
-            row = self._row(key, case, parcel, at, rates(), following=index + 1)
-            following = self._wanted[index + 1][1][0] if index + 1 < total else None
-            parcel.discard(with_pattern=following is None or following.pattern != case.pattern)
+            try:
+                parcel = self._parcels.next()
+            except (MatrixError, SuiteError) as error:
+                self.skipped.append((key, str(error)))
+                continue
+            row = self._row(key, case, parcel, at, rates)
+            self._parcels.discard(index, parcel)
             yield row
             at("done", row)
-
-    def _order(self, index: int) -> None:
-        """Let the stage begin with a row's files."""
-        if index < len(self._wanted):
-            case, dtype = self._wanted[index][1]
-            self._stage.send(MakeParcel(case, dtype))
 
     def _row(
         self,
@@ -259,7 +262,6 @@ class _Rows:
         parcel: Parcel,
         at: Callable[[str], None],
         rates: Rates | None,
-        following: int,
     ) -> Row:
         device, protocol, runners = self._request.device, self._request.protocol, self._runners
         cold = protocol.l2 is L2.COLD
@@ -268,7 +270,7 @@ class _Rows:
             ensure_tuned(parcel, device, self._request.db, self._budget)
         with _turn(device):
             at("preparing")
-            self._stage.send(Expect(parcel))
+            self._referee.send(Expect(parcel))
             for runner in runners:
                 runner.enter(parcel)
             reference = self._expect()
@@ -285,7 +287,6 @@ class _Rows:
                 runner.ask_check()
             for runner in runners:
                 runner.wait_until_checked()
-            self._order(following)
             at("measuring")
             for _ in range(protocol.rounds):
                 for runner in runners:
@@ -312,7 +313,7 @@ class _Rows:
     def _expect(self) -> str | None:
         """Where the expected result was computed, in words; None where it could not be."""
         try:
-            found: str = self._stage.receive(EXPECT_SECONDS)
+            found: str = self._referee.receive(EXPECT_SECONDS)
         except ChildDiedError:
             raise
         except SparsegenError as error:

@@ -14,6 +14,7 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.bench.contender import Contender, UnsupportedError, Way
 from sparsegen.bench.device_code import Spinner
+from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import ChosenVariant, Kind
 from sparsegen.bench.workbench import Workbench
@@ -137,7 +138,7 @@ class _Server:
     def _check(self) -> Chosen:
         assert self._bench is not None
         parcel, task = self._bench.parcel, self._bench.task
-        expected = parcel.expected()
+        expected = Expected.of(parcel)
         wrong: list[str] = []
         for way in self._ways:
             way.clear()

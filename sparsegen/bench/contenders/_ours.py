@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 
 from sparsegen import backends, kernels
 from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import ChosenVariant, Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
@@ -33,31 +35,47 @@ class Ours(Contender):
     def open(self, executor: Executor) -> Mapping[str, str]:
         return {}
 
+    @abstractmethod
+    def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
+        """The variant to run.
 
-def way_of(bench: Workbench, choice: Choice) -> Way:
-    """A chosen variant compiled, packed, uploaded and bound. The time to compile is not part of its preparation."""
-    executor, task = bench.executor, bench.task
-    toolchain = backends.toolchain(bench.device)
+        Raises:
+            MissingError: there is none to speak of.
+        """
+
+    def foresee(self, parcel: Parcel, device: Device, db: str | None) -> None:
+        compile_choice(self.choose(parcel, device, db), device)
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        choice = self.choose(bench.parcel, bench.device, bench.db)
+        compile_choice(choice, bench.device)  # no part of the preparation: kept for good
+        inputs = [bench.upload(name).address for name in bench.task.operand_shapes]
+        result = bench.result()
+        watch = Stopwatch()
+        variant = PreparedVariant(
+            choice.family,
+            choice.problem,
+            choice.config,
+            bench.matrix,
+            bench.executor,
+            backends.toolchain(bench.device),
+        )
+        bench.executor.synchronize()
+        elapsed = watch.lap()
+        bound = variant.bound()
+        addresses = (*inputs, result.buffer.address)
+        yield Way(
+            detail=f"{choice.family.name} ({choice.how}): {choice.why}",
+            run=lambda: bound(0, *addresses),
+            clear=result.clear,
+            read=result.read,
+            preparation_ms=elapsed,
+            memory_bytes=sum(buffer.nbytes for buffer in variant.buffers.values()),
+            variant=ChosenVariant(choice.family.name, tuple(choice.config_dict.items())),
+        )
+
+
+def compile_choice(choice: Choice, device: Device) -> None:
+    """Compile a chosen variant, or find it in the cache."""
     source = render(choice.family, choice.problem, choice.config)
-    toolchain.compile(choice.family.name, choice.family.entry, source)
-    inputs = [bench.upload(name).address for name in task.operand_shapes]
-    result = bench.result()
-    watch = Stopwatch()
-    variant = PreparedVariant(choice.family, choice.problem, choice.config, bench.matrix, executor, toolchain)
-    executor.synchronize()
-    elapsed = watch.lap()
-    bound = variant.bound()
-    addresses = (*inputs, result.buffer.address)
-
-    def run() -> None:
-        bound(0, *addresses)
-
-    return Way(
-        f"{choice.family.name} ({choice.how}): {choice.why}",
-        run,
-        result.clear,
-        result.read,
-        elapsed,
-        sum(buffer.nbytes for buffer in variant.buffers.values()),
-        ChosenVariant(choice.family.name, tuple(choice.config_dict.items())),
-    )
+    backends.toolchain(device).compile(choice.family.name, choice.family.entry, source)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sparsegen import dispatch
-from sparsegen.bench.contender import MissingError, Way
-from sparsegen.bench.contenders._ours import Ours, way_of
+from sparsegen.bench.contender import MissingError
+from sparsegen.bench.contenders._ours import Ours
+from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import TUNED
-from sparsegen.bench.workbench import Workbench
+from sparsegen.dispatch import Choice
+from sparsegen.family import Device
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
 
@@ -16,14 +16,12 @@ from sparsegen.tuning_db.layers import open_layers
 class SparsegenTuned(Ours):
     name = TUNED
 
-    def ways(self, bench: Workbench) -> Iterator[Way]:
-        with open_layers(Settings.from_environment(), bench.db) as layers:
-            choice = dispatch.choose(
-                bench.task.problem, bench.features, bench.parcel.fingerprint, bench.device, layers
-            )
+    def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
+        with open_layers(Settings.from_environment(), db) as layers:
+            choice = dispatch.choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, layers)
         if choice.how is not dispatch.How.EXACT:
             raise MissingError("no tuning of this workload is recorded; --tune quick makes one")
-        yield way_of(bench, choice)
+        return choice
 
 
 CONTENDER = SparsegenTuned()

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sparsegen import dispatch
-from sparsegen.bench.contender import Way
-from sparsegen.bench.contenders._ours import Ours, way_of
+from sparsegen.bench.contenders._ours import Ours
+from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import UNTUNED
-from sparsegen.bench.workbench import Workbench
+from sparsegen.dispatch import Choice
+from sparsegen.family import Device
 from sparsegen.tuning_db.layers import Layers, seeds
 
 
 class SparsegenUntuned(Ours):
     name = UNTUNED
 
-    def ways(self, bench: Workbench) -> Iterator[Way]:
-        choice = dispatch.choose(
-            bench.task.problem, bench.features, bench.parcel.fingerprint, bench.device, Layers([seeds()])
-        )
-        yield way_of(bench, choice)
+    def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
+        seeded = Layers([seeds()])
+        return dispatch.choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, seeded)
 
 
 CONTENDER = SparsegenUntuned()
