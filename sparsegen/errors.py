@@ -83,6 +83,29 @@ class ImportFileError(DatabaseError):
     """A JSON export that is to be imported is malformed or holds values that sparsegen would not write."""
 
 
+class ResultsError(SparsegenError):
+    """A result file of ``sparsegen bench`` cannot be read or written, or does not hold what it should."""
+
+    exit_code = 3
+
+
+class ResultsNewerError(ResultsError):
+    """The result file was written by a newer sparsegen."""
+
+
+class ResultsMismatchError(ResultsError):
+    """Two result files were measured under conditions that must not be mixed.
+
+    Args:
+        message: what was tried, and what to do instead.
+        differences: one sentence for each fact that differs.
+    """
+
+    def __init__(self, message: str, *, differences: tuple[str, ...]) -> None:
+        self.differences = differences
+        super().__init__("\n".join((message, *(f"  {line}" for line in differences))))
+
+
 class CompileError(SparsegenError):
     """A variant did not compile, or not in time. ``log`` is what the compiler printed."""
 

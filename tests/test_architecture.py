@@ -29,6 +29,7 @@ LAYERS = (
     {"dispatch", "tuner", "tuning"},
     {"operator", "arrays", "dense_operator"},
     {"api"},
+    {"bench"},
     {"cli"},
     {"__main__"},
 )

@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
-from sparsegen.errors import ImportFileError
+from sparsegen.errors import ImportFileError, SparsegenError
 from sparsegen.tuning_db.conversion import printable
 
 
-def parse_json(text: str, source: str) -> Node:
+def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileError) -> Node:
     """The root of a JSON text.
 
+    Args:
+        source: the file's name, for complaints.
+        error: what this and every `Node` below it raises.
+
     Raises:
-        ImportFileError: not JSON, a name twice in one object, NaN or Infinity, nested too deeply.
+        SparsegenError: ``error``: not JSON, a name twice in one object, NaN or Infinity, nested too deeply.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -26,31 +30,32 @@ def parse_json(text: str, source: str) -> Node:
         if len(fields) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ImportFileError(f"{source}: the name {twice!r} stands twice in one object")
+            raise error(f"{source}: the name {twice!r} stands twice in one object")
         return fields
 
     def refuse(word: str) -> NoReturn:
-        raise ImportFileError(f"{source}: {word} is not a number that JSON has")
+        raise error(f"{source}: {word} is not a number that JSON has")
 
     try:
-        return Node(json.loads(text, object_pairs_hook=unique, parse_constant=refuse), "$", source)
-    except (ValueError, RecursionError) as error:
-        raise ImportFileError(f"{source}: not valid JSON: {error}") from None
+        return Node(json.loads(text, object_pairs_hook=unique, parse_constant=refuse), "$", source, error)
+    except (ValueError, RecursionError) as reason:
+        raise error(f"{source}: not valid JSON: {reason}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value, where it stands (``$.measurements[3].config``), and the file's name."""
+    """A JSON value, where it stands (``$.measurements[3].config``), the file's name, and the error to raise."""
 
     value: Any
     path: str
     source: str
+    error: type[SparsegenError] = ImportFileError
 
     def refuse(self, expected: str) -> NoReturn:
-        """Raises ImportFileError with the path, what was expected and what is there."""
+        """Raises the error with the path, what was expected and what is there."""
         found = json.dumps(self.value)
         found = found if len(found) <= 80 else found[:77] + "..."
-        raise ImportFileError(f"{self.source}: {self.path}: expected {expected}, found {found}")
+        raise self.error(f"{self.source}: {self.path}: expected {expected}, found {found}")
 
     def fields(self, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Node]:
         """The members of an object: all required ones, perhaps optional ones, no others."""
@@ -68,13 +73,16 @@ class Node:
         """The members of an object with any names."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
-        return {name: Node(value, f"{self.path}.{name}", self.source) for name, value in self.value.items()}
+        return {name: self._below(f".{name}", value) for name, value in self.value.items()}
 
     def items(self) -> Iterator[Node]:
         if not isinstance(self.value, list):
             self.refuse("an array")
         for i, value in enumerate(self.value):
-            yield Node(value, f"{self.path}[{i}]", self.source)
+            yield self._below(f"[{i}]", value)
+
+    def _below(self, step: str, value: Any) -> Node:
+        return Node(value, self.path + step, self.source, self.error)
 
     def integer(self, low: int, high: int) -> int:
         if type(self.value) is not int or not low <= self.value <= high:

@@ -1,0 +1,334 @@
+"""What ``sparsegen bench`` found, as plain frozen values: conditions, and one row for each workload.
+
+`sparsegen.bench.result_file` reads and writes them, `summary` takes means, `compare` holds two runs against
+each other. All times are microseconds and all rates are per second unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from sparsegen.errors import ResultsMismatchError
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.operators import DType, Layout
+
+TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
+
+
+class Kind(StrEnum):
+    """What a contender is to a reader: ours, a dense product, or somebody else's sparse routine."""
+
+    OURS = "ours"
+    DENSE = "dense"
+    SPARSE = "sparse"
+
+
+class Status(StrEnum):
+    """What became of a contender on a workload. Only ``OK`` has a time."""
+
+    OK = "ok"
+    MISSING = "missing"  # the contender, or what it needs, is not on this machine
+    UNSUPPORTED = "unsupported"  # it cannot compute this workload
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+
+
+class Arithmetic(StrEnum):
+    """How products are formed: the row's dtype, or TF32 on float32 data."""
+
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+class L2(StrEnum):
+    """Whether the second-level cache is flushed before each timed call."""
+
+    COLD = "cold"
+    WARM = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchDevice:
+    """The device that was measured. ``driver`` is its driver's version; empty for the emulator."""
+
+    key: str
+    name: str
+    backend: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    l2_bytes: int
+    driver: str
+
+    @classmethod
+    def of(cls, device: Device, driver: str) -> BenchDevice:
+        return cls(
+            device.key,
+            device.name,
+            device.backend,
+            device.compute_capability,
+            device.multiprocessors,
+            device.l2_bytes,
+            driver,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How was measured.
+
+    Attributes:
+        rounds: how often the contenders took turns.
+        samples: timed calls of a contender in one round.
+        tune: ``off``, an effort, or a number of seconds, as given to ``--tune``.
+    """
+
+    l2: L2
+    rounds: int
+    samples: int
+    tune: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the device reached in the same run.
+
+    Attributes:
+        copy_bytes_per_s: bytes read + bytes written of a device-to-device copy.
+        flop_per_s: of a large dense product, for each arithmetic that was measured.
+        empty_kernel_us: time of a kernel that does nothing.
+    """
+
+    copy_bytes_per_s: float
+    flop_per_s: Mapping[Arithmetic, float]
+    empty_kernel_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command line that added to the file, when it started (with its zone) and how long it took."""
+
+    command: str
+    started: datetime
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of a contender on a workload: median, 10th and 90th percentile over all samples.
+
+    ``rounds_us`` are the medians of the rounds; ``throttle_reasons`` is NVML's bit mask.
+    """
+
+    us: float
+    low_us: float
+    high_us: float
+    samples: int
+    rounds_us: tuple[float, ...] = ()
+    clock_mhz: int | None = None
+    throttle_reasons: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A contender on a workload.
+
+    Attributes:
+        detail: which way stands for it: algorithm and layout, or family and config.
+        reason: why there is no time; empty exactly when the status is OK.
+        timing: there exactly when the status is OK.
+        preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.
+        memory_bytes: device memory of the prepared matrix and of work space.
+        worst_error: the largest error over its bound; above 1 is wrong.
+    """
+
+    contender: str
+    kind: Kind
+    arithmetic: Arithmetic
+    status: Status
+    detail: str = ""
+    reason: str = ""
+    timing: Timing | None = None
+    preparation_ms: float | None = None
+    memory_bytes: int | None = None
+    worst_error: float | None = None
+
+    def __post_init__(self) -> None:
+        is_ok = self.status is Status.OK
+        if is_ok != (self.timing is not None) or is_ok == bool(self.reason):
+            raise ValueError(f"{self.contender}: a time if and only if ok, a reason if and only if not")
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least time that the device allows.
+
+    Attributes:
+        bytes, flop: fewest bytes moved (each operand once) and useful operations (`operators.Cost`).
+        memory_us, compute_us: those over the measured rates; None where no rate was measured (the emulator).
+    """
+
+    bytes: int
+    flop: int
+    memory_us: float | None = None
+    compute_us: float | None = None
+
+    @property
+    def us(self) -> float | None:
+        """The larger of the two."""
+        known = [us for us in (self.memory_us, self.compute_us) if us is not None]
+        return max(known, default=None)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowKey:
+    """What identifies a row."""
+
+    suite: str
+    case: str
+    dtype: DType
+    layout: Layout
+
+    def __str__(self) -> str:
+        return f"{self.suite}: {self.case}, {self.dtype}, {self.layout}-major"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A workload and what every contender took for it.
+
+    Attributes:
+        operator: ``spmm`` (A is m × k, B is k × n) or ``sddmm`` (the pattern is m × n, the inner size is k).
+        source: where the matrix comes from.
+        fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
+        features: of the sparse matrix.
+        reference: what the results were held against, where it is not a float64 product on the CPU.
+    """
+
+    suite: str
+    case: str
+    operator: str
+    m: int
+    k: int
+    n: int
+    dtype: DType
+    layout: Layout
+    source: str
+    nnz: int
+    fingerprint: str
+    features: Features
+    floor: Floor
+    cells: tuple[Cell, ...]
+    reference: str = ""
+
+    @property
+    def key(self) -> RowKey:
+        return RowKey(self.suite, self.case, self.dtype, self.layout)
+
+    @property
+    def sparsity(self) -> float:
+        """Share of zeros in the sparse matrix; 1 for one without entries."""
+        return 1.0 - self.features.density
+
+    def cell(self, contender: str) -> Cell | None:
+        return next((cell for cell in self.cells if cell.contender == contender), None)
+
+    def us(self, contender: str) -> float | None:
+        """A contender's median; None if it has no time."""
+        cell = self.cell(contender)
+        return None if cell is None or cell.timing is None else cell.timing.us
+
+    def dense(self) -> Cell | None:
+        """The fastest dense product in the row's own type (TF32 is not float32)."""
+        return self._fastest(Kind.DENSE)
+
+    def best_sparse(self) -> Cell | None:
+        """The fastest of the other sparse routines, in the row's own type."""
+        return self._fastest(Kind.SPARSE)
+
+    def _fastest(self, kind: Kind) -> Cell | None:
+        timed = [
+            (cell.timing.us, cell)
+            for cell in self.cells
+            if cell.timing is not None and cell.kind is kind and cell.arithmetic.value == self.dtype.value
+        ]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A result file. ``versions`` has only what took part: sparsegen, toolchain, cublas, cusparse, torch, ..."""
+
+    device: BenchDevice
+    versions: Mapping[str, str]
+    protocol: Protocol
+    rates: Rates | None = None
+    invocations: tuple[Invocation, ...] = ()
+    rows: tuple[Row, ...] = field(default=())
+
+    def row(self, key: RowKey) -> Row | None:
+        return next((row for row in self.rows if row.key == key), None)
+
+    def with_row(self, row: Row) -> Results:
+        """These results with the row added, or in the place of the one with its key."""
+        if self.row(row.key) is None:
+            return replace(self, rows=(*self.rows, row))
+        return replace(self, rows=tuple(row if old.key == row.key else old for old in self.rows))
+
+
+def require_same_conditions(old: Results, new: Results) -> None:
+    """Refuse to put rows of one beside rows of the other.
+
+    Device, the driver's major version, the protocol, and the versions that both name have to be the same.
+
+    Raises:
+        ResultsMismatchError: with every difference.
+    """
+    differences = tuple(_differences(old, new))
+    if differences:
+        message = "measured under other conditions; write to another file, or measure everything anew:"
+        raise ResultsMismatchError(message, differences=differences)
+
+
+def _differences(old: Results, new: Results) -> Iterator[str]:
+    facts = [
+        ("device", old.device.key, new.device.key),
+        ("driver", old.device.driver.partition(".")[0], new.device.driver.partition(".")[0]),
+        ("L2", old.protocol.l2, new.protocol.l2),
+        ("rounds", old.protocol.rounds, new.protocol.rounds),
+        ("samples", old.protocol.samples, new.protocol.samples),
+        ("tune", old.protocol.tune, new.protocol.tune),
+        *((name, old.versions[name], new.versions[name]) for name in old.versions if name in new.versions),
+    ]
+    for name, before, now in facts:
+        if before != now:
+            yield f"{name}: {before} before, {now} now"
+
+
+def merge(parts: Sequence[Results]) -> Results:
+    """Several files of one device and protocol as one; the rates are those of the first that has some.
+
+    Raises:
+        ResultsMismatchError: they were measured under different conditions, or have a row in common.
+    """
+    first, *others = parts
+    rows = {row.key: row for row in first.rows}
+    for other in others:
+        require_same_conditions(first, other)
+        twice = tuple(str(row.key) for row in other.rows if row.key in rows)
+        if twice:
+            raise ResultsMismatchError("rows stand in several of the files:", differences=twice)
+        rows |= {row.key: row for row in other.rows}
+    return replace(
+        first,
+        versions={name: value for part in reversed(parts) for name, value in part.versions.items()},
+        rates=next((part.rates for part in parts if part.rates is not None), None),
+        invocations=tuple(invocation for part in parts for invocation in part.invocations),
+        rows=tuple(rows.values()),
+    )
