@@ -20,6 +20,7 @@ from sparsegen.bench.results import (
     Arithmetic,
     BenchDevice,
     Cell,
+    ChosenVariant,
     Floor,
     Invocation,
     Kind,
@@ -106,12 +107,17 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "status": cell.status,
         "detail": cell.detail,
         "reason": cell.reason or None,
+        "variant": _variant_dict(cell.variant),
         **(asdict(cell.timing) if cell.timing is not None else {}),
         "preparation_ms": cell.preparation_ms,
         "memory_bytes": cell.memory_bytes,
         "worst_error": None if cell.worst_error is None else _finite(cell.worst_error),
     }
     return {name: value for name, value in document.items() if value is not None or name == "reason"}
+
+
+def _variant_dict(variant: ChosenVariant | None) -> dict[str, Any] | None:
+    return None if variant is None else {"family": variant.family, "config": dict(variant.config)}
 
 
 def _finite(error: float) -> float:
@@ -272,7 +278,7 @@ TIMING = ("us", "low_us", "high_us", "samples", "rounds_us", "clock_mhz", "throt
 
 def _cell(node: Node) -> Cell:
     needed = ("contender", "kind", "arithmetic", "status", "detail", "reason")
-    f = node.fields(needed, (*TIMING, "preparation_ms", "memory_bytes", "worst_error"))
+    f = node.fields(needed, ("variant", *TIMING, "preparation_ms", "memory_bytes", "worst_error"))
     status = _word(f["status"], Status)
     reason = "" if f["reason"].value is None else f["reason"].text(LONG)
     timing = _timing(node, f) if f.get("us") is not None and f["us"].value is not None else None
@@ -286,11 +292,24 @@ def _cell(node: Node) -> Cell:
         arithmetic=_word(f["arithmetic"], Arithmetic),
         status=status,
         detail=f["detail"].text(LONG),
+        variant=_variant(f["variant"]) if "variant" in f else None,
         reason=reason,
         timing=timing,
         preparation_ms=_number(f.get("preparation_ms")),
         memory_bytes=_integer(f.get("memory_bytes")),
         worst_error=_number(f.get("worst_error")),
+    )
+
+
+def _variant(node: Node) -> ChosenVariant:
+    """Not held against the families: a file outlives the config that it was measured with."""
+    f = node.fields(("family", "config"))
+    config = f["config"].members()
+    for member in config.values():
+        if type(member.value) not in (int, bool, str):
+            member.refuse("an integer, true, false or a word")
+    return ChosenVariant(
+        f["family"].text(80, ".+"), tuple((name, member.value) for name, member in config.items())
     )
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from sparsegen.errors import ResultsMismatchError
-from sparsegen.family import Device
+from sparsegen.family import Device, Value
 from sparsegen.features import Features
 from sparsegen.operators import DType, Layout
 
@@ -136,11 +136,20 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenVariant:
+    """Family and config that one of our contenders ran, so that its source can be rendered again."""
+
+    family: str
+    config: tuple[tuple[str, Value], ...]  # in declaration order
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A contender on a workload.
 
     Attributes:
-        detail: which way stands for it: algorithm and layout, or family and config.
+        detail: which way stands for it: algorithm and layout; for ours, how it was chosen.
+        variant: what ran, for ours.
         reason: why there is no time; empty exactly when the status is OK.
         timing: there exactly when the status is OK.
         preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.
@@ -153,6 +162,7 @@ class Cell:
     arithmetic: Arithmetic
     status: Status
     detail: str = ""
+    variant: ChosenVariant | None = None
     reason: str = ""
     timing: Timing | None = None
     preparation_ms: float | None = None
