@@ -17,6 +17,7 @@ INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 COMMANDS = {
     "tune": "Search for the fastest variant for a matrix and record it.",
     "lookup": "Say what would run for a matrix, and why.",
+    "report": "Write charts, tables and sources as one offline HTML page.",
     "verify": "Check a variant's result against float64.",
     "source": "Print the CUDA source, PTX or SASS of a variant.",
     "families": "List kernel families with their tuning spaces and constraints.",
