@@ -78,8 +78,7 @@ STYLE: dict[Any, Any] = {  # Any: each release of matplotlib has another list of
     "svg.fonttype": "none",  # text stays text: to be read out, searched and selected
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.0,
-    "axes.titlesize": 9.5,
+    "font.size": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -88,7 +87,7 @@ STYLE: dict[Any, Any] = {  # Any: each release of matplotlib has another list of
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.4,
     "legend.frameon": False,
-    "legend.fontsize": 8.0,
+    "legend.fontsize": 8.5,
     "text.parse_math": False,
     "axes.edgecolor": Colour.MUTED.light,
     "axes.labelcolor": Colour.INK.light,

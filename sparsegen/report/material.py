@@ -43,7 +43,9 @@ class Material:
         """Where the points come from, in a sentence."""
         if self.inputs.has_bench:
             return "Each point is a row of the result files."
-        return "Each point is a workload of the database; dense and cuSPARSE were timed when it was tuned."
+        return (
+            "Each point is a workload of the database, with the dense and cuSPARSE times recorded beside it."
+        )
 
     def look(self, suite: str) -> tuple[Colour, str]:
         """Colour and marker of a suite, the same in every chart."""

@@ -15,7 +15,20 @@ from sparsegen.report.points import Point
 from sparsegen.report.tables import Table
 
 SAME_DENSITY = 1.02  # matrices this near in density stand for one sparsity
-TICKS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
+TICKS = (
+    0.0,
+    0.5,
+    0.9,
+    0.99,
+    0.999,
+    0.9999,
+    0.8,
+    0.95,
+    0.98,
+    0.7,
+    0.3,
+)  # the first are kept where many do not fit
+MOST_TICKS = 8
 LEAD = (
     "How many times faster than the dense product ours is, against the share of zeros. Lines join matrices of one "
     "shape. A shape's crossover is the sparsity from which on ours is faster at every sparsity measured, "
@@ -156,7 +169,11 @@ def _told(crossings: list[float], always: int, never: int) -> str:
 def _sparsity_axis(panel: Panel, densities: Sequence[float]) -> None:
     """Sparsity from left to right, spaced by the logarithm of the density."""
     low, high = min(densities) / 1.25, min(1.0, max(densities) * 1.25)
-    ticks = [s for s in TICKS if low <= 1 - s <= high]
+    gap = math.log(high / low) / MOST_TICKS
+    ticks: list[float] = []
+    for s in TICKS:
+        if low <= 1 - s <= high and all(abs(math.log((1 - s) / (1 - t))) >= gap for t in ticks):
+            ticks.append(s)
     panel.ticks_x([1 - s for s in ticks], [f"{100 * s:g} %" for s in ticks])
     panel.limits_x(high, low)
 
