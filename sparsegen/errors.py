@@ -114,6 +114,18 @@ class SuiteError(SparsegenError):
     exit_code = 3
 
 
+class PackageMissingError(SparsegenError):
+    """A package of an extra is needed and not installed."""
+
+    exit_code = 4
+
+
+class ReportError(SparsegenError):
+    """A report cannot be made or written: nothing to report on, or a place that cannot be written."""
+
+    exit_code = 3
+
+
 class ResultsError(SparsegenError):
     """A result file of ``sparsegen bench`` cannot be read or written, or does not hold what it should."""
 

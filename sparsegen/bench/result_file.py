@@ -8,8 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +29,7 @@ from sparsegen.bench.results import (
     Status,
     Timing,
 )
+from sparsegen.cache import publish_text
 from sparsegen.errors import ResultsError, ResultsNewerError
 from sparsegen.features import Features
 from sparsegen.operators import MAX_INDEX, DType, Layout
@@ -55,18 +54,7 @@ def write(results: Results, path: Path) -> None:
         ResultsError: the file or its folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        work = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(dump(results))
-                file.flush()
-                os.fsync(file.fileno())
-            work.chmod(0o644)  # mkstemp makes it private
-            work.replace(path)
-        finally:
-            work.unlink(missing_ok=True)
+        publish_text(path, dump(results))
     except OSError as error:
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
 
