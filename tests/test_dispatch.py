@@ -154,7 +154,7 @@ def test_the_default_is_the_family_of_the_highest_guessed_rate() -> None:
         return ask([], replace(of, problem=replace(of.problem, **changes))).family.name
 
     assert default(2000) == "csr_spmm"
-    assert default(2000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
+    assert default(1000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
     assert default(16000, dtype=DType.FLOAT16) == "mma_spmm"
 
 
