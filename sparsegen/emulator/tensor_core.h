@@ -99,4 +99,38 @@ inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b
     });
 }
 
+/// A matrix in shared memory as wgmma's descriptors see it: rows of 128 bytes in groups of 8, their 16-byte chunks
+/// swizzled by the address, whose bits 4 to 6 are exchanged with bits 7 to 9.
+struct SwizzledMatrix {
+    const void* start;
+    bool k_is_contiguous;
+    unsigned block_stride = 0;  // bytes from 64 elements of the contiguous direction to the next, where k is not it
+
+    template <class T>
+    double element(unsigned outer, unsigned k) const {
+        const unsigned row = k_is_contiguous ? outer : k;
+        const unsigned column = k_is_contiguous ? k : outer;
+        auto address = reinterpret_cast<std::uintptr_t>(start) + column / 64 * block_stride + row * 128 +
+                       column % 64 * sizeof(T);
+        address ^= address >> 3 & 0x70;
+        return static_cast<double>(static_cast<float>(*reinterpret_cast<const T*>(address)));
+    }
+};
+
+/// wgmma.mma_async.m64nNk16 with both matrices in shared memory, done at once: a missing wait is not seen here.
+template <class T, int kColumnTiles>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
+    const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
+    for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
+        for (unsigned i = 0; i < 4; ++i) {
+            const unsigned row = first_row + i / 2 * 8, column = tile * 8 + lane() % 4 * 2 + i % 2;
+            double total = static_cast<double>(sums[tile][i]);
+            for (unsigned k = 0; k < 16; ++k) {
+                total += a.element<T>(row, k) * b.element<T>(column, k);
+            }
+            sums[tile][i] = static_cast<float>(total);
+        }
+    }
+}
+
 }  // namespace sparsegen::emulator

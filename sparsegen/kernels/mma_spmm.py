@@ -31,6 +31,11 @@ class MmaSpmmConfig:
     )
     tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block")
     tile_k: int = tunable(64, (16, 32, 64, 128, 256), "columns of A per tile", packs=True)
+    warpgroups: bool = tunable(
+        False,
+        (False, True),
+        "wgmma: four warps at a time take their operands from shared memory while they expand the next tile",
+    )
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of A, their sums added up at the end")
@@ -90,6 +95,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             c.tile_k % (2 * chunk * c.warps_k) == 0,
             f"each of warps_k ({c.warps_k}) warps takes whole steps of {2 * chunk} of tile_k ({c.tile_k}) columns",
         )
+        if c.warpgroups:
+            yield from self._warpgroup_constraints(problem, c, device)
         yield Constraint(
             c.tile_m * c.tile_k <= 65536, f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits"
         )
@@ -119,6 +126,23 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         yield Constraint(tiles_n <= MAX_GRID_Y, f"{tiles_n} tiles of columns, at most {MAX_GRID_Y}")
 
     @staticmethod
+    def _warpgroup_constraints(
+        problem: SpmmProblem, config: MmaSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(
+            c.warps_m % 4 == 0 and c.tile_m == 16 * c.warps_m,
+            f"a warpgroup's four of warps_m ({c.warps_m}) take 64 of tile_m ({c.tile_m}) rows",
+        )
+        yield Constraint(c.tile_k % 64 == 0, f"tile_k ({c.tile_k}) is made of rows of 128 bytes")
+        yield Constraint(
+            problem.layout is Layout.COLUMN or c.tile_n % (64 * c.warps_n) == 0,
+            f"each of warps_n ({c.warps_n}) warpgroups takes rows of 128 bytes of tile_n ({c.tile_n}), row-major",
+        )
+
+    @staticmethod
     def _threads(config: MmaSpmmConfig) -> int:
         return WARP * config.warps_m * config.warps_n * config.warps_k
 
@@ -140,7 +164,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if c.resident_blocks * threads > 512:
             return False
         # Each warp's part of the tile is near a square: fragments of both operands are used often.
-        rows, columns = c.tile_m // c.warps_m, c.tile_n // c.warps_n
+        rows, columns = c.tile_m // c.warps_m * (4 if c.warpgroups else 1), c.tile_n // c.warps_n
         if rows > 4 * columns or (columns > 4 * rows) or (rows * columns < 512 and c.tile_n > 16):
             return False
         # A thread takes between an eighth and all of its part of a full tile of A ahead.
@@ -196,13 +220,14 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _places(problem: SpmmProblem, config: MmaSpmmConfig, element: Array) -> Array:
-        """Where a tile's element (row-major number) lies in shared memory: its chunk swizzled as in the template."""
+        """Where a tile's element (row-major number) lies in shared memory: blocks of swizzled rows, as in the template."""
         chunk = 16 // problem.dtype.itemsize
-        chunks = config.tile_k // chunk
+        length = min(config.tile_k, 8 * chunk)  # of a block's row
+        chunks = length // chunk
         row, column = element // config.tile_k, element % config.tile_k
-        rows_per_cycle = max(1, 8 // chunks)
-        swizzled = column // chunk ^ (row // rows_per_cycle & min(7, chunks - 1))
-        return row * config.tile_k + swizzled * chunk + column % chunk
+        block, within = column // length, column % length
+        swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
+        return (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
 
     @staticmethod
     def _lists(lengths: Array) -> tuple[Array, Array]:
@@ -291,7 +316,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         widest = min(row_bytes // problem.dtype.itemsize, max(16, _power_of_two(problem.k)))
         for tile_k in (widest, widest // 2, widest // 4):
             for warps_k in (4, 2, 1):
-                config = MmaSpmmConfig(tile_m, tile_n, tile_k, warps_m, warps_n, warps_k)
+                config = MmaSpmmConfig(tile_m, tile_n, tile_k, False, warps_m, warps_n, warps_k)
                 vectors = tile_m * tile_k * features.density / (STEP * self._threads(config))
                 config = replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
                 if self._threads(config) <= 256 and not self.broken_constraints(problem, config, device):
