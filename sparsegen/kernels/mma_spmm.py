@@ -53,8 +53,17 @@ class MmaSpmmConfig:
     )
 
 
+# Fastest on an H100 for problems of falling size.
+WARPGROUP_GUESSES = (
+    MmaSpmmConfig(tile_m=128, tile_n=256, tile_k=64, warpgroups=True, warps_m=8, warps_n=1),
+    MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
+    MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+    MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+)
+
+
 class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
-    """Blocks expand tiles of A in shared memory and multiply them by tiles of B with mma.sync.
+    """Blocks expand tiles of A in shared memory and multiply them by tiles of B with mma.sync or wgmma.
 
     A's tiles without any nonzero are left out. In the others zeros are multiplied like everything else, so that an
     infinity or NaN of B makes NaN in rows that have no nonzero there. float32 is split into two TF32 numbers, and
@@ -107,9 +116,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             f"the {row_chunks} 16-byte chunks of a row of B's tile go to different ones of {threads} threads",
         )
         yield Constraint(threads <= 1024, f"a block has {threads} threads, at most 1024")
-        # Sums, two fragments of each operand, and about 40 registers for addresses and what is on its way.
+        # Sums, fragments of the operands (warpgroups have none), nonzeros on their way, and about 40 for addresses.
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
-        operands = (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
+        operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
         nonzeros = c.prefetch * STEP * (2 + itemsize) // 4
         needed = 4 * rows * columns + operands + nonzeros + 40
         available = min(255, REGISTERS_PER_MULTIPROCESSOR // (threads * c.resident_blocks))
@@ -301,27 +310,44 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         # The tensor cores multiply zeros as well.
-        return (24e6 if problem.dtype is DType.FLOAT32 else 100e6) * features.density
+        return (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
-        # The largest tiles of which there are enough to fill the device.
+        """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
+        enough = 3 * device.multiprocessors // 4
+        for config in WARPGROUP_GUESSES:
+            if config.tile_n >= 2 * problem.n or self._blocks(problem, config.tile_m, config.tile_n) < enough:
+                continue
+            config = self._with_prefetch(config, features)
+            if not self.broken_constraints(problem, config, device):
+                return config
         tile_n = min(128, max(8, _power_of_two(problem.n)))
         tile_m = 64
-        while tile_m > 16 and self._blocks(problem, tile_m, tile_n) < 3 * device.multiprocessors // 4:
+        while tile_m > 16 and self._blocks(problem, tile_m, tile_n) < enough:
             tile_m //= 2
         while tile_n > 32 and self._blocks(problem, tile_m, tile_n) < device.multiprocessors // 2:
             tile_n //= 2
-        warps_m, warps_n = max(1, tile_m // 32), max(1, tile_n // 64)
         row_bytes = 512 if tile_m * tile_n <= 1024 else 256
         widest = min(row_bytes // problem.dtype.itemsize, max(16, _power_of_two(problem.k)))
         for tile_k in (widest, widest // 2, widest // 4):
             for warps_k in (4, 2, 1):
-                config = MmaSpmmConfig(tile_m, tile_n, tile_k, False, warps_m, warps_n, warps_k)
-                vectors = tile_m * tile_k * features.density / (STEP * self._threads(config))
-                config = replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
+                config = MmaSpmmConfig(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=tile_k,
+                    warps_m=max(1, tile_m // 32),
+                    warps_n=max(1, tile_n // 64),
+                    warps_k=warps_k,
+                )
+                config = self._with_prefetch(config, features)
                 if self._threads(config) <= 256 and not self.broken_constraints(problem, config, device):
                     return config
         return MmaSpmmConfig()
+
+    def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
+        """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
+        vectors = config.tile_m * config.tile_k * features.density / (STEP * self._threads(config))
+        return replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
 
     @staticmethod
     def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
