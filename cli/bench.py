@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from sparsegen.bench.results import L2, Protocol, Results, Row
 from sparsegen.bench.run import Finished, Progress, Request, Step, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
-from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named, words
+from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named
 from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
@@ -140,7 +139,7 @@ def command(
         output=output,
         remeasure=remeasure,
         seconds=limit,
-        command=words(context, sys.argv[1:]),
+        command=context.meta["sparsegen.command"],
     )
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)

@@ -127,20 +127,20 @@ def run(request: Request, progress: Progress) -> Finished:
     keys = {RowKey(c.suite, c.name, d, c.layout): (c, d) for c, d in planned(request.cases)}
     known = {row.key for row in old.rows} if old and not request.remeasure else set()
     wanted = {key: pair for key, pair in keys.items() if key not in known}
+    table = _Table(request, old)
+    if not wanted:
+        return Finished(table.results, (), kept=len(keys), left=0, skipped=(), missing=())
     with ExitStack() as resources:
         folder = resources.enter_context(parcel_folder())
         runners = [
             resources.enter_context(closing(Runner(c, request.device, request.db, request.limits)))
-            for c in (request.contenders if wanted else ())
+            for c in request.contenders
         ]
-        is_cuda = request.device.backend == "cuda"
         referee = resources.enter_context(closing(ChildProcess("sparsegen.bench.referee:serve")))
         referee.send(SetUp(request.device))
         ahead = maker.SetUp(folder, request.device, request.contenders, request.db)
         parcels = resources.enter_context(closing(ParcelQueue(list(wanted.values()), ahead)))
-        table = _Table(request, old, runners)
-        if wanted:
-            table.set_conditions(referee if is_cuda else None)
+        table.set_conditions(referee, runners)
         rows = _Rows(request, parcels, referee, runners, list(wanted.items()))
         measured = []
         for row in rows.measure(progress, table.results.rates):
@@ -157,40 +157,42 @@ def run(request: Request, progress: Progress) -> Finished:
 
 
 class _Table:
-    """The results so far, and their file."""
+    """The results so far, and their file.
 
-    def __init__(self, request: Request, old: Results | None, runners: Sequence[Runner]) -> None:
-        self._request, self._old, self._runners = request, old, runners
-        device = request.device
+    Raises:
+        ResultsMismatchError: the file was measured on another device or with another protocol.
+    """
+
+    def __init__(self, request: Request, old: Results | None) -> None:
+        self._request, self._old = request, old
         driver = ""
-        if device.backend == "cuda":
+        if request.device.backend == "cuda":
             from sparsegen import runtime
 
             driver = runtime.driver_version()
-        self.results = old or Results(BenchDevice.of(device, driver), {}, request.protocol)
-        self._now = Results(BenchDevice.of(device, driver), {}, request.protocol)
+        self._now = Results(BenchDevice.of(request.device, driver), {}, request.protocol)
+        self.results = old or self._now
+        require_same_conditions(self.results, self._now)
 
-    def set_conditions(self, referee: ChildProcess | None) -> None:
-        """Versions of all that takes part, and the device's rates.
+    def set_conditions(self, referee: ChildProcess, runners: Sequence[Runner]) -> None:
+        """Versions of all that takes part, and the device's rates unless the file has them.
 
         Raises:
-            ResultsMismatchError: the file was measured under other conditions.
+            ResultsMismatchError: the file was measured with another version of something.
         """
-        if referee is not None and self.results.rates is None:
-            with _turn(self._request.device):
-                rates = _measured_rates(referee)
-        else:
-            rates = self.results.rates
-        for runner in self._runners:
+        for runner in runners:
             runner.wait_until_open()
         versions = {
             "sparsegen": __version__,
             "toolchain": backends.toolchain(self._request.device).fingerprint,
         }
-        for runner in self._runners:
+        for runner in runners:
             versions |= runner.versions
-        self._now = replace(self._now, versions=versions)
-        require_same_conditions(self.results, self._now)
+        require_same_conditions(self.results, replace(self._now, versions=versions))
+        rates = self.results.rates
+        if rates is None and self._request.device.backend == "cuda":
+            with _turn(self._request.device):
+                rates = _measured_rates(referee)
         self.results = replace(self.results, versions={**self.results.versions, **versions}, rates=rates)
 
     def add(self, row: Row, began: datetime) -> None:
