@@ -14,8 +14,9 @@ from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.contenders import contenders
+from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import L2, Protocol, Results, Row
-from sparsegen.bench.run import Finished, Progress, Request, Step, run
+from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
 from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named

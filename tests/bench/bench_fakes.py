@@ -16,8 +16,8 @@ from sparsegen.backends import emulator_device
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError, Way
 from sparsegen.bench.patterns import Independent
+from sparsegen.bench.request import Request
 from sparsegen.bench.results import L2, Kind, Protocol
-from sparsegen.bench.run import Request
 from sparsegen.bench.runner import Limits
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench

@@ -11,8 +11,9 @@ from bench_fakes import Fake, cases, request
 from sparsegen.bench import result_file
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.patterns import MatrixFile
+from sparsegen.bench.request import Step, planned
 from sparsegen.bench.results import L2, BenchDevice, Protocol, Results, Status
-from sparsegen.bench.run import Finished, Step, planned, run
+from sparsegen.bench.run import Finished, run
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.operators import DType, Layout
 

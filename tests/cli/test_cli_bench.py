@@ -12,7 +12,7 @@ import scipy.sparse
 from click.testing import Result
 from command_line import Command
 
-from sparsegen.bench.run import Step
+from sparsegen.bench.request import Step
 from sparsegen.cli import bench as bench_command
 from sparsegen.generators import random_uniform
 
