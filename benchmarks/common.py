@@ -9,15 +9,14 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sparsegen import baselines
-from sparsegen.backends import toolchain
+from sparsegen.backends import open_executor, toolchain
 from sparsegen.executor import Executor
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
@@ -27,7 +26,6 @@ from sparsegen.launching import PreparedVariant
 from sparsegen.operators import DType, SpmmProblem
 
 HERE = Path(__file__).parent
-PEERS = HERE / "peers_h100.json"
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,6 @@ class Workload:
 
     def problem(self, dtype: DType) -> SpmmProblem:
         return SpmmProblem(self.m, self.k, self.n, dtype)
-
-
-def peer_workloads(lists: Sequence[str]) -> list[tuple[Workload, Mapping[str, float]]]:
-    """The rows of these lists with what peers took for them."""
-    rows = json.loads(PEERS.read_text())["workloads"]
-    return [
-        (Workload(r["list"], r["m"], r["k"], r["n"], r["sparsity"]), r) for r in rows if r["list"] in lists
-    ]
 
 
 def result_folder(device: Device) -> Path:
@@ -97,12 +87,11 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 
 class Bench:
-    """Variants of one problem, run, checked and timed side by side with cuSPARSE and cuBLAS in one process."""
+    """Variants of one problem, run, checked and timed side by side in one process."""
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         self.matrix, self.problem, self.device = matrix, problem, device
-        self.vendors = baselines.Session(matrix, problem, device)
-        self.executor: Executor = self.vendors.executor
+        self.executor: Executor = open_executor(device)
         operands = problem.random_operands(np.random.default_rng(7))
         self.reference = problem.reference(matrix, operands, threads=os.cpu_count() or 1)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands]
@@ -143,17 +132,6 @@ class Bench:
                 taken[name] += self.executor.measure(call, samples=samples, warmup=2).samples_us
         return {name: float(np.median(samples)) for name, samples in taken.items()}
 
-    def vendor_calls(self) -> dict[str, Callable[[], None]]:
-        """The fastest right way of cuBLAS and of cuSPARSE, found by a first measurement."""
-        best: dict[str, tuple[float, Callable[[], None]]] = {}
-        for call in self.vendors.calls():
-            if not self.vendors.is_right(call):
-                continue
-            median = float(np.median(self.executor.measure(call.run, samples=8).samples_us))
-            if median < best.get(call.contender, (math.inf,))[0]:
-                best[call.contender] = (median, call.run)
-        return {name: run for name, (_, run) in best.items()}
-
     def close(self) -> None:
         self._kept.clear()
-        self.vendors.close()
+        self.executor.close()

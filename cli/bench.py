@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +14,12 @@ from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.contenders import contenders
+from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import L2, Protocol, Results, Row
-from sparsegen.bench.run import Finished, Progress, Request, Step, run
+from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
-from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named, words
+from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named
 from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
@@ -140,7 +140,7 @@ def command(
         output=output,
         remeasure=remeasure,
         seconds=limit,
-        command=words(context, sys.argv[1:]),
+        command=context.meta["sparsegen.command"],
     )
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)

@@ -6,8 +6,6 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.contenders import contenders
@@ -97,10 +95,3 @@ def chosen_contenders(only: Sequence[str], left_out: Sequence[str], own: Sequenc
     if not chosen:
         raise ConfigError("no contender is left")
     return chosen
-
-
-def words(context: click.Context, arguments: Sequence[str]) -> str:
-    """The command line as it was typed, for the record."""
-    import shlex
-
-    return shlex.join([*context.command_path.split(), *arguments])

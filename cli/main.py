@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from typing import Any, NoReturn
 
 import click
@@ -49,6 +50,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["sparsegen.json"] = "--json" in args
+        ctx.meta["sparsegen.command"] = shlex.join(["sparsegen", *args])
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.workbench import Workbench
 from sparsegen.csr import CsrMatrix
 from sparsegen.family import Array
 from sparsegen.features import BLOCK, Features, occupied_blocks
@@ -53,8 +52,8 @@ def fill(matrix: CsrMatrix, size: int) -> float:
     return matrix.nnz / (count * size * size) if count else 0.0
 
 
-def cut(bench: Workbench, size: int) -> Blocks:
-    """The row's matrix in blocks of a size that divides it."""
-    bsr: Any = bench.matrix.to_scipy().tobsr((size, size))
+def cut(matrix: CsrMatrix, size: int) -> Blocks:
+    """A matrix in blocks of a size that divides it."""
+    bsr: Any = matrix.to_scipy().tobsr((size, size))
     bsr.sort_indices()
     return Blocks(size, bsr.indptr.astype(np.int32), bsr.indices.astype(np.int32), bsr.data)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparsegen.bench.case import Case, Operator
+from sparsegen.errors import SuiteError
 from sparsegen.operators import Cost, DType, Layout, SpmmProblem
 
 
@@ -14,8 +15,12 @@ class Task:
     """One case in one dtype.
 
     ``spmm``: C[m, n] = A[m, k] · B[k, n] with A sparse, B and C in the layout. ``sddmm``: the product of A
-    (m × k, row-major) and Bᵀ (B is stored n × k, row-major, as keys of an attention are) at the nonzeros of a
-    pattern m × n; the result is its nnz values in CSR order, and the pattern's own values play no part.
+    (m × k, row-major) and B (k × n, column-major: stored n × k, as the keys of an attention are) at the
+    nonzeros of a pattern m × n; the result is its nnz values in CSR order, and the pattern's own values play
+    no part.
+
+    Raises:
+        SuiteError: sddmm with a row-major B.
     """
 
     operator: Operator
@@ -24,6 +29,10 @@ class Task:
     n: int
     dtype: DType
     layout: Layout
+
+    def __post_init__(self) -> None:
+        if self.operator is Operator.SDDMM and self.layout is not Layout.COLUMN:
+            raise SuiteError("sddmm is measured with B column-major (n × k as stored); say layout column")
 
     @classmethod
     def of(cls, case: Case, dtype: DType) -> Task:

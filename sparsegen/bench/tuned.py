@@ -1,17 +1,28 @@
-"""Tunes a row before it is measured, unless its tuning was finished earlier."""
+"""Tunes a row before it is measured, unless its tuning was finished earlier, and records what others took."""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
 from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.results import L2, Cell
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device
 from sparsegen.settings import Settings
 from sparsegen.tuner import Budget, Effort, tune
-from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.records import Baseline, Sample, Workload
 from sparsegen.tuning_db.store import Store
+
+logger = logging.getLogger(__name__)
 
 OFF = "off"
 EFFORTS = (Effort.QUICK, Effort.NORMAL)
+BASELINES = {
+    "cublas": ("cublas", "cuBLAS"),
+    "cusparse-csr": ("cusparse", "cuSPARSE"),
+}  # as `tune` records them
 
 
 def budget_of(word: str) -> Budget | None:
@@ -25,22 +36,25 @@ def budget_of(word: str) -> Budget | None:
     if word in EFFORTS:
         return Budget(effort=Effort(word))
     try:
-        return Budget(seconds=float(word))
+        seconds = float(word)
     except ValueError:
-        raise ConfigError(f"--tune {word}: give {OFF}, {', '.join(EFFORTS)}, or seconds") from None
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise ConfigError(f"--tune {word}: give {OFF}, {', '.join(EFFORTS)}, or seconds")
+    return Budget(seconds=seconds)
 
 
-def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget) -> str | None:
-    """Tune the row's workload if no finalist is recorded for it; why there is no result, or None.
+def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget) -> None:
+    """Tune the row's workload if no finalist is recorded for it; that nothing works is logged.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
         DatabaseError: the database cannot be used.
     """
-    workload = Workload(parcel.task.problem, parcel.fingerprint, parcel.features)
-    with Store.open(db or Settings.from_environment().db) as store:
+    with _opened(db) as store:
+        workload = _workload(parcel)
         if any(m.final for m in store.measurements(workload, device)):
-            return None
+            return
         try:
             result = tune(
                 parcel.matrix(),
@@ -51,7 +65,44 @@ def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget)
                 baselines=False,
             )
         except NoVariantError as error:
-            return str(error)
+            logger.warning("%s", error)
+            return
         if result.was_interrupted:
             raise KeyboardInterrupt
-    return None
+
+
+def record_baselines(
+    parcel: Parcel, device: Device, db: str | None, cells: Sequence[Cell], versions: Mapping[str, str], l2: L2
+) -> None:
+    """Keep the times of dense and vendor routines beside the tuning, where dispatch looks for them.
+
+    Raises:
+        DatabaseError: the database cannot be used.
+    """
+    workload = _workload(parcel)
+    with _opened(db) as store:
+        known = {baseline.contender for baseline in store.baselines(workload, device)}
+        for cell in cells:
+            name, library = BASELINES.get(cell.contender, ("", ""))
+            if not name or name in known or cell.timing is None:
+                continue
+            timing = cell.timing
+            sample = Sample(
+                median_us=timing.us,
+                low_us=timing.low_us,
+                high_us=timing.high_us,
+                count=timing.samples,
+                cold=l2 is L2.COLD,
+                clock_mhz=timing.clock_mhz,
+                throttle_reasons=timing.throttle_reasons,
+            )
+            version = f"{library} {versions.get(name, '')} ({cell.detail})"
+            store.add_baseline(Baseline(workload, device, name, version, sample))
+
+
+def _workload(parcel: Parcel) -> Workload:
+    return Workload(parcel.task.problem, parcel.fingerprint, parcel.features)
+
+
+def _opened(db: str | None) -> Store:
+    return Store.open(db or Settings.from_environment().db)

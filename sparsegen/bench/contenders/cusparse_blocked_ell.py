@@ -35,7 +35,7 @@ class CusparseBlockedEll(CusparseCsr):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         handle = cusparse.open_handle()
         for size in block_sizes(bench.matrix)[:SIZES_TRIED]:
-            yield from self._ways_of_size(bench, handle, cut(bench, size))
+            yield from self._ways_of_size(bench, handle, cut(bench.matrix, size))
 
     def _ways_of_size(self, bench: Workbench, handle: Handle, blocks: Blocks) -> Iterator[Way]:
         task, size = bench.task, blocks.size

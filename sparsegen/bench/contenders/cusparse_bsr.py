@@ -25,7 +25,7 @@ class CusparseBsr(CusparseBlockedEll):
             raise UnsupportedError("this cuSPARSE has no SpMM on BSR; 12.5 and newer do")
         handle = cusparse.open_handle()
         for size in block_sizes(bench.matrix)[:SIZES_TRIED]:
-            yield from self._bsr_ways(bench, handle, cut(bench, size))
+            yield from self._bsr_ways(bench, handle, cut(bench.matrix, size))
 
     def _bsr_ways(self, bench: Workbench, handle: Handle, blocks: Blocks) -> Iterator[Way]:
         task, long = bench.task, ctypes.c_int64

@@ -49,7 +49,7 @@ class TorchBsr(Contender):
         deadline = time.monotonic() + SECONDS
         b = to_tensor(bench.operand("b"), bench.task.dtype)
         sizes = block_sizes(bench.matrix)[:SIZES_TRIED]
-        prepared = [_Prepared(cut(bench, size), bench, b) for size in sizes]
+        prepared = [_Prepared(cut(bench.matrix, size), bench, b) for size in sizes]
         for warps, stages in SHAPES:
             for tile in TILES:
                 for one in prepared:

@@ -1,0 +1,65 @@
+"""What to measure and how, and what a run says while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparsegen.bench.case import Case
+from sparsegen.bench.contender import Contender
+from sparsegen.bench.maker import Pair
+from sparsegen.bench.results import Protocol, Row, RowKey
+from sparsegen.bench.runner import Limits
+from sparsegen.family import Device
+from sparsegen.operators import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to measure, and how.
+
+    Attributes:
+        contenders: in the order in which they take turns.
+        output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
+        seconds: no row is begun after so much time; None for no limit.
+        command: the command line, for the record.
+    """
+
+    cases: Sequence[Case]
+    contenders: Sequence[Contender]
+    device: Device
+    protocol: Protocol
+    db: str | None = None
+    output: Path | None = None
+    remeasure: bool = False
+    seconds: float | None = None
+    command: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a run stands: a row that is being worked on, or (``row`` given) done."""
+
+    index: int
+    total: int
+    key: RowKey
+    doing: str
+    row: Row | None = None
+
+
+Progress = Callable[[Step], None]
+
+
+def planned(cases: Iterable[Case]) -> list[Pair]:
+    """Every case in every dtype; those of one pattern next to each other, so that it is made once."""
+    patterns: dict[object, list[Pair]] = {}
+    for case in cases:
+        patterns.setdefault(case.pattern, []).extend((case, dtype) for dtype in case.dtypes)
+    by_dtype = list(DType)
+    return [
+        pair
+        for pairs in patterns.values()
+        for pair in sorted(pairs, key=lambda pair: by_dtype.index(pair[1]))
+    ]

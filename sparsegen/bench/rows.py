@@ -1,0 +1,157 @@
+"""Measures row after row: all contenders prepare side by side, and then take turns on the device."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from sparsegen import kernels
+from sparsegen.bench.case import Case
+from sparsegen.bench.maker import Pair, ParcelQueue
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.rates import floor_of
+from sparsegen.bench.referee import Expect
+from sparsegen.bench.request import Progress, Request, Step
+from sparsegen.bench.results import L2, TUNED, Cell, Rates, Row, RowKey, Status
+from sparsegen.bench.runner import Runner
+from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
+from sparsegen.errors import MatrixError, SparsegenError, SuiteError
+from sparsegen.family import Device
+from sparsegen.settings import Settings
+from sparsegen.tuning.child import ChildDiedError, ChildProcess
+from sparsegen.tuning.session import device_turn
+
+logger = logging.getLogger(__name__)
+
+EXPECT_SECONDS = 300.0
+
+Say = Callable[[str], None]
+
+
+class Rows:
+    """The rows of a request that the result file lacks.
+
+    Attributes:
+        skipped: those whose matrix cannot be had, with why.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        parcels: ParcelQueue,
+        referee: ChildProcess,
+        runners: Sequence[Runner],
+        wanted: Sequence[tuple[RowKey, Pair]],
+    ) -> None:
+        self._request, self._parcels, self._referee = request, parcels, referee
+        self._runners, self._wanted = runners, wanted
+        tunes = any(r.contender.name == TUNED for r in runners)
+        self._budget = budget_of(request.protocol.tune) if tunes else None
+        self.skipped: list[tuple[RowKey, str]] = []
+
+    def measure(self, progress: Progress, rates: Rates | None) -> Iterator[Row]:
+        """Those that the time suffices for."""
+        limit = self._request.seconds
+        deadline = None if limit is None else time.monotonic() + limit
+        for index, (key, (case, _)) in enumerate(self._wanted):
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+
+            def say(doing: str, row: Row | None = None, index: int = index, key: RowKey = key) -> None:
+                progress(Step(index, len(self._wanted), key, doing, row))
+                self._parcels.pump()
+
+            say("matrix and operands")
+            try:
+                parcel = self._parcels.next()
+            except (MatrixError, SuiteError) as error:
+                self.skipped.append((key, str(error)))
+                continue
+            cells, reference = self._cells(parcel, say)
+            row = _row(key, case, parcel, cells, rates, reference)
+            self._parcels.discard(index, parcel)
+            yield row
+            say("done", row)
+
+    def _cells(self, parcel: Parcel, say: Say) -> tuple[tuple[Cell, ...], str]:
+        """What became of every contender, and where the expected result is from."""
+        request, runners = self._request, self._runners
+        budget = self._budget if kernels.families_of(parcel.task.operator) else None
+        if budget is not None:
+            say("tuning")
+            ensure_tuned(parcel, request.device, request.db, budget)
+        with turn(request.device):
+            reference = self._take_turns(parcel, say)
+        cells = tuple(runner.cell(parcel) for runner in runners)
+        if budget is not None:
+            versions = {name: v for runner in runners for name, v in runner.versions.items()}
+            record_baselines(parcel, request.device, request.db, cells, versions, request.protocol.l2)
+        return cells, reference
+
+    def _take_turns(self, parcel: Parcel, say: Say) -> str:
+        protocol, runners = self._request.protocol, self._runners
+        cold = protocol.l2 is L2.COLD
+        say("preparing")
+        self._referee.send(Expect(parcel))
+        for runner in runners:
+            runner.enter(parcel)
+        reference = self._expect()
+        for runner in runners:
+            runner.wait_until_prepared()
+        if reference is None:
+            for runner in runners:
+                runner.end_row(Status.CRASHED, "there is no expected result to check against")
+        say("ranking")
+        for runner in runners:
+            runner.rank(cold=cold)
+        say("checking")
+        for runner in runners:
+            runner.ask_check()
+        for runner in runners:
+            runner.wait_until_checked()
+        say("measuring")
+        for _ in range(protocol.rounds):
+            for runner in runners:
+                runner.measure(protocol.samples, cold=cold)
+        return reference or ""
+
+    def _expect(self) -> str | None:
+        """Where the expected result was computed, in words; None where it could not be."""
+        try:
+            found: str = self._referee.receive(EXPECT_SECONDS)
+        except ChildDiedError:
+            raise
+        except SparsegenError as error:
+            logger.error("the expected result could not be computed: %s", error)
+            return None
+        return found
+
+
+def turn(device: Device) -> AbstractContextManager[None]:
+    """The device to itself, among all that measure on it."""
+    return device_turn(device, Settings.from_environment().cache / "locks")
+
+
+def _row(
+    key: RowKey, case: Case, parcel: Parcel, cells: tuple[Cell, ...], rates: Rates | None, reference: str
+) -> Row:
+    task = parcel.task
+    return Row(
+        suite=key.suite,
+        case=key.case,
+        operator=str(task.operator),
+        m=task.m,
+        k=task.k,
+        n=task.n,
+        dtype=task.dtype,
+        layout=task.layout,
+        source=case.source,
+        nnz=parcel.features.nnz,
+        fingerprint=parcel.fingerprint,
+        features=parcel.features,
+        floor=floor_of(task, parcel.features.nnz, rates),
+        cells=cells,
+        reference=reference,
+    )

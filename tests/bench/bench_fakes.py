@@ -1,0 +1,128 @@
+"""Contenders that compute with SciPy on the host, and fail on request; cases small enough for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen.backends import emulator_device
+from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.contender import Contender, MissingError, UnsupportedError, Way
+from sparsegen.bench.patterns import Independent
+from sparsegen.bench.request import Request
+from sparsegen.bench.results import L2, Kind, Protocol
+from sparsegen.bench.runner import Limits
+from sparsegen.bench.task import Task
+from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Executor
+from sparsegen.family import Array, Device
+from sparsegen.features import Features
+from sparsegen.operators import DType, Layout
+
+DEVICE = emulator_device()
+LIMITS = Limits(start=60.0, prepare=20.0, rank=20.0, check=2.0, round=20.0)
+
+
+@dataclass(frozen=True)
+class Fake(Contender):
+    """A contender that behaves as it is called.
+
+    Attributes:
+        when: what goes wrong, if anything.
+        log: every call adds the name to it.
+    """
+
+    name: str
+    when: str = "never"
+    log: Path | None = None
+    kind: Kind = field(default=Kind.SPARSE)
+
+    def why_not(self, task: Task, features: Features) -> str | None:
+        return "it computes spmm" if task.operator is Operator.SDDMM else None
+
+    def runs_on(self, device: Device) -> bool:
+        return self.when != "other device"
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        if self.when == "not installed":
+            raise MissingError("nowhere to be found: pip install it")
+        if self.when == "dies at start":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {self.name: "1.0"}
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        if self.when == "unsupported":
+            raise UnsupportedError("not this one")
+        if self.when == "raises":
+            raise RuntimeError("out of tea")
+        yield self._way(bench, "slow and right", delay=0.002, is_wrong=False)
+        if self.when == "one way wrong":
+            yield self._way(bench, "fast and wrong", delay=0.0, is_wrong=True)
+
+    def _way(self, bench: Workbench, detail: str, *, delay: float, is_wrong: bool) -> Way:
+        task = bench.task
+        b = task.dtype.from_storage(bench.operand("b")).astype(np.float64)
+        b = b if task.layout is Layout.ROW else b.T
+        c = bench.matrix.to_scipy().astype(np.float64) @ b
+        exact = task.dtype.to_storage(c if task.layout is Layout.ROW else c.T)
+        held: list[Array] = [exact]
+
+        def run() -> None:
+            time.sleep(delay)
+            if self.log is not None:
+                with self.log.open("a") as file:
+                    file.write(f"{self.name}\n")
+            if self.when == "crashes":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.when == "hangs" and task.n == 1:
+                subprocess.Popen(["sleep", "321.5"])
+                time.sleep(3600)
+            if self.when == "writes nothing":
+                return
+            held[0] = exact.copy()
+            if self.when == "wrong" or is_wrong:
+                held[0].reshape(-1)[-1] += 1
+
+        def clear() -> None:
+            held[0] = np.full_like(exact, np.nan)
+
+        return Way(detail, run, clear, lambda: held[0], 1.5, 640)
+
+
+def cases(count: int = 2, suite: str = "tiny") -> list[Case]:
+    """SpMM in float32, of equal patterns but growing n."""
+    return [
+        Case(
+            suite=suite,
+            name=f"32x24x{n}",
+            operator=Operator.SPMM,
+            m=32,
+            k=24,
+            n=n,
+            dtypes=(DType.FLOAT32,),
+            layout=Layout.ROW,
+            pattern=Independent(32, 24, 0.5),
+            source="made up",
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+def request(*contenders: Contender, count: int = 2, **values: object) -> Request:
+    """A request of these contenders for tiny cases; ``values`` replace its fields."""
+    fields = {
+        "cases": cases(count),
+        "contenders": contenders,
+        "device": DEVICE,
+        "protocol": Protocol(L2.COLD, rounds=2, samples=2, tune="off"),
+        "limits": LIMITS,
+        "command": "sparsegen bench --suite tiny",
+    }
+    return Request(**(fields | values))  # type: ignore[arg-type]

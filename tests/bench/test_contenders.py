@@ -1,0 +1,70 @@
+"""The contenders that sparsegen brings: what they say they compute, without a device."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from sparsegen.bench.case import Operator
+from sparsegen.bench.contender import Contender
+from sparsegen.bench.contenders import contenders
+from sparsegen.bench.generators import blocks, independent
+from sparsegen.bench.results import Arithmetic, Kind
+from sparsegen.bench.task import Task
+from sparsegen.features import Features
+from sparsegen.operators import DType, Layout
+
+SCATTERED = Features.of(independent(128, 128, 0.3, seed=0))
+BLOCKS = Features.of(blocks(128, 128, 32, 0.3, seed=0))
+
+
+def spmm(dtype: DType, layout: Layout = Layout.ROW, m: int = 128) -> Task:
+    return Task(Operator.SPMM, m, 128, 64, dtype, layout)
+
+
+SDDMM = Task(Operator.SDDMM, 128, 64, 128, DType.FLOAT32, Layout.COLUMN)
+
+
+def willing(task: Task, features: Features) -> set[str]:
+    return {name for name, c in contenders().items() if c.why_not(task, features) is None}
+
+
+OURS, DENSE = {"sparsegen", "sparsegen-untuned"}, {"cublas"}
+BLOCKED = {"cusparse-blocked-ell", "cusparse-bsr"}
+
+
+def test_who_computes_what() -> None:
+    half = OURS | DENSE | {"cusparse-csr", "torch-2to4"}
+    assert willing(spmm(DType.FLOAT32), SCATTERED) == OURS | DENSE | {"cublas-tf32", "cusparse-csr"}
+    assert willing(spmm(DType.FLOAT16), SCATTERED) == half
+    assert willing(spmm(DType.FLOAT16), BLOCKS) - {"torch-2to4"} == (
+        OURS | DENSE | BLOCKED | {"cusparse-csr", "torch-bsr"}
+    )
+    assert "torch-bsr" not in willing(spmm(DType.FLOAT16, Layout.COLUMN), BLOCKS)
+    assert willing(SDDMM, SCATTERED) - OURS == DENSE | {
+        "cublas-tf32",
+        "cusparse-sddmm",
+        "torch-sampled-addmm",
+    }
+
+
+def test_a_dense_matrix_that_does_not_fit_is_not_tried() -> None:
+    huge = Task(Operator.SPMM, 169_343, 169_343, 32, DType.FLOAT32, Layout.ROW)
+    assert contenders()["cublas"].why_not(huge, SCATTERED) == "the dense matrix would take 107 GiB"
+
+
+def test_ours_come_first_and_are_not_their_own_peers() -> None:
+    names = list(contenders())
+    assert names[:3] == ["sparsegen", "sparsegen-untuned", "cublas"]
+    kinds = {name: c.kind for name, c in contenders().items()}
+    assert {name for name, kind in kinds.items() if kind is Kind.OURS} == OURS
+    assert {name for name, kind in kinds.items() if kind is Kind.DENSE} == {"cublas", "cublas-tf32"}
+
+
+@pytest.mark.parametrize("contender", contenders().values(), ids=lambda c: c.name)
+def test_every_contender_travels(contender: Contender) -> None:
+    again = pickle.loads(pickle.dumps(contender))
+    assert (again.name, again.kind) == (contender.name, contender.kind)
+    arithmetic = contender.arithmetic(spmm(DType.FLOAT32))
+    assert arithmetic is (Arithmetic.TF32 if contender.name == "cublas-tf32" else Arithmetic.FLOAT32)

@@ -1,0 +1,173 @@
+"""A whole run with contenders that crash, hang and lie: what becomes of their cells, and of the others'."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from bench_fakes import Fake, cases, request
+
+from sparsegen.bench import result_file
+from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.patterns import MatrixFile
+from sparsegen.bench.request import Step, planned
+from sparsegen.bench.results import L2, BenchDevice, Protocol, Results, Status
+from sparsegen.bench.run import Finished, run
+from sparsegen.errors import ResultsError, ResultsMismatchError
+from sparsegen.operators import DType, Layout
+
+
+def quiet(step: Step) -> None: ...
+
+
+def statuses(finished: Finished, contender: str) -> list[Status]:
+    cells = [row.cell(contender) for row in finished.results.rows]
+    return [cell.status for cell in cells if cell is not None]
+
+
+def reason(finished: Finished, contender: str) -> str:
+    cell = finished.results.rows[0].cell(contender)
+    assert cell is not None
+    return cell.reason
+
+
+def test_a_failure_loses_one_cell_and_says_why() -> None:
+    """Every bad contender beside a good one, over two rows."""
+    failures = {
+        "crashes": (Status.CRASHED, "SIGSEGV"),
+        "wrong": (Status.WRONG, "times its error bound"),
+        "writes nothing": (Status.WRONG, "inf times"),
+        "raises": (Status.CRASHED, "out of tea"),
+        "unsupported": (Status.UNSUPPORTED, "not this one"),
+        "not installed": (Status.MISSING, "pip install it"),
+        "other device": (Status.MISSING, "does not run on"),
+        "dies at start": (Status.MISSING, "does not start"),
+    }
+    bad = [Fake(name=when, when=when) for when in failures]
+    finished = run(request(Fake("first"), *bad, Fake("hangs", "hangs"), Fake("last")), quiet)
+    assert len(finished.results.rows) == 2 and not finished.left
+    for good in ("first", "last"):
+        assert statuses(finished, good) == [Status.OK, Status.OK], reason(finished, good)
+    for when, (status, words) in failures.items():
+        assert statuses(finished, when) == [status, status], reason(finished, when)
+        assert words in reason(finished, when)
+    assert statuses(finished, "hangs") == [Status.TIMEOUT, Status.OK], "its process was replaced"
+    assert "no answer within" in reason(finished, "hangs")
+    assert {name for name, _ in finished.missing} == {"not installed", "other device", "dies at start"}
+    left = subprocess.run(["pgrep", "-f", "sleep 321.5"], capture_output=True, text=True).stdout
+    assert not left, "what a contender started outlives it"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, list[str]]:
+    """A run of one row without failures, and the order in which the contenders were called."""
+    log = tmp_path_factory.mktemp("log") / "log"
+    pair = Fake("a", log=log), Fake("b", "one way wrong", log=log)
+    return run(request(*pair, count=1), quiet), log.read_text().split()
+
+
+def test_a_cell_holds_what_was_measured(good: tuple[Finished, list[str]]) -> None:
+    row = good[0].results.rows[0]
+    cell = row.cells[0]
+    assert cell.timing is not None and cell.timing.samples == 4 and len(cell.timing.rounds_us) == 2
+    assert 2000 < cell.timing.low_us <= cell.timing.us <= cell.timing.high_us
+    assert cell.detail == "slow and right" and cell.preparation_ms == 1.5 and cell.memory_bytes == 640
+    assert cell.worst_error is not None and 0 <= cell.worst_error <= 1
+    assert row.nnz == row.features.nnz > 0 and row.fingerprint == cases(1)[0].matrix().fingerprint()
+    assert row.floor.flop == 2 * row.nnz * 1 and row.floor.us is None, "no rates on the emulator"
+
+
+def test_a_wrong_way_does_not_stand_for_its_contender(good: tuple[Finished, list[str]]) -> None:
+    """The fastest way is wrong: the next one is taken, and the cell says so."""
+    cell = good[0].results.rows[0].cells[1]
+    assert cell.status is Status.OK and cell.detail == "slow and right; 1 faster ways are wrong"
+
+
+def test_contenders_take_turns(good: tuple[Finished, list[str]]) -> None:
+    lines = good[1]
+    turns = [name for i, name in enumerate(lines) if i == 0 or lines[i - 1] != name]
+    assert "".join(turns).endswith("abab"), turns
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    first = run(request(Fake("a"), count=1, output=output), quiet)
+    second = run(request(Fake("a"), count=3, output=output), quiet)
+    assert (len(first.measured), second.kept, len(second.measured)) == (1, 1, 2)
+    held = result_file.read(output)
+    assert held == second.results and len(held.rows) == 3 and len(held.invocations) == 2
+    assert held.rows[0] == first.results.rows[0]
+    third = run(request(Fake("a"), count=3, output=output), quiet)
+    assert third.kept == 3 and not third.measured and third.results.rows == held.rows
+    anew = run(request(Fake("a"), Fake("b"), count=1, output=output, remeasure=True), quiet)
+    assert len(anew.results.rows) == 3 and len(anew.results.rows[0].cells) == 2, "one row was replaced"
+    assert anew.results.rows[1:] == held.rows[1:]
+
+
+def test_time_is_up(tmp_path: Path) -> None:
+    finished = run(request(Fake("a"), count=3, seconds=1e-6), quiet)
+    assert not finished.measured and finished.left == 3
+
+
+def test_a_kill_loses_the_row_at_most(tmp_path: Path) -> None:
+    """Ctrl-C in the second row: the file holds the first."""
+    output = tmp_path / "r.json"
+
+    def interrupt(step: Step) -> None:
+        if step.index == 1 and step.doing == "measuring":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(request(Fake("a"), count=3, output=output), interrupt)
+    assert [row.case for row in result_file.read(output).rows] == ["32x24x1"]
+
+
+def test_other_conditions_are_refused(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    old = request(Fake("a"))
+    result_file.write(Results(BenchDevice.of(old.device, ""), {}, old.protocol), output)
+    before = output.read_bytes()
+    with pytest.raises(ResultsMismatchError, match="samples: 2 before, 3 now"):
+        run(request(Fake("a"), output=output, protocol=Protocol(L2.COLD, 2, 3, "off")), quiet)
+    result_file.write(Results(BenchDevice.of(old.device, ""), {"a": "0.9"}, old.protocol), output)
+    with pytest.raises(ResultsMismatchError, match=r"a: 0\.9 before, 1\.0 now"):
+        run(request(Fake("a"), output=output), quiet)
+    assert output.read_bytes() != before and not result_file.read(output).rows
+
+
+def test_a_half_written_file_is_refused_and_left(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    output.write_text('{"schema": "sparsegen-bench/1", "rows": [')
+    with pytest.raises(ResultsError):
+        run(request(Fake("a"), output=output), quiet)
+    assert output.read_text().endswith('"rows": [')
+
+
+def test_a_case_without_its_matrix_is_skipped() -> None:
+    gone = Case(
+        suite="tiny",
+        name="gone",
+        operator=Operator.SPMM,
+        m=3,
+        k=3,
+        n=3,
+        dtypes=(DType.FLOAT32,),
+        layout=Layout.ROW,
+        pattern=MatrixFile(3, 3, "/nowhere/w.npz"),
+        source="",
+    )
+    finished = run(request(Fake("a"), cases=[gone, *cases(1)]), quiet)
+    assert [str(key) for key, _ in finished.skipped] == ["tiny: gone, float32, row-major"]
+    assert [row.case for row in finished.results.rows] == ["32x24x1"] and not finished.left
+
+
+def test_rows_of_one_pattern_stand_together() -> None:
+    a, b = cases(2, "a"), cases(1, "b")
+    other = Case(**{**_fields(b[0]), "pattern": MatrixFile(32, 24, "x")})
+    order = [case.name + dtype for case, dtype in planned([a[0], other, a[1]])]
+    assert order == ["32x24x1float32", "32x24x2float32", "32x24x1float32"]
+
+
+def _fields(case: Case) -> dict[str, object]:
+    return {name: getattr(case, name) for name in case.__dataclass_fields__}

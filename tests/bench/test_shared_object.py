@@ -1,0 +1,91 @@
+"""A user's shared object as a contender: the example compiles, runs and is right; broken ones are explained."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from bench_fakes import cases, request
+
+from sparsegen.bench.results import Status
+from sparsegen.bench.run import run
+from sparsegen.bench.shared_object import SharedObject
+from sparsegen.errors import ConfigError
+from sparsegen.operators import DType, Layout
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+def build(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
+    """The example with changes to its source, as a shared object."""
+    source = (EXAMPLES / "plain_c.c").read_text()
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    (folder / f"{name}.c").write_text(source)
+    target = folder / f"{name}.so"
+    command = [
+        "cc",
+        "-O1",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        f"-I{EXAMPLES}",
+        f"{name}.c",
+        "-o",
+        str(target),
+    ]
+    subprocess.run(command, cwd=folder, check=True)
+    return target
+
+
+def test_the_example_and_what_may_go_wrong_with_one(tmp_path: Path) -> None:
+    made = {
+        "right": build(tmp_path, "right"),
+        "old": build(tmp_path, "old", ("{SPARSEGEN_CONTENDER_VERSION,", "{0,")),
+        "failing": build(tmp_path, "failing", ("return 0;", "return 7;")),
+        "wrong": build(tmp_path, "wrong", ("= sum;", "= 2 * sum;")),
+    }
+    (tmp_path / "text.so").write_text("not a library")
+    some = [SharedObject.parse(f"{name}={path}:plain_c") for name, path in made.items()]
+    some += [
+        SharedObject.parse(f"nameless={made['right']}:no_such_symbol"),
+        SharedObject.parse(f"text={tmp_path / 'text.so'}:plain_c"),
+    ]
+    column = cases(2)[1]
+    listed = [cases(1)[0], type(column)(**{**_fields(column), "layout": Layout.COLUMN})]
+    listed.append(type(column)(**{**_fields(column), "name": "half", "dtypes": (DType.FLOAT16,)}))
+    rows = run(request(*some, cases=listed), lambda step: None).results
+    cells = {cell.contender: cell for cell in rows.rows[0].cells}
+    assert {name: cell.status for name, cell in cells.items()} == {
+        "right": Status.OK,
+        "old": Status.MISSING,
+        "failing": Status.CRASHED,
+        "wrong": Status.WRONG,
+        "nameless": Status.MISSING,
+        "text": Status.MISSING,
+    }
+    assert "version 0" in cells["old"].reason and "returned 7" in cells["failing"].reason
+    assert "no_such_symbol" in cells["nameless"].reason and "text.so" in cells["text"].reason
+    assert rows.versions["right"] == "plain C"
+    by_case = {(row.case, row.layout, row.dtype): row.cell("right") for row in rows.rows}
+    in_columns, in_half = (
+        by_case["32x24x2", Layout.COLUMN, DType.FLOAT32],
+        by_case["half", Layout.ROW, DType.FLOAT16],
+    )
+    assert in_columns is not None and in_columns.status is Status.OK
+    assert in_half is not None and in_half.status is Status.UNSUPPORTED and "float32" in in_half.reason
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=b", "a=b:", "=b:c", "a=/nowhere/b.so:c"])
+def test_malformed_contenders(text: str) -> None:
+    with pytest.raises(ConfigError, match="--contender"):
+        SharedObject.parse(text)
+
+
+def _fields(case: object) -> dict[str, object]:
+    return {name: getattr(case, name) for name in case.__dataclass_fields__}  # type: ignore[attr-defined]

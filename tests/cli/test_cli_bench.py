@@ -1,0 +1,127 @@
+"""``sparsegen bench`` on the emulator, with the C example as the contender that runs in no time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import scipy.sparse
+from click.testing import Result
+from command_line import Command
+
+from sparsegen.bench.request import Step
+from sparsegen.cli import bench as bench_command
+from sparsegen.generators import random_uniform
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+class Bench:
+    """``sparsegen bench`` of a small matrix with the C example alone."""
+
+    def __init__(self, run: Command, folder: Path, library: Path) -> None:
+        self._run = run
+        self.matrix = folder / "w.npz"
+        scipy.sparse.save_npz(self.matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
+        self.fixed = ["bench", "--contender", f"plain={library}:plain_c", "--only", "plain"]
+        self.fixed += ["--rounds", "2", "--samples", "2", "--device", "emulator"]
+
+    def __call__(self, *options: str | Path, exit_code: int = 0) -> Result:
+        return self._run(*self.fixed, "--matrix", self.matrix, *options, exit_code=exit_code)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("library") / "plain_c.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", EXAMPLES / "plain_c.c", "-o", target], check=True)
+    return target
+
+
+@pytest.fixture
+def bench(run: Command, tmp_path: Path, library: Path) -> Bench:
+    return Bench(run, tmp_path, library)
+
+
+@needs_compiler
+def test_measure_resume_compare(bench: Bench, tmp_path: Path) -> None:
+    output, table = tmp_path / "r.json", tmp_path / "r.csv"
+    first = bench("-n", "4", "-n", "8", "-o", output, "--csv", table)
+    assert "proves that a variant is correct" in first.stderr
+    assert "[2 of 2] matrix: w.npz n=8, float32, row-major: plain" in first.stderr
+    assert "2 rows measured, 0 kept" in first.stdout and "plain" in first.stdout
+    assert len(table.read_text().splitlines()) == 3
+    held = json.loads(output.read_text())
+    assert held["invocations"][0]["command"].startswith("sparsegen bench")
+    assert held["versions"]["plain"] == "plain C"
+
+    again = bench("-n", "4", "-n", "8", "-n", "16", "-o", output, "--limit", "0.000001", "--compare", output)
+    assert "time is up: 1 rows are left" in again.stdout and "0 rows measured, 2 kept" in again.stdout
+    assert "0 times changed beyond the noise, 2 did not" in again.stdout
+
+    facts = json.loads(bench("-n", "4", "-n", "8", "-o", output, "--compare", output, "--json").stdout)
+    assert facts["kept"] == 2 and facts["differing"] == [] and facts["missing"] == {}
+    assert [row["case"] for row in facts["results"]["rows"]] == ["w.npz n=4", "w.npz n=8"]
+
+    refused = bench("-n", "4", "-o", output, "--samples", "3", exit_code=3)
+    assert "samples: 2 before, 3 now" in refused.stderr
+
+
+@needs_compiler
+def test_ctrl_c_keeps_what_is_measured(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(request, progress):  # type: ignore[no-untyped-def]
+        def stop_at_second(step: Step) -> None:
+            progress(step)
+            if step.index == 1:
+                raise KeyboardInterrupt
+
+        return real(request, stop_at_second)
+
+    real = bench_command.run
+    monkeypatch.setattr(bench_command, "run", interrupted)
+    output = tmp_path / "r.json"
+    result = bench("-n", "4", "-n", "8", "-o", output, exit_code=130)
+    assert f"interrupted after 1 rows; {output} holds them" in result.stderr and "w.npz n=4" in result.stdout
+    assert [row["case"] for row in json.loads(output.read_text())["rows"]] == ["w.npz n=4"]
+
+
+def test_the_list(run: Command) -> None:
+    shown = run("bench", "--list").stdout
+    assert "transformer" in shown and "cusparse-csr" in shown
+    facts = run.json("bench", "--list")
+    rnn = next(suite for suite in facts["suites"] if suite["suite"] == "rnn")
+    assert rnn["cases"] == 12 and rnn["rows"] == 24 and not rnn["needs_data"]
+    assert "cublas-tf32" in facts["contenders"]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "words"),
+    [
+        ((), 2, "--suite NAME"),
+        (("--suite", "rnn", "--matrix", "w.npz"), 2, "--suite NAME"),
+        (("--suite", "rn"), 3, "did you mean 'rnn'"),
+        (("--suite", "dlmc"), 3, "--data"),
+        (("--suite", "dlmc", "--data", "nowhere"), 3, "nowhere"),
+        (("--suite", "rnn", "--case", "no such"), 3, "no case's name contains no such"),
+        (("--suite", "rnn", "--only", "cublass"), 3, "did you mean cublas?"),
+        (("--suite", "rnn", "--only", "cublas", "--except", "cublas"), 3, "no contender is left"),
+        (("--suite", "rnn", "--contender", "x=y"), 3, "name=path.so:symbol"),
+        (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, or seconds"),
+        (("--suite", "rnn", "--compare", "nowhere.json"), 3, "nowhere.json"),
+        (("--matrix", "nowhere.npz"), 3, "nowhere.npz"),
+        (("--suite", "rnn", "--device", "cuda:x"), 4, "cuda"),
+    ],
+)
+def test_bad_input(run: Command, options: tuple[str, ...], exit_code: int, words: str) -> None:
+    result = run("bench", *options, exit_code=exit_code)
+    assert words in result.stderr
+
+
+def test_a_half_written_file(run: Command, tmp_path: Path) -> None:
+    broken = tmp_path / "r.json"
+    broken.write_text('{"schema": "sparsegen-bench/1"')
+    run("bench", "--suite", "rnn", "-o", broken, "--device", "emulator", exit_code=3)
+    assert broken.read_text() == '{"schema": "sparsegen-bench/1"'
