@@ -345,10 +345,13 @@ def _inline(document: str, name: str, alt: str, tips: dict[str, list[str]]) -> s
             for use, text in zip(group.iter(f"{SVG}use"), texts, strict=False):
                 ElementTree.SubElement(use, f"{SVG}title").text = text
     has_links = False
+    seen: set[str] = set()
     for element in root.iter():
         element.tag = element.tag.removeprefix(SVG)
-        if "id" in element.attrib:
-            element.set("id", f"{name}-{element.get('id')}")
+        own = element.attrib.pop("id", None)
+        if own is not None and own not in seen:  # matplotlib defines equal markers again, under an equal id
+            seen.add(own)
+            element.set("id", f"{name}-{own}")
         reference = element.attrib.pop(XLINK, None)
         if reference is not None:
             is_link = element.tag == "a"

@@ -72,7 +72,7 @@ def _chart(material: Material, groups: dict[str, list[Point]]) -> Chart:
     )
     head = ("workloads", "count", "geometric mean", "median", "90 %", "worst", "the worst")
     return Chart(
-        name="regret",
+        name="regret-distribution",
         title="Regret of untuned dispatch",
         caption=f"{material.inputs.device_name}, {words.count(len(everything), 'workload')}. {told}.",
         alt=f"Cumulative distribution of the dispatch regret. {told}.",

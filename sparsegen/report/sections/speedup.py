@@ -56,14 +56,14 @@ class Crossover:
 
 
 def shapes(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    """For each suite and shape of at least two sparsities: (density, speedup over dense), densest first.
+    """For each kind, suite and shape of at least two sparsities: (density, speedup over dense), densest first.
 
     Matrices of almost equal density count as one with the geometric mean of their speedups.
     """
     groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for p in points:
         if p.over_dense is not None and p.density > 0:
-            groups.setdefault((p.suite, p.m, p.k, p.n), []).append((p.density, p.over_dense))
+            groups.setdefault((p.kind, p.suite, p.m, p.k, p.n), []).append((p.density, p.over_dense))
     curves = [_merged(sorted(group, reverse=True)) for group in groups.values()]
     return [curve for curve in curves if len(curve) > 1]
 
