@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,25 @@ def test_a_database_alone_makes_a_report(tmp_path: Path) -> None:
         written = build(tmp_path / "r.html", files=[], store=store, progress=lambda text: None)
     assert [len(s.charts) for s in written.report.sections if s.anchor == "speedup"] == [1]
     assert "There is no result file" in (tmp_path / "r.html").read_text()
+
+
+def test_searches_and_fixed_settings_are_drawn(tmp_path: Path) -> None:
+    values = product((32, 64, 128), (1, 2, 4), (16, 32), ("padded", "reverse_offset"))
+    names = ("tile_n", "rows_per_block", "index_bits", "row_alignment")
+    trials = [timed(9.0 - i % 7, at=i, **dict(zip(names, v, strict=True))) for i, v in enumerate(values)]
+    paper = replace(trials[0].variant, family="uspmm", config=(("vsize", 1), ("nwarp", 8)))
+    with Store.open(tmp_path / "t.db") as store:
+        store.add_all([*trials, replace(timed(20.0, at=40), variant=paper)], [])
+        written = build(tmp_path / "r.html", files=[], store=store, progress=lambda text: None)
+    drawn = {s.anchor: [chart.name.partition("-")[0] for chart in s.charts] for s in written.report.sections}
+    assert drawn["study"] == ["history", "importances"]
+    assert drawn["fixed"] == ["fixed"]
+    assert "geometric mean 6.67 ×" in (tmp_path / "r.html").read_text()
+
+
+def test_every_point_has_a_tip(page: Path) -> None:
+    made = page.read_text()
+    assert made.count("<title>made-up: 512 × 512 × 32, 50 % zeros: 0.50 ×</title>") == 2  # two types
 
 
 def test_nothing_to_report_on(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from sparsegen.bench.summary import geometric
 from sparsegen.report import words
-from sparsegen.report.canvas import MARKERS, SERIES, Chart, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import MARKERS, SERIES
 from sparsegen.report.content import Section
 from sparsegen.report.material import Material, by_kind
 from sparsegen.report.points import Point
