@@ -29,7 +29,7 @@ TICKS = (
     0.7,
     0.3,
 )  # the first are kept where many do not fit
-MOST_TICKS = 8
+MOST_TICKS = 10
 LEAD = (
     "How many times faster than the dense product ours is, against the share of zeros. Lines join matrices of one "
     "shape. A shape's crossover is the sparsity from which on ours is faster at every sparsity measured, "
