@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -89,7 +90,7 @@ def row(
         layout=Layout.ROW,
         source="made up",
         nnz=nnz,
-        fingerprint=tag.encode().hex().rjust(64, "0"),
+        fingerprint=hashlib.sha256(tag.encode()).hexdigest(),
         features=Features(m, k, nnz, nnz / m, 0.2, round(2 * nnz / m), density),
         floor=Floor(cost.bytes, cost.flop, cost.bytes / 2.5e6, cost.flop / 5e7),
         cells=(

@@ -8,16 +8,15 @@ from __future__ import annotations
 import io
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from sparsegen.errors import PackageMissingError, ReportError
+from sparsegen.report.colours import Colour
+from sparsegen.report.svg import inline
 from sparsegen.report.tables import Table
 
 try:
@@ -30,49 +29,8 @@ except ImportError as error:
         "charts need matplotlib, which is not installed: pip install 'sparsegen[report]'"
     ) from error
 
-SVG = "{http://www.w3.org/2000/svg}"
-XLINK = "{http://www.w3.org/1999/xlink}href"
 PNG_DPI = 220
 
-
-class Colour(Enum):
-    """A colour on a light page and on a dark one. The series' colours are told apart by colour-blind readers
-    (after Okabe and Ito's palette), and every series has a marker of its own besides.
-    """
-
-    INK = ("#1f2329", "#e6eaf0")
-    MUTED = ("#5f6873", "#a3adb8")
-    GRID = ("#dde2e7", "#333b45")
-    PAPER = ("#ffffff", "#14181d")
-    BLUE = ("#0067a5", "#5cb3f0")
-    ORANGE = ("#c84e00", "#ff9142")
-    GREEN = ("#00805d", "#35cfa2")
-    PURPLE = ("#a04a8c", "#e79ad6")
-    OCHRE = ("#9a7400", "#e3c044")
-    SKY = ("#3f93c7", "#a9dcfb")
-    RED = ("#b3223a", "#ff7d8c")
-    SLATE = ("#4d5a87", "#aab6e8")
-
-    @property
-    def light(self) -> str:
-        return self.value[0]
-
-    @property
-    def variable(self) -> str:
-        return f"--{self.name.lower()}"
-
-
-SERIES = (
-    Colour.BLUE,
-    Colour.ORANGE,
-    Colour.GREEN,
-    Colour.PURPLE,
-    Colour.OCHRE,
-    Colour.RED,
-    Colour.SKY,
-    Colour.SLATE,
-)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
 STYLE: dict[Any, Any] = {  # Any: each release of matplotlib has another list of names
     "svg.fonttype": "none",  # text stays text: to be read out, searched and selected
@@ -285,7 +243,7 @@ class Chart:
         out = io.StringIO()
         with matplotlib.rc_context({**STYLE, "svg.hashsalt": self.name}), _quiet():
             figure.savefig(out, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.04)
-        return _inline(out.getvalue(), self.name, self.alt, panel.tips)
+        return inline(out.getvalue(), self.name, self.alt, panel.tips)
 
     def png(self, path: Path) -> None:
         """Write the drawing in the light colours at 220 dots per inch.
@@ -332,43 +290,3 @@ def _few_ticks(axis: Any, limits: tuple[float, float], text: Callable[[float], s
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-
-
-def _inline(document: str, name: str, alt: str, tips: dict[str, list[str]]) -> str:
-    """matplotlib's SVG made part of a page: own ids, CSS colours, tips, words for screen readers."""
-    root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", document, count=1))
-    for metadata in root.findall(f"{SVG}metadata"):
-        root.remove(metadata)
-    for group in list(root.iter(f"{SVG}g")):
-        texts = tips.get(group.get("id", ""))
-        if texts:
-            for use, text in zip(group.iter(f"{SVG}use"), texts, strict=False):
-                ElementTree.SubElement(use, f"{SVG}title").text = text
-    has_links = False
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(SVG)
-        if "id" in element.attrib:
-            element.set("id", f"{name}-{element.get('id')}")
-        reference = element.attrib.pop(XLINK, None)
-        if reference is not None:
-            is_link = element.tag == "a"
-            has_links |= is_link
-            element.set("href", reference if is_link else f"#{name}-{reference.removeprefix('#')}")
-        for attribute, value in element.items():
-            if "url(#" in value:
-                element.set(attribute, value.replace("url(#", f"url(#{name}-"))
-        element.attrib.pop("target", None)
-    for size in ("width", "height"):
-        root.attrib.pop(size, None)
-    # A drawing with links is no single image to a screen reader: its links must stay reachable.
-    root.set("role", "group" if has_links else "img")
-    root.set("aria-label", alt)
-    text = ElementTree.tostring(root, encoding="unicode")
-    for colour in Colour:
-        text = text.replace(colour.light, f"var({colour.variable})")
-    return re.sub(r'font: ([^;"]*?) \'DejaVu Sans\'[^;"]*', r"font: \1 var(--font)", text)
-
-
-def palette(index: int) -> str:
-    """CSS declarations of every colour: 0 for a light page, 1 for a dark one."""
-    return " ".join(f"{colour.variable}: {colour.value[index]};" for colour in Colour)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sparsegen.bench.results import Rates
 from sparsegen.operators import DType, Layout
 from sparsegen.report import words
-from sparsegen.report.canvas import MARKERS, SERIES, Colour
 from sparsegen.report.catalogue import Catalogue, catalogue
+from sparsegen.report.colours import MARKERS, SERIES, Colour
 from sparsegen.report.inputs import Inputs
 from sparsegen.report.points import Point
 

@@ -8,7 +8,8 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sparsegen.report.canvas import Chart, palette
+from sparsegen.report.canvas import Chart
+from sparsegen.report.colours import palette
 from sparsegen.report.content import Report
 from sparsegen.report.inputs import Progress
 from sparsegen.report.tables import Link

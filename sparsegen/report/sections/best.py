@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sparsegen.report import words
-from sparsegen.report.canvas import SERIES, Chart, Colour, HeatCell, Panel
+from sparsegen.report.canvas import Chart, HeatCell, Panel
 from sparsegen.report.catalogue import Entry
+from sparsegen.report.colours import SERIES, Colour
 from sparsegen.report.content import Section
 from sparsegen.report.material import Kind, Material, by_kind, slug
 from sparsegen.report.points import Point

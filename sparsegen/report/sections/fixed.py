@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sparsegen.bench.summary import geometric
 from sparsegen.family import Value
 from sparsegen.report import words
-from sparsegen.report.canvas import MARKERS, SERIES, Chart, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import MARKERS, SERIES
 from sparsegen.report.content import Section
 from sparsegen.report.material import Material
 from sparsegen.report.points import by_workload

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from sparsegen.bench.summary import geometric
 from sparsegen.report import words
-from sparsegen.report.canvas import MARKERS, SERIES, Chart, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import MARKERS, SERIES
 from sparsegen.report.content import Section
 from sparsegen.report.material import Material, by_kind
 from sparsegen.report.points import Point
@@ -72,7 +73,7 @@ def _chart(material: Material, groups: dict[str, list[Point]]) -> Chart:
     )
     head = ("workloads", "count", "geometric mean", "median", "90 %", "worst", "the worst")
     return Chart(
-        name="regret",
+        name="regret-distribution",
         title="Regret of untuned dispatch",
         caption=f"{material.inputs.device_name}, {words.count(len(everything), 'workload')}. {told}.",
         alt=f"Cumulative distribution of the dispatch regret. {told}.",

@@ -6,7 +6,8 @@ import math
 
 from sparsegen.bench.results import Arithmetic
 from sparsegen.report import words
-from sparsegen.report.canvas import Chart, Colour, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import Colour
 from sparsegen.report.content import Section
 from sparsegen.report.material import Kind, Material, by_kind, sizes_n, slug
 from sparsegen.report.points import Point

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparsegen.report import words
-from sparsegen.report.canvas import Chart, Colour, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import Colour
 from sparsegen.report.content import Section
 from sparsegen.report.material import Kind, Material, slug
 from sparsegen.report.points import Point

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from sparsegen.report import words
-from sparsegen.report.canvas import Chart, Colour, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import Colour
 from sparsegen.report.content import Section
 from sparsegen.report.material import Kind, Material, by_kind, sizes_n, slug
 from sparsegen.report.points import Point
@@ -28,7 +29,7 @@ TICKS = (
     0.7,
     0.3,
 )  # the first are kept where many do not fit
-MOST_TICKS = 8
+MOST_TICKS = 10
 LEAD = (
     "How many times faster than the dense product ours is, against the share of zeros. Lines join matrices of one "
     "shape. A shape's crossover is the sparsity from which on ours is faster at every sparsity measured, "
@@ -56,14 +57,14 @@ class Crossover:
 
 
 def shapes(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    """For each suite and shape of at least two sparsities: (density, speedup over dense), densest first.
+    """For each kind, suite and shape of at least two sparsities: (density, speedup over dense), densest first.
 
     Matrices of almost equal density count as one with the geometric mean of their speedups.
     """
     groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for p in points:
         if p.over_dense is not None and p.density > 0:
-            groups.setdefault((p.suite, p.m, p.k, p.n), []).append((p.density, p.over_dense))
+            groups.setdefault((p.kind, p.suite, p.m, p.k, p.n), []).append((p.density, p.over_dense))
     curves = [_merged(sorted(group, reverse=True)) for group in groups.values()]
     return [curve for curve in curves if len(curve) > 1]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparsegen.report import words
-from sparsegen.report.canvas import MARKERS, SERIES, Chart, Colour, Panel
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import MARKERS, SERIES, Colour
 from sparsegen.report.content import Section
 from sparsegen.report.material import Material
 from sparsegen.report.points import by_workload
