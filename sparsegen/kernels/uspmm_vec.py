@@ -47,9 +47,23 @@ class UspmmVecConfig:
     """One point of the tuning space of `UspmmVec`."""
 
     tile_n: int = tunable(64, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
-    threads_per_row: int = tunable(8, (1, 2, 4, 8, 16), "threads that share rows of A", packs=True)
-    vec_size: int = tunable(2, (1, 2, 4, 8), "neighbouring rows of a thread, loaded as a vector", packs=True)
-    step: int = tunable(4, (1, 2, 4, 8), "places of those rows that come with the same load", packs=True)
+    threads_per_row: int = tunable(
+        8, (1, 2, 4, 8, 16), "threads that share rows of A", searched=(1, 2, 4, 8), packs=True
+    )
+    vec_size: int = tunable(
+        2,
+        (1, 2, 4, 8),
+        "neighbouring rows of a thread, loaded as a vector",
+        searched=(1, 2, 4),
+        packs=True,
+    )
+    step: int = tunable(
+        4,
+        (1, 2, 4, 8),
+        "places of those rows that come with the same load",
+        searched=(2, 4, 8),
+        packs=True,
+    )
     k_splits: int = tunable(1, (1, 2, 4, 8, 16), "warps that share the places of the same rows")
     row_warps: int = tunable(8, (1, 2, 4, 8, 16), "warps of a block with rows of their own")
     staging: str = tunable(
@@ -65,7 +79,7 @@ class UspmmVecConfig:
         "have beyond is a CSR rest (HYB)",
         packs=True,
     )
-    index_bits: int = tunable(16, (16, 32), "bits of a stored column index", packs=True)
+    index_bits: int = tunable(16, (16, 32), "bits of a stored column index", searched=(16,), packs=True)
     registers: int = tunable(
         64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128)
     )
@@ -186,35 +200,37 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> bool:
         c = config
         sums, warps = self._sums(c), c.k_splits * c.row_warps
-        if c.index_bits == (16 if problem.k > 1 << 16 else 32) or c.tile_n >= max(16, 2 * problem.n):
-            return False
-        # 16 bytes of values (or of indices) per load; short rows of a slice leave sectors of A unused.
+        # 16 bytes of values per load, and registers for the loads in flight.
         if c.step * c.vec_size != 16 // problem.dtype.itemsize or c.registers != (64 if sums <= 16 else 128):
             return False
-        if sums not in (8, 16, 32) or warps not in (8, 16) or warps * c.registers > 1024:
+        if not 8 <= sums <= 64 or c.tile_n >= max(16, 2 * problem.n):
+            return False
+        # Rows and columns of C give so many warps. Where those do not fill the device, places are split and tiles are
+        # narrow; where they more than fill it, nothing is split and tiles are as wide as they fit.
+        tasks = -(-problem.m // self._slice_rows(c)) * -(-problem.n // c.tile_n)
+        enough = 8 * device.multiprocessors
+        row_bytes = c.tile_n * problem.dtype.itemsize
+        if tasks * c.k_splits < enough // 2 and (row_bytes > 32 or c.k_splits == 1):
+            return False
+        if (c.k_splits > 1 or sums < 16) and tasks * c.k_splits > 4 * enough:
+            return False
+        if sums == 64 and tasks < enough:
             return False
         whole = replace(c, k_splits=1, staging="shared")
+        wider = self._shared_bytes(problem, replace(whole, tile_n=2 * c.tile_n))
+        if row_bytes < BANK_BYTES and wider <= device.shared_memory_per_block // 2 and tasks > 4 * enough:
+            return False
+        # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds.
+        gathers_from_l1 = problem.layout is Layout.ROW and problem.k * problem.n <= 1 << 18
         fits = self._shared_bytes(problem, whole) <= device.shared_memory_per_block
-        if (
-            c.staging == "gather"
-            and fits
-            and (problem.layout is Layout.COLUMN or problem.k * problem.n > 1 << 18)
-        ):
+        if c.staging == "gather" and fits and not gathers_from_l1:
             return False
-        # Rows and columns of C give so many warps; places are split where those do not fill the device, and tiles
-        # are wide where they do.
-        slices = -(-problem.m // self._slice_rows(c))
-        tasks = slices * -(-problem.n // c.tile_n)
-        enough = 8 * device.multiprocessors
-        if c.k_splits > 1 and tasks * c.k_splits > 4 * enough:
+        # At least 16 warps on a multiprocessor, in small blocks where several of them fit.
+        if not (4 if tasks < enough else 8) <= warps <= 32:
             return False
-        if tasks * c.k_splits < enough // 2 and (c.k_splits < 8 or c.tile_n * problem.dtype.itemsize > 32):
+        if self._resident_blocks(problem, c, device) * warps < 16:
             return False
-        narrow = c.tile_n * problem.dtype.itemsize < BANK_BYTES
-        wider_fits = self._shared_bytes(problem, replace(whole, tile_n=2 * c.tile_n)) <= (
-            device.shared_memory_per_block // 2
-        )
-        return not (narrow and wider_fits and tasks > 4 * enough)
+        return warps < 32 or self._resident_blocks(problem, _halved(c), device) == 1
 
     def constants(self, problem: SpmmProblem, config: UspmmVecConfig) -> Mapping[str, Value]:
         by_row = problem.layout is Layout.ROW
@@ -335,6 +351,13 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 break
             best = split
         return best
+
+
+def _halved(config: UspmmVecConfig) -> UspmmVecConfig:
+    """With half the warps."""
+    if config.row_warps > 1:
+        return replace(config, row_warps=config.row_warps // 2)
+    return replace(config, k_splits=config.k_splits // 2)
 
 
 FAMILY = UspmmVec()

@@ -85,13 +85,44 @@ template <typename T, int kCount>
 __device__ __forceinline__ unsigned unpack(const Packed<T, kCount>& packed, int i) {
   if constexpr (sizeof(T) == 4) return packed.words.element[i];
   const unsigned word = packed.words.element[i / 2];
+#if defined(SPARSEGEN_EMULATOR)
   return i % 2 ? word >> 16 : word & 0xffffu;
+#else
+  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);  // a mask would be merged with what scales the element
+#endif
 }
 
 // Element i as a float.
 template <int kCount>
 __device__ __forceinline__ float unpack_float(const Packed<Element, kCount>& packed, int i) {
   return __uint_as_float(packed.words.element[i]);
+}
+
+#if defined(SPARSEGEN_EMULATOR)
+using SharedAddress = const unsigned char*;
+#else
+using SharedAddress = unsigned;
+#endif
+
+__device__ __forceinline__ SharedAddress shared_address(const unsigned char* shared) {
+#if defined(SPARSEGEN_EMULATOR)
+  return shared;
+#else
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+#endif
+}
+
+// The 16 bytes at an address that is aligned to them.
+__device__ __forceinline__ Vector<unsigned, 4> load_shared_16(SharedAddress address) {
+#if defined(SPARSEGEN_EMULATOR)
+  return load_vector<4>(reinterpret_cast<const unsigned*>(address));
+#else
+  Vector<unsigned, 4> words;
+  asm volatile("ld.shared.v4.u32 { %0, %1, %2, %3 }, [%4];\n"
+               : "=r"(words.element[0]), "=r"(words.element[1]), "=r"(words.element[2]), "=r"(words.element[3])
+               : "r"(address));
+  return words;
+#endif
 }
 
 // Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
@@ -140,14 +171,14 @@ __device__ __forceinline__ int chunk_of(int thread, int j) { return thread + j *
 __device__ __forceinline__ int place_of(int row, int chunk) { return row * kChunksPerRow + row / kChunk + chunk; }
 
 struct Tile {
-  const unsigned char* units;  // of this thread in row 0
+  SharedAddress units;  // of this thread in row 0
 
-  __device__ __forceinline__ Tile(const unsigned char* units, int thread) : units(units + thread * 16) {}
+  __device__ __forceinline__ Tile(const unsigned char* tile, int thread) : units(shared_address(tile + thread * 16)) {}
 
   __device__ __forceinline__ void load(Packed<Element, kChunk> (&row)[kChunksPerThread], unsigned index) const {
     #pragma unroll
     for (int j = 0; j < kChunksPerThread; ++j) {
-      row[j] = load_packed<kChunk>(reinterpret_cast<const Element*>(units + index * 16 + chunk_of(0, j) * 16));
+      row[j] = {load_shared_16(units + index * 16 + chunk_of(0, j) * 16)};
     }
   }
 };
@@ -183,39 +214,45 @@ struct Nonzeros {
   Packed<Element, kStep * kVecSize> values;
 };
 
+__device__ __forceinline__ void multiply_add(const Tile& tile, const Nonzeros& nonzeros, Sums (&sums)[kVecSize]) {
+  #pragma unroll
+  for (int i = 0; i < kStep * kVecSize; ++i) {
+    multiply_add(tile, unpack(nonzeros.indices, i), unpack_float(nonzeros.values, i), sums[i % kVecSize]);
+  }
+}
+
 // The loads of A of one slice that a split takes, with the next one on its way.
 struct Stream {
   const Index* indices;
   const Element* values;
-  int step, steps;
+  int left;  // steps, those of the other splits included
   Nonzeros next;
 
-  __device__ __forceinline__ void load(int step) {
-    const int at = step * kSliceRows * kStep;
-    next.indices = load_packed<kStep * kVecSize>(indices + at);
-    next.values = load_packed<kStep * kVecSize>(values + at);
+  __device__ __forceinline__ Nonzeros load() {
+    const Nonzeros loaded{load_packed<kStep * kVecSize>(indices), load_packed<kStep * kVecSize>(values)};
+    indices += kSplits * kSliceRows * kStep;
+    values += kSplits * kSliceRows * kStep;
+    return loaded;
   }
 
   __device__ __forceinline__ void start(const Index* all_indices, const Element* all_values, int slice, int set,
-                                        int first_step, int end) {
-    const int at = slice * (end * kSliceRows * kStep) + set * kStep * kVecSize;
+                                        int split, int steps) {
+    const int at = (slice * steps + split) * (kSliceRows * kStep) + set * kStep * kVecSize;
     indices = all_indices + at;
     values = all_values + at;
-    step = first_step;
-    steps = end;
-    if (step < steps) load(step);
+    left = steps - split;
+    if (left > 0) next = load();
   }
 
   __device__ __forceinline__ void multiply_add_all(const Tile& tile, Sums (&sums)[kVecSize]) {
-    #pragma unroll 2
-    while (step < steps) {
-      const Nonzeros current = next;
-      step += kSplits;
-      load(min(step, steps - 1));  // without a branch: the last is loaded once more
-      #pragma unroll
-      for (int i = 0; i < kStep * kVecSize; ++i) {
-        multiply_add(tile, unpack(current.indices, i), unpack_float(current.values, i), sums[i % kVecSize]);
-      }
+    while (left > 0) {  // two loads take turns in registers
+      Nonzeros after;
+      if (left > kSplits) after = load();
+      multiply_add(tile, next, sums);
+      if (left <= kSplits) break;
+      if (left > 2 * kSplits) next = load();
+      multiply_add(tile, after, sums);
+      left -= 2 * kSplits;
     }
   }
 };
