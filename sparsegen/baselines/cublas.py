@@ -91,30 +91,29 @@ def calls(
     def stored(by_rows: bool) -> Buffer:
         return executor.upload(dense if by_rows else np.ascontiguousarray(dense.T))
 
-    return products(executor, stored, problem, b)
+    return products(executor, stored, problem, executor.upload(b))
 
 
 def products(
     executor: CudaExecutor,
     stored: Callable[[bool], Buffer],
     problem: SpmmProblem,
-    b: Array,
+    b: Buffer,
     compute: Compute = Compute.FLOAT32,
 ) -> Iterator[Call]:
-    """The same of a dense A in device memory: ``stored`` gives it row-major (True) and column-major."""
+    """The same of operands in device memory: ``stored`` gives A row-major (True) and column-major."""
     handle = open_handle()
     m, k, n = problem.m, problem.k, problem.n
-    b_buffer: Buffer = executor.upload(b)
     c_buffer = executor.allocate(problem.result.nbytes)
     for a_rows in (True, False):
         a_buffer = stored(a_rows)
         a = (a_buffer, k if a_rows else m)
         if problem.layout is Layout.ROW:
             # cuBLAS is column-major: C^T = B^T A^T.
-            shape, left, right, ld_c = (n, m, k), (b_buffer, n), a, n
+            shape, left, right, ld_c = (n, m, k), (b, n), a, n
             operations = (NO_TRANSPOSE, NO_TRANSPOSE if a_rows else TRANSPOSE)
         else:
-            shape, left, right, ld_c = (m, n, k), a, (b_buffer, k), m
+            shape, left, right, ld_c = (m, n, k), a, (b, k), m
             operations = (TRANSPOSE if a_rows else NO_TRANSPOSE, NO_TRANSPOSE)
         yield Call(
             contender="cublas",

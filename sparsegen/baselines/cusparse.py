@@ -70,18 +70,33 @@ def csr_descriptor(
 
 def calls(executor: CudaExecutor, matrix: CsrMatrix, problem: SpmmProblem, b: Array) -> Iterator[Call]:
     """A in compressed sparse rows: each algorithm with each layout that it supports, preprocessed."""
+    offsets, columns = executor.upload(matrix.row_offsets), executor.upload(matrix.column_indices)
+    values = executor.upload(problem.dtype.to_storage(matrix.values))
+    rows = b if problem.layout is Layout.ROW else b.T
+
+    def dense(order: int) -> Buffer:
+        return executor.upload(np.ascontiguousarray(rows if order == ROW_ORDER else rows.T))
+
+    return csr_calls(executor, problem, (offsets, columns, values), matrix.nnz, dense)
+
+
+def csr_calls(
+    executor: CudaExecutor,
+    problem: SpmmProblem,
+    arrays: tuple[Buffer, Buffer, Buffer],
+    nnz: int,
+    b: Callable[[int], Buffer],
+) -> Iterator[Call]:
+    """The same of arrays in device memory; ``b`` gives B in an order."""
     handle = open_handle()
-    arrays = (matrix.row_offsets, matrix.column_indices, problem.dtype.to_storage(matrix.values))
-    offsets, columns, values = (executor.upload(array) for array in arrays)
 
     def descriptor() -> ctypes.c_void_p:
-        shape = (problem.m, problem.k)
-        return csr_descriptor(handle, shape, (offsets, columns, values), matrix.nnz, problem.dtype)
+        return csr_descriptor(handle, (problem.m, problem.k), arrays, nnz, problem.dtype)
 
-    stored = sum(buffer.nbytes for buffer in (offsets, columns, values))
+    stored = sum(buffer.nbytes for buffer in arrays)
     yield from products(
         executor, handle, descriptor, problem, b, CSR_ALGORITHMS, format_name="CSR", stored_bytes=stored,
-        keep=(offsets, columns, values),
+        keep=arrays,
     )  # fmt: skip
 
 
@@ -90,7 +105,7 @@ def products(
     handle: Handle,
     descriptor: Descriptor,
     problem: SpmmProblem,
-    b: Array,
+    b: Callable[[int], Buffer],
     algorithms: Mapping[str, int],
     *,
     format_name: str,
@@ -101,16 +116,16 @@ def products(
 
     Args:
         descriptor: called for each way: preprocessing keeps its findings there, and a second undoes them.
+        b: gives B, k × n, in an order.
         stored_bytes: of the sparse matrix on the device.
         keep: what must live as long as the calls.
     """
     m, k, n, dtype = problem.m, problem.k, problem.n, problem.dtype
-    rows = b if problem.layout is Layout.ROW else b.T
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     c_buffer = executor.allocate(problem.result.nbytes)
     library = handle.library
     for order, name in ((ROW_ORDER, "row"), (COLUMN_ORDER, "column")):
-        b_buffer = executor.upload(np.ascontiguousarray(rows if order == ROW_ORDER else rows.T))
+        b_buffer = b(order)
         dense_b = dense_descriptor(handle, (k, n), order, b_buffer, dtype)
         dense_c = dense_descriptor(handle, (m, n), order, c_buffer, dtype)
         for algorithm, code in algorithms.items():

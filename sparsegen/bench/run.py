@@ -30,7 +30,6 @@ from sparsegen.tuning.child import ChildDiedError, ChildProcess
 
 logger = logging.getLogger(__name__)
 
-EXPECT_SECONDS = 300.0
 RATES_SECONDS = 300.0
 
 

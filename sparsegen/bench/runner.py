@@ -11,7 +11,16 @@ import numpy as np
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Cell, Kind, Status, Timing
-from sparsegen.bench.server import Check, Chosen, Measure, Open, Prepare, Rank, WrongResultError
+from sparsegen.bench.server import (
+    Check,
+    Chosen,
+    DeviceLostError,
+    Measure,
+    Open,
+    Prepare,
+    Rank,
+    WrongResultError,
+)
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Timing as Samples
 from sparsegen.family import Device
@@ -127,8 +136,10 @@ class Runner:
         except ChildDiedError as error:
             self._replace()
             self._fail(Status.CRASHED, str(error))
-        except SparsegenError as error:  # its device may be lost, its memory full
+        except DeviceLostError as error:
             self._replace()
+            self._fail(Status.CRASHED, str(error))
+        except SparsegenError as error:
             self._fail(Status.CRASHED, str(error))
         return None
 
@@ -168,7 +179,7 @@ class Runner:
             contender.kind,
             arithmetic,
             Status.OK,
-            detail=chosen.detail + (f"; {chosen.wrong} faster ways are wrong" if chosen.wrong else ""),
+            detail=chosen.detail + (f" (wrong, left out: {chosen.wrong})" if chosen.wrong else ""),
             variant=chosen.variant,
             timing=summary(outcome.rounds),
             preparation_ms=round(chosen.preparation_ms, 3),

@@ -34,6 +34,10 @@ class WrongResultError(SparsegenError):
     """Not one way of a contender gives a right result."""
 
 
+class DeviceLostError(SparsegenError):
+    """A contender left its device in an error that stays; its process is of no use any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """The first message."""
@@ -108,6 +112,24 @@ class _Server:
         self._lead: Any = None
 
     def handle(self, request: Any) -> Any:
+        """
+        Raises:
+            DeviceLostError: the request failed, and so will the next.
+            SparsegenError: what the contender raised.
+        """
+        try:
+            return self._answer(request)
+        except Exception as error:
+            self._require_device(error)
+            raise
+
+    def _require_device(self, after: Exception) -> None:
+        try:
+            self._executor.synchronize()
+        except SparsegenError as lost:
+            raise DeviceLostError(f"{after}; afterwards {lost}") from after
+
+    def _answer(self, request: Any) -> Any:
         if isinstance(request, Prepare):
             return self._prepare(request.parcel)
         if isinstance(request, Rank):

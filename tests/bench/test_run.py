@@ -81,7 +81,7 @@ def test_a_cell_holds_what_was_measured(good: tuple[Finished, list[str]]) -> Non
 def test_a_wrong_way_does_not_stand_for_its_contender(good: tuple[Finished, list[str]]) -> None:
     """The fastest way is wrong: the next one is taken, and the cell says so."""
     cell = good[0].results.rows[0].cells[1]
-    assert cell.status is Status.OK and cell.detail == "slow and right; 1 faster ways are wrong"
+    assert cell.status is Status.OK and cell.detail == "slow and right (wrong, left out: 1)"
 
 
 def test_contenders_take_turns(good: tuple[Finished, list[str]]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
-from sparsegen.baselines import Call
+import numpy as np
+
+from sparsegen.baselines import Call, cusparse
 from sparsegen.baselines.libraries import LibraryUnavailableError, find_library
 from sparsegen.bench.contender import MissingError, Stopwatch, Way
 from sparsegen.bench.workbench import ResultBuffer, Workbench
+from sparsegen.executor import Buffer
 from sparsegen.operators import Layout
 from sparsegen.runtime import CudaExecutor
 
@@ -42,11 +45,22 @@ def result_of(bench: Workbench, call: Call) -> ResultBuffer:
     )
 
 
-def ways_of(bench: Workbench, calls: Iterable[Call]) -> Iterator[Way]:
-    """A baseline's calls as ways; the first one's preparation is what they share as well as its own."""
+def dense_orders(bench: Workbench) -> Callable[[int], Buffer]:
+    """B on the device in cuSPARSE's orders; uploaded now, so that it counts as nobody's preparation."""
+    stored = np.asarray(bench.operand("b"))
+    rows = stored if bench.task.layout is Layout.ROW else stored.T
+    orders = {
+        cusparse.ROW_ORDER: bench.executor.upload(np.ascontiguousarray(rows)),
+        cusparse.COLUMN_ORDER: bench.executor.upload(np.ascontiguousarray(rows.T)),
+    }
+    return orders.__getitem__
+
+
+def ways_of(bench: Workbench, calls: Iterable[Call], shared_ms: float) -> Iterator[Way]:
+    """A baseline's calls as ways; ``shared_ms``: the part of their preparation that they share."""
     watch = Stopwatch()
     for call in calls:
-        elapsed = watch.lap()
+        elapsed = shared_ms + watch.lap()
         result = result_of(bench, call)
         yield Way(call.detail, call.run, result.clear, result.read, elapsed, call.memory_bytes)
         watch.lap()

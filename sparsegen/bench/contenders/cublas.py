@@ -41,11 +41,13 @@ class Cublas(Contender):
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         if bench.task.operator is Operator.SDDMM:
-            return self._whole_products(bench)
-        problem = bench.task.problem
+            yield from self._whole_products(bench)
+            return
+        b, problem = bench.upload("b"), bench.task.problem
+        watch = Stopwatch()
         dense = DenseMatrix(bench)
-        calls = cublas.products(cuda(bench), dense.stored, problem, bench.operand("b"), self.compute)
-        return ways_of(bench, calls)
+        calls = cublas.products(cuda(bench), dense.stored, problem, b, self.compute)
+        yield from ways_of(bench, calls, watch.lap())
 
     def _whole_products(self, bench: Workbench) -> Iterator[Way]:
         task = bench.task

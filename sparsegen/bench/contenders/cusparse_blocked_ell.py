@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from sparsegen.baselines import cusparse
 from sparsegen.baselines.libraries import Handle, checked
 from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
 from sparsegen.bench.case import Operator
-from sparsegen.bench.contender import Way
-from sparsegen.bench.contenders._vendor import cuda, ways_of
+from sparsegen.bench.contender import Stopwatch, Way
+from sparsegen.bench.contenders._vendor import cuda, dense_orders, ways_of
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
@@ -33,23 +33,27 @@ class CusparseBlockedEll(CusparseCsr):
         return None if has_blocks(features) else NO_BLOCKS
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        handle = cusparse.open_handle()
+        handle, b = cusparse.open_handle(), dense_orders(bench)
         for size in block_sizes(bench.matrix)[:SIZES_TRIED]:
-            yield from self._ways_of_size(bench, handle, cut(bench.matrix, size))
+            yield from self.ways_of_size(bench, handle, size, b)
 
-    def _ways_of_size(self, bench: Workbench, handle: Handle, blocks: Blocks) -> Iterator[Way]:
-        task, size = bench.task, blocks.size
-        columns, values = padded(blocks)
-        arrays = [bench.executor.upload(a) for a in (columns, task.dtype.to_storage(values))]
+    def ways_of_size(
+        self, bench: Workbench, handle: Handle, size: int, b: Callable[[int], Buffer]
+    ) -> Iterator[Way]:
+        """Those of one block size."""
+        task, matrix = bench.task, bench.matrix
+        watch = Stopwatch()
+        columns, values = padded(cut(matrix, size))
+        arrays = bench.executor.upload(columns), bench.executor.upload(task.dtype.to_storage(values))
 
         def descriptor() -> ctypes.c_void_p:
-            return _descriptor(handle, task, size, columns.shape[1] * size, (arrays[0], arrays[1]))
+            return _descriptor(handle, task, size, columns.shape[1] * size, arrays)
 
         calls = cusparse.products(
-            cuda(bench), handle, descriptor, task.problem, bench.operand("b"), ALGORITHMS,
+            cuda(bench), handle, descriptor, task.problem, b, ALGORITHMS,
             format_name=f"Blocked-ELL {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
         )  # fmt: skip
-        return ways_of(bench, calls)
+        yield from ways_of(bench, calls, watch.lap())
 
 
 def padded(blocks: Blocks) -> tuple[Array, Array]:

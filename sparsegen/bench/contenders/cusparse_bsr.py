@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sparsegen.baselines import cusparse
 from sparsegen.baselines.libraries import Handle, checked, find_library
-from sparsegen.bench.blocks import Blocks, block_sizes, cut
-from sparsegen.bench.contender import UnsupportedError, Way
+from sparsegen.bench.blocks import cut
+from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders._vendor import cuda, ways_of
 from sparsegen.bench.contenders.cusparse_blocked_ell import CusparseBlockedEll
 from sparsegen.bench.workbench import Workbench
+from sparsegen.executor import Buffer
 
 ALGORITHMS = {"alg1": 14}
-SIZES_TRIED = 3
 
 
 class CusparseBsr(CusparseBlockedEll):
@@ -23,13 +23,15 @@ class CusparseBsr(CusparseBlockedEll):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         if not hasattr(find_library("cusparse"), "cusparseCreateBsr"):
             raise UnsupportedError("this cuSPARSE has no SpMM on BSR; 12.5 and newer do")
-        handle = cusparse.open_handle()
-        for size in block_sizes(bench.matrix)[:SIZES_TRIED]:
-            yield from self._bsr_ways(bench, handle, cut(bench.matrix, size))
+        return super().ways(bench)
 
-    def _bsr_ways(self, bench: Workbench, handle: Handle, blocks: Blocks) -> Iterator[Way]:
-        task, long = bench.task, ctypes.c_int64
-        sizes = (task.m // blocks.size, task.k // blocks.size, blocks.columns.size, blocks.size, blocks.size)
+    def ways_of_size(
+        self, bench: Workbench, handle: Handle, size: int, b: Callable[[int], Buffer]
+    ) -> Iterator[Way]:
+        task, matrix, long = bench.task, bench.matrix, ctypes.c_int64
+        watch = Stopwatch()
+        blocks = cut(matrix, size)
+        sizes = (task.m // size, task.k // size, blocks.columns.size, size, size)
         arrays = [
             bench.executor.upload(a)
             for a in (blocks.offsets, blocks.columns, task.dtype.to_storage(blocks.values))
@@ -45,10 +47,10 @@ class CusparseBsr(CusparseBlockedEll):
             return made
 
         calls = cusparse.products(
-            cuda(bench), handle, descriptor, task.problem, bench.operand("b"), ALGORITHMS,
-            format_name=f"BSR {blocks.size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
+            cuda(bench), handle, descriptor, task.problem, b, ALGORITHMS,
+            format_name=f"BSR {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
         )  # fmt: skip
-        return ways_of(bench, calls)
+        yield from ways_of(bench, calls, watch.lap())
 
 
 CONTENDER = CusparseBsr()

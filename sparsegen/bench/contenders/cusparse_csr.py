@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from sparsegen.baselines import cusparse
 from sparsegen.bench.case import Operator
-from sparsegen.bench.contender import Contender, Way
-from sparsegen.bench.contenders._vendor import cuda, require_library, ways_of
+from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contenders._vendor import cuda, dense_orders, require_library, ways_of
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
@@ -26,9 +26,14 @@ class CusparseCsr(Contender):
         return {"cusparse": cusparse.version(cusparse.open_handle())}
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        return ways_of(
-            bench, cusparse.calls(cuda(bench), bench.matrix, bench.task.problem, bench.operand("b"))
+        matrix, b = bench.matrix, dense_orders(bench)
+        watch = Stopwatch()
+        offsets, columns, values = (
+            bench.executor.upload(a) for a in (matrix.row_offsets, matrix.column_indices, bench.encoded)
         )
+        arrays = offsets, columns, values
+        calls = cusparse.csr_calls(cuda(bench), bench.task.problem, arrays, matrix.nnz, b)
+        yield from ways_of(bench, calls, watch.lap())
 
 
 CONTENDER = CusparseCsr()

@@ -44,8 +44,8 @@ class Torch2to4(Contender):
             raise UnsupportedError("some four neighbours in a row hold more than two nonzeros")
         torch, task = import_torch(), bench.task
         b = to_tensor(bench.operand("b"), task.dtype)
-        dense = task.dtype.to_storage(bench.matrix.to_scipy().toarray())
         watch = Stopwatch()
+        dense = task.dtype.to_storage(bench.matrix.to_scipy().toarray())
         sparse = torch.sparse.to_sparse_semi_structured(to_tensor(dense, task.dtype))
         torch.cuda.synchronize()
         elapsed = watch.lap()

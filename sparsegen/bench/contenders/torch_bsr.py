@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
+from sparsegen.bench.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
@@ -49,7 +49,7 @@ class TorchBsr(Contender):
         deadline = time.monotonic() + SECONDS
         b = to_tensor(bench.operand("b"), bench.task.dtype)
         sizes = block_sizes(bench.matrix)[:SIZES_TRIED]
-        prepared = [_Prepared(cut(bench.matrix, size), bench, b) for size in sizes]
+        prepared = [_Prepared(bench, size, b) for size in sizes]
         for warps, stages in SHAPES:
             for tile in TILES:
                 for one in prepared:
@@ -63,9 +63,10 @@ class TorchBsr(Contender):
 class _Prepared:
     """The matrix in blocks of one size."""
 
-    def __init__(self, blocks: Blocks, bench: Workbench, b: Any) -> None:
-        torch, task = import_torch(), bench.task
+    def __init__(self, bench: Workbench, size: int, b: Any) -> None:
+        torch, task, matrix = import_torch(), bench.task, bench.matrix
         watch = Stopwatch()
+        blocks = cut(matrix, size)
         parts = (
             to_tensor(blocks.offsets),
             to_tensor(blocks.columns),
@@ -75,7 +76,7 @@ class _Prepared:
         torch.cuda.synchronize()
         self._preparation_ms = watch.lap()
         self._memory = nbytes(*parts)
-        self._size, self._b, self._task = blocks.size, b, task
+        self._size, self._b, self._task = size, b, task
         self._result = TensorResult(bench, (task.m, task.n))
 
     def way(self, tile: int, warps: int, stages: int) -> Way | None:

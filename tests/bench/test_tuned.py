@@ -1,0 +1,92 @@
+"""Tuning before a row: what --tune takes, what is not tuned twice, and what is recorded of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from bench_fakes import DEVICE, cases
+
+from sparsegen.bench import tuned
+from sparsegen.bench.parcel import Parcel, ParcelMaker
+from sparsegen.bench.results import L2, Arithmetic, Cell, Kind, Status, Timing
+from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.operators import DType
+from sparsegen.tuner import Budget, Effort
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.store import Store
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Parcel:
+    return ParcelMaker(tmp_path).make(cases(1)[0], DType.FLOAT32)
+
+
+def workload(parcel: Parcel) -> Workload:
+    return Workload(parcel.task.problem, parcel.fingerprint, parcel.features)
+
+
+def test_budgets() -> None:
+    assert budget_of("off") is None
+    assert budget_of("quick") == Budget(effort=Effort.QUICK)
+    assert budget_of("2.5") == Budget(seconds=2.5)
+    for word in ("max", "soon", "nan", "inf", "0", "-1", ""):
+        with pytest.raises(ConfigError):
+            budget_of(word)
+
+
+def test_a_finished_tuning_is_not_repeated(
+    parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A measurement alone is an interrupted tuning; a finalist's ends one."""
+    calls: list[object] = []
+
+    def tune(*arguments: object, **options: object) -> SimpleNamespace:
+        calls.append(options["budget"])
+        return SimpleNamespace(was_interrupted=len(calls) == 2)
+
+    monkeypatch.setattr(tuned, "tune", tune)
+    db = str(tmp_path / "t.db")
+    ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
+    variant = Variant("csr_spmm", (("tile_n", 32),), "0" * 64)
+    for final in (False, True):
+        with Store.open(db) as store:
+            sample = Sample(1.0, 1.0, 1.0, 3)
+            store.add_measurement(
+                Measurement(workload(parcel), DEVICE, variant, Outcome.OK, sample, final=final)
+            )
+        if not final:
+            with pytest.raises(KeyboardInterrupt):
+                ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
+    ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
+    assert calls == [Budget(seconds=1)] * 2
+
+
+def test_that_nothing_works_is_said(
+    parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tune(*arguments: object, **options: object) -> None:
+        raise NoVariantError("none of the 7 variants tried")
+
+    monkeypatch.setattr(tuned, "tune", tune)
+    ensure_tuned(parcel, DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
+    assert "none of the 7 variants tried" in caplog.text
+
+
+def test_others_times_are_recorded_once(parcel: Parcel, tmp_path: Path) -> None:
+    def cell(name: str, us: float | None, kind: Kind = Kind.SPARSE) -> Cell:
+        if us is None:
+            return Cell(name, kind, Arithmetic.FLOAT32, Status.CRASHED, reason="fell over")
+        return Cell(name, kind, Arithmetic.FLOAT32, Status.OK, "way", timing=Timing(us, us - 1, us + 1, 100))
+
+    db = str(tmp_path / "t.db")
+    cells = [cell("cublas", 5.0, Kind.DENSE), cell("cusparse-csr", None), cell("torch-bsr", 3.0)]
+    for _ in range(2):
+        record_baselines(parcel, DEVICE, db, cells, {"cublas": "130001"}, L2.COLD)
+    with Store.open(db) as store:
+        found = store.baselines(workload(parcel), DEVICE)
+    assert [(b.contender, b.version, b.sample.median_us) for b in found] == [
+        ("cublas", "cuBLAS 130001 (way)", 5.0)
+    ]

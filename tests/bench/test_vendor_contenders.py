@@ -1,0 +1,132 @@
+"""The contenders that call NVIDIA's libraries, with a library that accepts everything and computes nothing.
+
+What it checks is the calls: every way is there, with as many arguments as the C prototypes have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparsegen.backends import emulator_device, open_executor
+from sparsegen.baselines import cublas, cusparse, libraries
+from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.contender import UnsupportedError, Way
+from sparsegen.bench.contenders import contenders, cusparse_bsr, cusparse_sddmm
+from sparsegen.bench.parcel import ParcelMaker
+from sparsegen.bench.patterns import Blocks
+from sparsegen.bench.workbench import Workbench
+from sparsegen.operators import DType, Layout
+from sparsegen.settings import Settings
+
+PARAMETERS = {  # of the functions in cublas_api.h and cusparse.h
+    "cublasCreate_v2": 1,
+    "cublasDestroy_v2": 1,
+    "cublasGetVersion_v2": 2,
+    "cublasGemmEx": 19,
+    "cusparseCreate": 1,
+    "cusparseDestroy": 1,
+    "cusparseGetVersion": 2,
+    "cusparseCreateCsr": 11,
+    "cusparseCreateBsr": 14,
+    "cusparseCreateBlockedEll": 10,
+    "cusparseCreateDnMat": 7,
+    "cusparseSpMM_bufferSize": 11,
+    "cusparseSpMM_preprocess": 11,
+    "cusparseSpMM": 11,
+    "cusparseSDDMM_bufferSize": 11,
+    "cusparseSDDMM_preprocess": 11,
+    "cusparseSDDMM": 11,
+}
+REFUSED = 10
+
+
+class Library:
+    """Answers every function with success, or refuses those it is told to."""
+
+    def __init__(self, *refused: str) -> None:
+        self.called: Counter[str] = Counter()
+        self._refused = refused
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def function(*arguments: object) -> int:
+            assert len(arguments) == PARAMETERS[name], name
+            self.called[name] += 1
+            if name in ("cublasCreate_v2", "cusparseCreate"):
+                arguments[0]._obj.value = 1  # type: ignore[attr-defined]  # what ctypes.byref points to
+            return REFUSED if name in self._refused else 0
+
+        return function
+
+
+Prepared = Callable[[str, Operator, Library], list[Way]]
+
+
+@pytest.fixture
+def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """The ways of a contender for a matrix of dense blocks, each run once."""
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+
+    def prepare(name: str, operator: Operator, library: Library) -> list[Way]:
+        for module in (libraries, cublas, cusparse, cusparse_bsr, cusparse_sddmm):
+            monkeypatch.setattr(module, "find_library", lambda _: library)
+        m, k, n = (64, 96, 16) if operator is Operator.SPMM else (64, 8, 96)
+        case = Case("t", "t", operator, m, k, n, (DType.FLOAT16,), Layout.COLUMN, Blocks(64, 96, 0.5, 32), "")
+        bench = Workbench(ParcelMaker(tmp_path).make(case, DType.FLOAT16), open_executor(emulator_device()))
+        found = list(contenders()[name].ways(bench))
+        for way in found:
+            way.clear()
+            way.run()
+            assert way.read().shape == bench.task.result_shape(bench.features.nnz)
+            assert way.preparation_ms > 0 and way.memory_bytes >= 0
+        return found
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "details"),
+    [
+        ("cublas", Operator.SPMM, ["dense float16, A row-major", "dense float16, A column-major"]),
+        ("cublas", Operator.SDDMM, ["the whole product, C row-major", "the whole product, C column-major"]),
+        (
+            "cusparse-csr",
+            Operator.SPMM,
+            [f"CSR {a}, {o}-major" for o in ("row", "column") for a in cusparse.CSR_ALGORITHMS],
+        ),
+        (
+            "cusparse-blocked-ell",
+            Operator.SPMM,
+            [f"Blocked-ELL {size} alg1, {o}-major" for size in (32, 16) for o in ("row", "column")],
+        ),
+        (
+            "cusparse-bsr",
+            Operator.SPMM,
+            [f"BSR {size} alg1, {o}-major" for size in (32, 16) for o in ("row", "column")],
+        ),
+        ("cusparse-sddmm", Operator.SDDMM, ["B column-major", "B row-major"]),
+    ],
+)
+def test_every_way_is_called(ways: Prepared, name: str, operator: Operator, details: list[str]) -> None:
+    library = Library()
+    found = [way.detail for way in ways(name, operator, library)]
+    assert [detail for detail in found if " 64" not in detail and " 128" not in detail] == details
+    assert any(library.called[function] >= len(details) for function in library.called)
+
+
+def test_a_refused_algorithm_is_left_out(ways: Prepared) -> None:
+    assert ways("cusparse-csr", Operator.SPMM, Library("cusparseSpMM_preprocess")) == []
+
+
+def test_a_refused_sampling_says_so(ways: Prepared) -> None:
+    with pytest.raises(UnsupportedError, match="B row-major: cusparseSDDMM returned status 10"):
+        ways("cusparse-sddmm", Operator.SDDMM, Library("cusparseSDDMM"))
+
+
+def test_handles_are_given_back(ways: Prepared) -> None:
+    library = Library()
+    del ways("cusparse-csr", Operator.SPMM, library)[:]
+    assert library.called["cusparseCreate"] == library.called["cusparseDestroy"] == 1
