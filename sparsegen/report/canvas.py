@@ -95,14 +95,10 @@ class Panel:
         colour: Colour,
         label: str | None = None,
         width: float = 1.4,
-        dashed: bool = False,
         steps: bool = False,
     ) -> None:
-        style = "--" if dashed else "-"
         drawstyle = "steps-post" if steps else "default"
-        self.axes.plot(
-            x, y, style, color=colour.light, label=label, linewidth=width, drawstyle=drawstyle, zorder=2
-        )
+        self.axes.plot(x, y, color=colour.light, label=label, linewidth=width, drawstyle=drawstyle, zorder=2)
 
     def level(self, *, x: float | None = None, y: float | None = None, text: str = "") -> None:
         """A dashed line across the panel at x or at y, with words beside it."""
