@@ -37,6 +37,7 @@ from sparsegen.tuning.search import Search
 from sparsegen.tuning.session import OPEN_EXECUTOR, Session
 from sparsegen.tuning.space import Candidate, Key, Space
 from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.layers import Layers, seeds
 from sparsegen.tuning_db.store import Store
 
 __all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
@@ -187,35 +188,35 @@ def _where_to_search(
     *,
     whole: bool,
 ) -> tuple[Space, list[Candidate]]:
-    """The space, and where to begin: each family's guess and what was published,
-    the most promising family first, then what was good on similar workloads.
+    """The space, and where to begin.
+
+    The guess of the most promising family comes first, then what was good on similar workloads (in the store and the
+    packaged seeds), the other families' guesses, and what was published.
 
     Raises:
         NoVariantError: no config is valid, or none suits the matrix.
     """
-    problem = workload.problem
-    first: dict[Key, Candidate] = {}
-    for family in sorted(families, key=lambda f: f.guessed_rate(problem, workload.features), reverse=True):
-        guess = family.guess(problem, workload.features, device)
-        for config in (guess, *family.published()):
-            candidate = Candidate(family, config)
-            if family.suits(problem, workload.features, config, device):
-                first.setdefault(candidate.key, candidate)
+    problem, features = workload.problem, workload.features
 
     def is_allowed(config: Config) -> bool:
         family, values = configured(config)
-        return family in families and family.suits(problem, workload.features, values, device)
+        return family in families and family.suits(problem, features, values, device)
 
-    known = store.list_workloads(
-        operator=problem.operator, dtype=problem.dtype, layout=problem.layout, like=device
-    )
-    near = nearest(problem, workload.features, device, [t for t in known if t.workload != workload])
-    votes = [(n, store.measurements(n.workload, n.device)) for n in near[:NEIGHBOURS]]
-    for prediction in predict(votes, is_allowed)[:FROM_NEIGHBOURS]:
-        suggested = Candidate(*configured(prediction.config))
-        first.setdefault(suggested.key, suggested)
+    layers = Layers([store, seeds()])
+    known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
+    near = nearest(problem, features, device, known)[:NEIGHBOURS]
+    votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
+    similar = [Candidate(*configured(p.config)) for p in predict(votes, is_allowed)[:FROM_NEIGHBOURS]]
+    promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
+    guesses = [Candidate(f, f.guess(problem, features, device)) for f in promising]
+    published = [Candidate(f, config) for f in promising for config in f.published()]
+    first = {
+        c.key: c
+        for c in (*guesses[:1], *similar, *guesses[1:], *published)
+        if c.family.suits(problem, features, c.config, device)
+    }
     space = Space.build(
-        families, problem, device, features=workload.features, first=list(first.values()), whole=whole
+        families, problem, device, features=features, first=list(first.values()), whole=whole
     )
     if not space.candidates:
         unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]

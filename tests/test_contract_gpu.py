@@ -39,11 +39,13 @@ def executor() -> Iterator[Executor]:
 
 
 @pytest.fixture(scope="module")
-def toolchain(executor: Executor) -> Toolchain:
-    """The toolchain, with all sampled variants compiled."""
+def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Toolchain:
+    """The toolchain, with all variants of the selected tests compiled."""
     toolchain = backends.toolchain(executor.device)
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    wanted = [item.callspec.params["variant"] for item in items if "variant" in item.callspec.params]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda v: toolchain.compile(v.family.name, v.family.entry, v.source), VARIANTS))
+        list(pool.map(lambda v: toolchain.compile(v.family.name, v.family.entry, v.source), wanted))
     return toolchain
 
 
