@@ -42,12 +42,13 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
         int32 [rows, width]: a nonzero's number in CSR order, or -1 for padding.
 
     Raises:
-        MatrixError: there are more places than 32-bit offsets reach.
+        MatrixError: with the nonzeros left out there are more places than 32-bit offsets reach.
     """
-    if rows * width > MAX_INDEX:
+    beyond = int(np.count_nonzero(places >= width))
+    if rows * width + beyond > MAX_INDEX:
         raise MatrixError(
-            f"ELL with {rows} rows of {width} places is more than 32-bit offsets reach ({MAX_INDEX}); "
-            "split the matrix by rows, or use csr_spmm"
+            f"ELL with {rows} rows of {width} places, and {beyond} nonzeros beyond, is more than 32-bit offsets reach "
+            f"({MAX_INDEX}); split the matrix by rows, or use csr_spmm"
         )
     source = np.full((rows, width), -1, dtype=np.int32)
     inside = places < width
@@ -101,7 +102,7 @@ def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Ar
         member = kinds == kind
         before = np.r_[0, np.cumsum(member)]
         rank[member] = (before[:-1] - before[starts])[member]
-    places = rank * classes + (kinds - shifts[row]) % classes
+    places: Array = rank * classes + (kinds - shifts[row]) % classes
     fits = starts + places < matrix.row_offsets[row + 1]
     taken = np.zeros(matrix.nnz, dtype=bool)
     taken[(starts + places)[fits]] = True

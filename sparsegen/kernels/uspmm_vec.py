@@ -179,7 +179,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     def _shared_bytes(self, problem: SpmmProblem, config: UspmmVecConfig) -> int:
         c = config
         chunk = self._chunk(problem)
-        units = self._place(problem.k + chunk - 1, c.tile_n, chunk) if c.staging == "shared" else 0
+        units = self._place(problem.k, c.tile_n, chunk) if c.staging == "shared" else 0
         partial_sums = 4 * WARP * c.k_splits * c.row_warps * self._sums(c) if c.k_splits > 1 else 0
         return units * UNIT_BYTES + partial_sums
 
@@ -337,7 +337,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 break
         if self._shared_bytes(problem, best) > device.shared_memory_per_block:
             best = replace(best, staging="gather")
-        # A grid that leaves multiprocessors idle gains from splitting rows.
+        # A grid that leaves multiprocessors idle gains from fewer rows for each thread, and from splitting them.
+        if tasks < enough:
+            best = replace(best, vec_size=1, step=2 * step)
+            tasks *= 2
         while (
             best.k_splits < 8
             and tasks * best.k_splits < enough
