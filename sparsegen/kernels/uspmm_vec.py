@@ -139,8 +139,11 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         sums = self._sums(c)
         yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
         needed = sums + loaded * (problem.dtype.itemsize + c.index_bits // 8) // 2 + 16
+        if c.ell_width != "longest":
+            needed += sums // c.vec_size  # of the rest of a row
         yield Constraint(
-            needed <= c.registers, f"registers ({c.registers}) hold {sums} sums, the loads and 16 more"
+            needed <= c.registers,
+            f"registers ({c.registers}) hold {sums} sums, two loads of A, the sums of a rest and 16 more ({needed})",
         )
         threads = WARP * c.k_splits * c.row_warps
         yield Constraint(threads <= 1024, f"32 · k_splits · row_warps ({threads}) threads are at most 1024")
