@@ -223,10 +223,12 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         wider = self._shared_bytes(problem, replace(whole, tile_n=2 * c.tile_n))
         if row_bytes < BANK_BYTES and wider <= device.shared_memory_per_block // 2 and tasks > 4 * enough:
             return False
-        # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds.
-        gathers_from_l1 = problem.layout is Layout.ROW and problem.k * problem.n <= 1 << 18
-        fits = self._shared_bytes(problem, whole) <= device.shared_memory_per_block
-        if c.staging == "gather" and fits and not gathers_from_l1:
+        # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds. Where B is
+        # column-major it takes a load for each element: the narrowest tile is better.
+        by_row = problem.layout is Layout.ROW
+        staged = whole if by_row else replace(whole, tile_n=8, threads_per_row=1)
+        fits = self._shared_bytes(problem, staged) <= device.shared_memory_per_block
+        if c.staging == "gather" and fits and not (by_row and problem.k * problem.n <= 1 << 18):
             return False
         # At least 16 warps on a multiprocessor, in small blocks where several of them fit.
         if not (4 if tasks < enough else 8) <= warps <= 32:
