@@ -99,9 +99,9 @@ def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Ar
     starts = matrix.row_offsets[row].astype(np.int64)
     rank = np.empty(matrix.nnz, dtype=np.int64)  # of a nonzero among those of its row and class
     for kind in range(classes):
-        member = kinds == kind
-        before = np.r_[0, np.cumsum(member)]
-        rank[member] = (before[:-1] - before[starts])[member]
+        members = np.flatnonzero(kinds == kind)
+        first = np.searchsorted(members, matrix.row_offsets[:-1])
+        rank[members] = np.arange(members.size) - first[row[members]]
     places: Array = rank * classes + (kinds - shifts[row]) % classes
     fits = starts + places < matrix.row_offsets[row + 1]
     taken = np.zeros(matrix.nnz, dtype=bool)
