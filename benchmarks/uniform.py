@@ -23,6 +23,7 @@ import click
 
 from benchmarks.common import Bench, geometric_mean, result_folder, write_results
 from sparsegen.backends import find_device
+from sparsegen.errors import NoVariantError
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.generators import uniform_rows
@@ -129,15 +130,19 @@ def measure(point: Point, device: Device, db: str, budget: Budget, *, apart: boo
     winners, trials = {}, 0
     with Store.open(db) as store:
         for group in [[name] for name in names] if apart else [names]:
-            result = tune(
-                matrix,
-                problem,
-                device=device,
-                store=store,
-                families=group,
-                budget=budget,
-                baselines=False,
-            )
+            try:
+                result = tune(
+                    matrix,
+                    problem,
+                    device=device,
+                    store=store,
+                    families=group,
+                    budget=budget,
+                    baselines=False,
+                )
+            except NoVariantError as error:
+                click.echo(f"{point}: {error}")
+                continue
             trials += result.counts.tried
             winners |= {name: best.variant.config_dict for name, best in result.family_winners.items()}
     bench = Bench(matrix, problem, device)

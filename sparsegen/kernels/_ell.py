@@ -42,12 +42,13 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
         int32 [rows, width]: a nonzero's number in CSR order, or -1 for padding.
 
     Raises:
-        MatrixError: there are more places than 32-bit offsets reach.
+        MatrixError: with the nonzeros left out there are more places than 32-bit offsets reach.
     """
-    if rows * width > MAX_INDEX:
+    beyond = int(np.count_nonzero(places >= width))
+    if rows * width + beyond > MAX_INDEX:
         raise MatrixError(
-            f"ELL with {rows} rows of {width} places is more than 32-bit offsets reach ({MAX_INDEX}); "
-            "split the matrix by rows, or use csr_spmm"
+            f"ELL with {rows} rows of {width} places, and {beyond} nonzeros beyond, is more than 32-bit offsets reach "
+            f"({MAX_INDEX}); split the matrix by rows, or use csr_spmm"
         )
     source = np.full((rows, width), -1, dtype=np.int32)
     inside = places < width
@@ -98,10 +99,10 @@ def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Ar
     starts = matrix.row_offsets[row].astype(np.int64)
     rank = np.empty(matrix.nnz, dtype=np.int64)  # of a nonzero among those of its row and class
     for kind in range(classes):
-        member = kinds == kind
-        before = np.r_[0, np.cumsum(member)]
-        rank[member] = (before[:-1] - before[starts])[member]
-    places = rank * classes + (kinds - shifts[row]) % classes
+        members = np.flatnonzero(kinds == kind)
+        first = np.searchsorted(members, matrix.row_offsets[:-1])
+        rank[members] = np.arange(members.size) - first[row[members]]
+    places: Array = rank * classes + (kinds - shifts[row]) % classes
     fits = starts + places < matrix.row_offsets[row + 1]
     taken = np.zeros(matrix.nnz, dtype=bool)
     taken[(starts + places)[fits]] = True

@@ -139,8 +139,11 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         sums = self._sums(c)
         yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
         needed = sums + loaded * (problem.dtype.itemsize + c.index_bits // 8) // 2 + 16
+        if c.ell_width != "longest":
+            needed += sums // c.vec_size  # of the rest of a row
         yield Constraint(
-            needed <= c.registers, f"registers ({c.registers}) hold {sums} sums, the loads and 16 more"
+            needed <= c.registers,
+            f"registers ({c.registers}) hold {sums} sums, two loads of A, the sums of a rest and 16 more ({needed})",
         )
         threads = WARP * c.k_splits * c.row_warps
         yield Constraint(threads <= 1024, f"32 · k_splits · row_warps ({threads}) threads are at most 1024")
@@ -179,7 +182,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     def _shared_bytes(self, problem: SpmmProblem, config: UspmmVecConfig) -> int:
         c = config
         chunk = self._chunk(problem)
-        units = self._place(problem.k + chunk - 1, c.tile_n, chunk) if c.staging == "shared" else 0
+        units = self._place(problem.k, c.tile_n, chunk) if c.staging == "shared" else 0
         partial_sums = 4 * WARP * c.k_splits * c.row_warps * self._sums(c) if c.k_splits > 1 else 0
         return units * UNIT_BYTES + partial_sums
 
@@ -220,10 +223,12 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         wider = self._shared_bytes(problem, replace(whole, tile_n=2 * c.tile_n))
         if row_bytes < BANK_BYTES and wider <= device.shared_memory_per_block // 2 and tasks > 4 * enough:
             return False
-        # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds.
-        gathers_from_l1 = problem.layout is Layout.ROW and problem.k * problem.n <= 1 << 18
-        fits = self._shared_bytes(problem, whole) <= device.shared_memory_per_block
-        if c.staging == "gather" and fits and not gathers_from_l1:
+        # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds. Where B is
+        # column-major it takes a load for each element: the narrowest tile is better.
+        by_row = problem.layout is Layout.ROW
+        staged = whole if by_row else replace(whole, tile_n=8, threads_per_row=1)
+        fits = self._shared_bytes(problem, staged) <= device.shared_memory_per_block
+        if c.staging == "gather" and fits and not (by_row and problem.k * problem.n <= 1 << 18):
             return False
         # At least 16 warps on a multiprocessor, in small blocks where several of them fit.
         if not (4 if tasks < enough else 8) <= warps <= 32:
@@ -340,7 +345,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 break
         if self._shared_bytes(problem, best) > device.shared_memory_per_block:
             best = replace(best, staging="gather")
-        # A grid that leaves multiprocessors idle gains from splitting rows.
+        # A grid that leaves multiprocessors idle gains from fewer rows for each thread, and from splitting them.
+        if tasks < enough:
+            best = replace(best, vec_size=1, step=2 * step)
+            tasks *= 2
         while (
             best.k_splits < 8
             and tasks * best.k_splits < enough
