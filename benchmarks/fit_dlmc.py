@@ -12,7 +12,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -61,17 +61,19 @@ def fit(matrices: Sequence[Measured]) -> RowVariation:
         )
         scale, power = math.exp(line.intercept), -float(line.slope)
     rough = RowVariation(round(scale, 4), round(power, 4), 1.0, len(matrices))
-    off = [abs(math.log(m.row_cov / rough.row_cov(m.columns, m.density))) for m in matrices]
+    covs = [(m.row_cov, rough.row_cov(m.columns, m.density)) for m in matrices]
+    off = [abs(math.log(cov / fitted)) if cov else math.inf for cov, fitted in covs]
     return RowVariation(rough.scale, rough.power, round(math.exp(float(np.median(off))), 3), len(matrices))
 
 
 def measure(data: Path) -> dict[tuple[str, str], list[Measured]]:
-    """The collection's matrices by (model, way of pruning)."""
+    """The collection's matrices by (model, way of pruning), without full and empty ones: they have no variation."""
     groups: dict[tuple[str, str], list[Measured]] = defaultdict(list)
     for path in find_matrices(data):
         model, method = path.relative_to(data).parts[:2]
         features = Features.of(load_matrix(path))
-        groups[model, method].append(Measured(features.k, features.density, features.row_cov))
+        if 0 < features.density < 1:
+            groups[model, method].append(Measured(features.k, features.density, features.row_cov))
     return groups
 
 
@@ -89,7 +91,7 @@ def main(data: Path, output: Path) -> None:
     fits: dict[str, dict[str, object]] = defaultdict(dict)
     for (model, method), matrices in sorted(groups.items()):
         result = fit(matrices)
-        fits[model][method] = result.to_dict()
+        fits[model][method] = asdict(result)
         click.echo(f"{model:12} {method:28} {result}")
     source = SOURCE.format(matrices=sum(map(len, groups.values())))
     output.write_text(json.dumps({"source": source, "fits": fits}, indent=1) + "\n")

@@ -2,31 +2,52 @@
 
     python -m benchmarks.make_tables [--check]
 
-A table stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``; nothing in it is typed by hand.
+A table stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``; nothing in it is typed by hand. The
+comparisons come from the result files of ``sparsegen bench``: ``bench_*.json``, which together hold each row once,
+and ``repeat_*.json``, the same rows measured again.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.common import HERE, geometric_mean
+from sparsegen.bench import result_file
+from sparsegen.bench.compare import compare
+from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
+from sparsegen.bench.summary import Mean, summarize
+from sparsegen.errors import SparsegenError
 
+HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
-
-
-SESSIONS = " cuSPARSE: the smaller of those times and of `vendor_baselines.json`, made by `benchmarks.add_baselines`."
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+NONE = "–"
 
 
 @cache
 def load(name: str) -> Mapping[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def bench(kind: str = "bench") -> Results:
+    """The files of ``sparsegen bench`` as one.
+
+    Raises:
+        SparsegenError: there is none, one is malformed, or they do not belong together.
+    """
+    files = sorted(RESULTS.glob(f"{kind}_*.json"))
+    if not files:
+        raise SparsegenError(f"{RESULTS} has no {kind}_*.json; benchmarks/README.md says how they are made")
+    return merge([result_file.read(file) for file in files])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -43,77 +64,94 @@ def origin(*names: str) -> str:
     return f"\n\n{first['device']}, driver {first['driver']}, {first['date']}; made by {commands}."
 
 
-def vendor_times() -> dict[tuple[str, str], float]:
-    """What cuSPARSE took when each of its ways was timed right after its own preprocessing, by workload and dtype."""
-    rows = load("vendor_baselines")["rows"]
-    return {(r["workload"], r["dtype"]): r["us"] for r in rows if r["contender"] == "cusparse"}
-
-
-def fair_cusparse(workload: str, dtype: str, same_run: float) -> float:
-    """The smaller of cuSPARSE's time beside ours and of its time in a session of its own (docs/performance.md)."""
-    return min(same_run, vendor_times().get((workload, dtype), same_run))
-
-
-def peer_rows(kind: str) -> list[dict[str, Any]]:
-    """The rows of both lists, with the ratio to the better of cuSPARSE and Sputnik."""
-    dtype = {"fp32": "float32", "fp16": "float16"}[kind]
-    rows = []
-    for r in load(f"spmm_peers_{kind}")["rows"]:
-        cusparse = fair_cusparse(r["workload"], dtype, r["us"]["cusparse"])
-        ratio = r["us"]["sparsegen"] / min(cusparse, r["sputnik_us"])
-        rows.append({**r, "us": {**r["us"], "cusparse": cusparse}, "ratio": ratio})
-    return rows
+def bench_origin(results: Results) -> str:
+    """The same of result files of ``sparsegen bench``."""
+    dates = sorted({f"{invocation.started:%Y-%m-%d}" for invocation in results.invocations})
+    commands = dict.fromkeys(f"`{invocation.command}`" for invocation in results.invocations)
+    device = f"{results.device.name}, driver {results.device.driver}, {' to '.join(dates[:: max(1, len(dates) - 1)])}"
+    protocol = (
+        f"L2 {results.protocol.l2}, {results.protocol.rounds} rounds of {results.protocol.samples} calls"
+    )
+    return f"\n\n{device}; {protocol}; made by {', '.join(commands)}."
 
 
 def performance() -> str:
-    """README: geometric means per list and type."""
+    """README: geometric means per suite and type."""
+    results = bench()
     rows = []
-    for kind, name in (("fp32", "fp32"), ("fp16", "fp16, sums in fp32")):
-        for part in ("rnn", "transformer"):
-            some = [r for r in peer_rows(kind) if r["list"] == part]
-            vendor = geometric_mean(r["us"]["cusparse"] / r["us"]["sparsegen"] for r in some)
-            sputnik = geometric_mean(r["sputnik_us"] / r["us"]["sparsegen"] for r in some)
-            dense = geometric_mean(r["us"]["cublas"] / r["us"]["sparsegen"] for r in some)
-            wins = sum(r["us"]["sparsegen"] < r["us"]["cublas"] for r in some)
-            cells = [f"{vendor:.2f} ×", f"{sputnik:.2f} ×", f"{dense:.2f} ×", f"{wins} of {len(some)}"]
-            rows.append([f"SpMM, {part} list, {name}", *cells])
-    head = [
-        "geometric mean of the speedup",
-        "over cuSPARSE",
-        "over Sputnik",
-        "over dense cuBLAS",
-        "faster than dense",
+    for s in summarize(results.rows):
+        cells = [_speedup(s.to_dense), _speedup(s.to_best_sparse), _speedup(_inverse(s.untuned_to_tuned))]
+        rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells, _wins(s.faster_than_dense)])
+    head = ["geometric mean of the speedup", "rows", "over dense cuBLAS", "over the best other sparse"]
+    return table([*head, "over untuned", "faster than dense"], rows) + bench_origin(results)
+
+
+def _inverse(mean: Mean) -> Mean:
+    return Mean(1 / mean.value, mean.count)
+
+
+def _wins(share: Mean) -> str:
+    return f"{round(share.value * share.count)} of {share.count}" if share.count else NONE
+
+
+def _speedup(mean: Mean) -> str:
+    """Of a mean ratio of our time to another's."""
+    return f"{1 / mean.value:.2f} ×" if mean.count else NONE
+
+
+def cases() -> str:
+    """docs/performance.md: every row, a table for each suite, type and layout."""
+    results = bench()
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in results.rows:
+        groups.setdefault((row.suite, row.dtype, row.layout), []).append(row)
+    parts = [
+        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows)}"
+        for (suite, dtype, layout), rows in groups.items()
     ]
-    return table(head, rows) + origin("spmm_peers_fp32", "spmm_peers_fp16") + SESSIONS
+    return "\n" + "\n\n".join(parts) + bench_origin(results)
 
 
-def peers(kind: str) -> str:
-    """Every workload of both lists."""
-    measured = peer_rows(kind)
+def _cases(rows: Sequence[Row]) -> str:
+    head = ["case", "µs", "untuned", "dense", "best other sparse", "which", "over dense", "over sparse"]
+    lines = []
+    for row in rows:
+        ours, dense, sparse = row.us(TUNED), _us(row.dense()), _us(row.best_sparse())
+        tuned, best = row.cell(TUNED), row.best_sparse()
+        lines.append(
+            [
+                row.case,
+                *(_number(us) for us in (ours, row.us(UNTUNED), dense, sparse)),
+                best.contender if best else NONE,
+                f"{dense / ours:.2f}" if dense and ours else NONE,
+                f"{sparse / ours:.2f}" if sparse and ours else NONE,
+                f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
+                tuned.variant.family if tuned and tuned.variant else NONE,
+            ]
+        )
+    return table([*head, "of the floor", "family"], lines)
+
+
+def _us(cell: Cell | None) -> float | None:
+    return None if cell is None or cell.timing is None else cell.timing.us
+
+
+def _number(us: float | None) -> str:
+    return NONE if us is None else f"{us:.2f}"
+
+
+def reproduction() -> str:
+    """docs/performance.md: a second run's times over the first's, geometric means per suite and type."""
+    first, second = bench(), bench("repeat")
+    groups: dict[tuple[str, str], dict[str, Mean]] = {}
+    for drift in compare(first, second).drifts:
+        groups.setdefault((drift.suite, drift.dtype), {})[drift.contender] = drift.ratio
+    contenders = list(dict.fromkeys(name for means in groups.values() for name in means))
     rows = [
-        [
-            r["workload"], r["us"]["sparsegen"], r["us"]["cusparse"], r["sputnik_us"], r["us"]["cublas"],
-            f"{r['ratio']:.2f}", f"{r['dense_ratio']:.2f}", r["family"],
-        ]
-        for r in measured
-    ]  # fmt: skip
-    head = [
-        "m × k × n, sparsity",
-        "µs",
-        "cuSPARSE",
-        "Sputnik",
-        "cuBLAS",
-        "to the better sparse",
-        "to dense",
-        "family",
+        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in contenders)]
+        for (suite, dtype), means in groups.items()
     ]
-    ratios = {r["workload"]: r["ratio"] for r in measured}
-    worst = max(ratios, key=lambda workload: ratios[workload])
-    mean = geometric_mean(ratios.values())
-    close = f"\n\nGeometric mean to the better of cuSPARSE and Sputnik **{mean:.3f}**, "
-    close += f"worst {ratios[worst]:.2f} ({worst}); "
-    close += f"geometric mean to dense {geometric_mean(r['dense_ratio'] for r in measured):.2f}."
-    return table(head, rows) + close + origin(f"spmm_peers_{kind}") + SESSIONS
+    return table(["second run's time over the first's", *contenders], rows) + bench_origin(second)
 
 
 def ablation() -> str:
@@ -178,39 +216,14 @@ def host() -> str:
     return table(["call", "µs on the host"], [[names[k], v] for k, v in row.items()]) + origin("host_cost")
 
 
-def layouts() -> str:
-    """Row-major against column-major B and C."""
-    head = [
-        "m × k × n, sparsity",
-        "type",
-        "row-major µs",
-        "cuSPARSE",
-        "cuBLAS",
-        "column-major µs",
-        "cuSPARSE",
-        "cuBLAS",
-    ]
-    names = ("sparsegen", "cusparse", "cublas")
-    by_case: dict[tuple[str, str], dict[str, Mapping[str, float]]] = {}
-    for r in load("layouts")["rows"]:
-        cusparse = fair_cusparse(r["workload"], r["dtype"], r["us"]["cusparse"])
-        by_case.setdefault((r["workload"], r["dtype"]), {})[r["layout"]] = {**r["us"], "cusparse": cusparse}
-    rows = [
-        [*case, *(us[layout][name] for layout in ("row", "column") for name in names)]
-        for case, us in by_case.items()
-    ]
-    return table(head, rows) + origin("layouts") + SESSIONS
-
-
 TABLES: Mapping[str, Callable[[], str]] = {
     "performance": performance,
-    "peers-fp32": lambda: peers("fp32"),
-    "peers-fp16": lambda: peers("fp16"),
+    "cases": cases,
+    "reproduction": reproduction,
     "ablation": ablation,
     "search": search,
     "dispatch": dispatch,
     "host": host,
-    "layouts": layouts,
 }
 
 
@@ -218,9 +231,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a table is out of date.")
 def main(check: bool) -> None:
     stale = []
-    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
+    for path in PAGES:
         text = path.read_text()
-        filled = fill(text)
+        try:
+            filled = fill(text)
+        except SparsegenError as error:
+            click.echo(f"{path.name}: {error}")
+            sys.exit(1)
         if filled != text:
             stale.append(path.name)
             if not check:
@@ -231,12 +248,19 @@ def main(check: bool) -> None:
 
 
 def fill(text: str) -> str:
-    """The text with every known table made anew."""
-    for name, make in TABLES.items():
+    """The text with every table made anew.
+
+    Raises:
+        SparsegenError: a table that is not known, has no end, or cannot be made.
+    """
+    for name in re.findall(r"<!-- ([a-z-]+):begin -->", text):
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        if begin in text:
-            before, rest = text.split(begin, 1)
-            text = f"{before}{begin}\n{make()}\n{end}{rest.split(end, 1)[1]}"
+        if name not in TABLES:
+            raise SparsegenError(f"no table is called {name}; there are {', '.join(TABLES)}")
+        before, rest = text.split(begin, 1)
+        if end not in rest:
+            raise SparsegenError(f"{begin} has no {end}")
+        text = f"{before}{begin}\n{TABLES[name]()}\n{end}{rest.split(end, 1)[1]}"
     return text
 
 

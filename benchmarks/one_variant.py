@@ -11,8 +11,9 @@ import click
 from benchmarks.common import Bench, Workload
 from sparsegen.backends import find_device
 from sparsegen.features import Features
+from sparsegen.generators import uniform_rows
 from sparsegen.kernels import family as family_named
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Layout, SpmmProblem
 
 
 @click.command()
@@ -21,6 +22,8 @@ from sparsegen.operators import DType
 @click.argument("n", type=int)
 @click.argument("sparsity", type=float)
 @click.option("--dtype", type=click.Choice([str(d) for d in DType]), default="float32")
+@click.option("--layout", type=click.Choice([str(v) for v in Layout]), default="row")
+@click.option("--uniform", is_flag=True, help="every row has the same number of nonzeros")
 @click.option("--family", "family_name", default="csr_spmm")
 @click.option("--config", "changes", multiple=True, metavar="KEY=VALUE", help="changes to the family's guess")
 @click.option("--launches", default=3)
@@ -30,12 +33,15 @@ def main(
     n: int,
     sparsity: float,
     dtype: str,
+    layout: str,
+    uniform: bool,
     family_name: str,
     changes: tuple[str, ...],
     launches: int,
 ) -> None:
     workload, device = Workload("one", m, k, n, sparsity), find_device("cuda")
-    matrix, problem, family = workload.matrix(), workload.problem(DType(dtype)), family_named(family_name)
+    matrix = uniform_rows(m, k, round(k * (1 - sparsity)), 0) if uniform else workload.matrix()
+    problem, family = SpmmProblem(m, k, n, DType(dtype), Layout(layout)), family_named(family_name)
     guess = family.config_dict(family.guess(problem, Features.of(matrix), device))
     config = {**guess, **dict(change.split("=", 1) for change in changes)}
     family.require_valid(problem, family.config(**config), device)
@@ -44,9 +50,8 @@ def main(
     for _ in range(launches):
         call()
     bench.executor.synchronize()
-    click.echo(
-        f"{workload} {dtype} {family_name}: {bench.times({'variant': call}, rounds=1)['variant']:.1f} µs"
-    )
+    taken = bench.times({"variant": call}, rounds=1)["variant"]
+    click.echo(f"{workload} {dtype} {layout} {family_name} {config}: {taken:.1f} µs")
     bench.close()
 
 

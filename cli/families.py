@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from sparsegen import backends, kernels
 from sparsegen.cli.common import device_option, emit, even_features, json_option, problem_options
-from sparsegen.family import Device, Family, Value, tunables
+from sparsegen.family import Constraint, Device, Family, Value, tunables
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 
 
@@ -35,10 +36,10 @@ def command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """List kernel families: tunables with their choices, and what must hold.
+    """List kernel families: tunables with their choices, what must hold, and which matrices suit them.
 
-    Constraints are read out for the config that the family guesses for a problem of the given sizes at 10 %
-    density; numbers in them are that config's.
+    Constraints and requirements are read out for the config that the family guesses for a problem of the given
+    sizes with equal rows at 10 % density; numbers in them are that config's and that matrix's.
     """
     chosen = kernels.families().values() if name is None else [kernels.family(name)]
     problem = SpmmProblem(m, k, n, dtype, layout, epilogue)
@@ -50,7 +51,8 @@ def command(
 
 def describe(family: Family[Any, Any], problem: SpmmProblem, device: Device) -> dict[str, Any]:
     """A family as JSON values: space, example config and its constraints."""
-    config = family.guess(problem, even_features(problem.m, problem.k, 0.1), device)
+    features = even_features(problem.m, problem.k, 0.1)
+    config = family.guess(problem, features, device)
     space = tunables(family.config_type)
     return {
         "name": family.name,
@@ -72,10 +74,13 @@ def describe(family: Family[Any, Any], problem: SpmmProblem, device: Device) -> 
         "points": math.prod(len(t.choices) for t in space),
         "points_searched": math.prod(len(t.searched) for t in space),
         "example": family.config_dict(config),
-        "constraints": [
-            {"holds": c.holds, "sentence": c.sentence} for c in family.constraints(problem, config, device)
-        ],
+        "constraints": _as_data(family.constraints(problem, config, device)),
+        "requirements": _as_data(family.requirements(problem, features, config)),
     }
+
+
+def _as_data(constraints: Iterable[Constraint]) -> list[dict[str, bool | str]]:
+    return [{"holds": c.holds, "sentence": c.sentence} for c in constraints]
 
 
 def _render(family: dict[str, Any]) -> RenderableType:
@@ -85,7 +90,11 @@ def _render(family: dict[str, Any]) -> RenderableType:
             Text(_word(c), style="bold" if c in t["searched"] else "dim") for c in t["choices"]
         )
         table.add_row(t["name"], choices, _word(t["default"]), t["doc"])
-    sentences = Text("\n").join(Text(f"- {c['sentence']}") for c in family["constraints"])
+    constraints, requirements = (
+        Text("\n").join(Text(f"- {c['sentence']}") for c in family[kind])
+        for kind in ("constraints", "requirements")
+    )
+    asked = [Text("What a matrix must be like:"), Padding(requirements, (0, 0, 1, 2))]
     example = " ".join(f"{name}={_word(value)}" for name, value in family["example"].items())
     return Group(
         Text(f"{family['name']}: {family['summary']}", style="bold"),
@@ -96,7 +105,8 @@ def _render(family: dict[str, Any]) -> RenderableType:
         ),
         Padding(table, (1, 0, 1, 2)),
         Text(f"What must hold, read out for {example}:"),
-        Padding(sentences, (0, 0, 1, 2)),
+        Padding(constraints, (0, 0, 1, 2)),
+        *(asked if family["requirements"] else ()),
     )
 
 

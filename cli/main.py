@@ -16,9 +16,11 @@ INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 
 # Name -> one line of help. The module sparsegen.cli.<name> exports `command`.
 COMMANDS = {
+    "prune": "Zero the weights that matter least, in a pattern.",
     "tune": "Search for the fastest variant for a matrix and record it.",
     "lookup": "Say what would run for a matrix, and why.",
     "bench": "Time our variants and what users would pick instead, side by side.",
+    "report": "Write charts, tables and sources as one offline HTML page.",
     "verify": "Check a variant's result against float64.",
     "source": "Print the CUDA source, PTX or SASS of a variant.",
     "families": "List kernel families with their tuning spaces and constraints.",

@@ -158,6 +158,8 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
     for name, m in others.items():
         assert m.sample is not None
         table.add_row(f"best {name}", microseconds(m.sample.median_us))
+    for name, why in result.left_out.items():
+        table.add_row(f"no {name}", f"the matrix does not suit it; it must hold: {why}")
     counts = result.counts
     table.add_row(
         "search",
@@ -213,6 +215,7 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
             "pruned": counts.pruned,
         },
         "pruned": dict(result.pruned),
+        "left_out": dict(result.left_out),
         "space_size": result.space_size,
         "baselines": {
             b.contender: {"median_us": b.sample.median_us, "version": b.version} for b in result.baselines

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsegen.api import lookup, prepare, tune
+    from sparsegen.api import lookup, prepare, prune, tune
     from sparsegen.dispatch import Choice, How, OnMiss
     from sparsegen.errors import SparsegenError
     from sparsegen.formats import CsrMatrix, as_csr
@@ -31,6 +31,7 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "load_matrix": "matrix_io",
     "lookup": "api",
     "prepare": "api",
+    "prune": "api",
     "tune": "api",
 }
 
@@ -50,6 +51,7 @@ __all__ = [
     "load_matrix",
     "lookup",
     "prepare",
+    "prune",
     "tune",
 ]
 

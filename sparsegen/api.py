@@ -1,4 +1,4 @@
-"""What users import from `sparsegen`: load, look up, prepare, tune."""
+"""What users import from `sparsegen`: load, prune, look up, prepare, tune."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from sparsegen.launching import shared_executor
 from sparsegen.matrix_io import load_matrix
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.pruned_times import PrunedTimes, layer_time
+from sparsegen.pruner import prune
+from sparsegen.pruning.report import PruneReport
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Effort
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers
@@ -33,7 +36,7 @@ log = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=StrEnum)
 
-__all__ = ["as_csr", "load_matrix", "lookup", "prepare", "tune"]
+__all__ = ["as_csr", "load_matrix", "lookup", "prepare", "prune", "pruned_times", "tune"]
 
 
 def member(kind: type[E], value: E | str, name: str) -> E:
@@ -157,12 +160,13 @@ def named_choice(
     """A variant that the caller names: the family's guess for these features, changed by ``config``.
 
     Raises:
-        ConfigError: an unknown family, tunable or value, or a config that is not valid here.
+        ConfigError: an unknown family, tunable or value, a config that is not valid here, or one that does not suit
+            a matrix of these features.
     """
     known = family_named(family)
     guess = known.config_dict(known.guess(problem, features, device))
     values = known.config(**{**guess, **config})
-    known.require_valid(problem, values, device)
+    known.require_suited(problem, features, values, device)
     return Choice(problem, known, values, How.NAMED, "named by the caller")
 
 
@@ -200,6 +204,30 @@ def tune(
     budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
         return tuner.tune(csr, problem, device=_device(device), store=store, budget=budget, **options)
+
+
+def pruned_times(
+    report: PruneReport,
+    *,
+    n: int,
+    dtype: DType | str = DType.FLOAT32,
+    layout: Layout | str = Layout.ROW,
+    device: Device | str | None = None,
+    db: str | Path | None = None,
+) -> PrunedTimes:
+    """What products with the layers that `prune` made take, as far as it was measured; nothing is run.
+
+    The arguments are those of `prepare`. A layer is taken as its m × k matrix, a convolution's as
+    C_out × C_in·H·W.
+
+    Raises:
+        ConfigError: n below 1, or an unknown dtype or layout.
+        DatabaseError: the tuning database cannot be read.
+    """
+    where, database = _device(device), _shared_layers(db)
+    kind, order = member(DType, dtype, "dtype"), member(Layout, layout, "layout")
+    times = [layer_time(layer, n, kind, order, where, database) for layer in report.layers]
+    return PrunedTimes(n, kind, order, where, tuple(times))
 
 
 def _device(device: Device | str | None) -> Device:

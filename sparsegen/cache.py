@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: the on-disk caches of compiled variants share this."""
+"""Folders and files that appear whole or not at all: caches of compiled variants, result files, reports."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ def publish_folder(final: Path) -> Iterator[Path]:
     finally:
         if work.exists():
             shutil.rmtree(work, ignore_errors=True)
+
+
+def publish_text(final: Path, text: str) -> None:
+    """Write or replace a UTF-8 file: whoever is killed here leaves the old file or the new one.
+
+    Raises:
+        OSError: the folder or the file cannot be written.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{final.name}-", dir=final.parent)
+    work = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        work.chmod(0o644)  # mkstemp makes it private
+        work.replace(final)
+    finally:
+        work.unlink(missing_ok=True)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device, Family, Value
 from sparsegen.features import Features
-from sparsegen.kernels import families_of
+from sparsegen.kernels import by_guessed_rate
 from sparsegen.neighbours import (
     NEIGHBOURS,
     Config,
@@ -259,10 +259,10 @@ class _Search:
 
     def default(self) -> Choice:
         reasons = []
-        for family in families_of(self.problem.operator):
+        for family in by_guessed_rate(self.problem, self.workload.features):
             try:
                 config = family.guess(self.problem, self.workload.features, self.device)
-                family.require_valid(self.problem, config, self.device)
+                family.require_suited(self.problem, self.workload.features, config, self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
@@ -283,7 +283,7 @@ class _Search:
         return (
             family.problem_type.operator == self.problem.operator
             and config not in self.suspects
-            and not family.broken_constraints(self.problem, values, self.device)
+            and family.suits(self.problem, self.workload.features, values, self.device)
         )
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:

@@ -41,6 +41,31 @@ class ConfigError(SparsegenError):
     exit_code = 3
 
 
+class PruningError(SparsegenError):
+    """A pruning request that cannot be met: an unknown word, a sparsity out of range, no tensor that it fits."""
+
+    exit_code = 3
+
+
+class OutputError(SparsegenError):
+    """A file or folder cannot be written; what was there before is untouched.
+
+    Args:
+        message: what is wrong and what to do.
+        path: the file or folder.
+    """
+
+    def __init__(self, message: str, *, path: str | Path) -> None:
+        self.path = str(path)
+        super().__init__(f"{path}: {message}")
+
+
+class OutputExistsError(OutputError):
+    """The output is there already, and overwriting was not asked for."""
+
+    exit_code = 3
+
+
 class DeviceUnavailableError(SparsegenError):
     """The device asked for is not there, or what drives it (PyCUDA, a compiler) is missing."""
 
@@ -85,6 +110,18 @@ class ImportFileError(DatabaseError):
 
 class SuiteError(SparsegenError):
     """A benchmark suite is unknown, its data is missing, or its list of cases is malformed."""
+
+    exit_code = 3
+
+
+class PackageMissingError(SparsegenError):
+    """A package of an extra is needed and not installed."""
+
+    exit_code = 4
+
+
+class ReportError(SparsegenError):
+    """A report cannot be made or written: nothing to report on, or a place that cannot be written."""
 
     exit_code = 3
 

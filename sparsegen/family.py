@@ -196,6 +196,21 @@ class Family(ABC, Generic[P, C]):
     def guess(self, problem: P, features: Features, device: Device) -> C:
         """The untuned config for these features: a rule of thumb, always valid."""
 
+    @abstractmethod
+    def guessed_rate(self, problem: P, features: Features) -> float:
+        """Useful multiply-adds per microsecond that the guess reaches on a large problem of this kind.
+
+        Measured rules of thumb (H100). Only the families' order by it matters: it says which guess to trust where
+        nothing was measured, and which family to try first.
+        """
+
+    def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
+        """What a matrix must be like for this config to represent it sensibly (padding, row lengths); default none.
+
+        The results are right either way: this keeps a format away from matrices that it would blow up.
+        """
+        return iter(())
+
     # --- what every family gets ---
 
     def config(self, **values: Any) -> C:
@@ -232,6 +247,27 @@ class Family(ABC, Generic[P, C]):
         if broken:
             values = " ".join(f"{k}={str(v).lower()}" for k, v in self.config_dict(config).items())
             raise ConfigError(f"{self.name} cannot run with {values}; it must hold: {'; '.join(broken)}")
+
+    def broken_requirements(self, problem: P, features: Features, config: C) -> list[str]:
+        return [c.sentence for c in self.requirements(problem, features, config) if not c.holds]
+
+    def suits(self, problem: P, features: Features, config: C, device: Device) -> bool:
+        """Whether a config is valid and what it asks of the matrix holds."""
+        return not (
+            self.broken_constraints(problem, config, device)
+            or self.broken_requirements(problem, features, config)
+        )
+
+    def require_suited(self, problem: P, features: Features, config: C, device: Device) -> None:
+        """Raises ConfigError with the broken constraints, or what the matrix should be like, in words."""
+        self.require_valid(problem, config, device)
+        broken = self.broken_requirements(problem, features, config)
+        if broken:
+            values = " ".join(f"{k}={str(v).lower()}" for k, v in self.config_dict(config).items())
+            raise ConfigError(
+                f"{self.name} with {values} does not suit this matrix; it must hold: {'; '.join(broken)}; "
+                "name another family or none"
+            )
 
     def space(self, problem: P, device: Device, *, whole: bool = False) -> list[C]:
         """All valid configs over the searched values (``whole``: over every choice), defaults first."""

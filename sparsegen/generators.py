@@ -24,6 +24,18 @@ def random_uniform(m: int, k: int, density: float, seed: int) -> CsrMatrix:
     return _from_lengths(k, rng.binomial(k, density, size=m), rng)
 
 
+def uniform_rows(m: int, k: int, per_row: int, seed: int) -> CsrMatrix:
+    """Every row has ``per_row`` nonzeros in columns drawn at random: uniform sparsity (Muralidharan, MLSys 2023).
+
+    Raises:
+        MatrixError: ``per_row`` is not in [0, k].
+    """
+    check_shape((m, k), source="uniform_rows")
+    if not 0 <= per_row <= k:
+        raise MatrixError(f"a row of {k} columns cannot have {per_row} nonzeros", source="uniform_rows")
+    return _from_lengths(k, np.full(m, per_row, dtype=np.int64), np.random.default_rng(seed))
+
+
 def random_rows(m: int, k: int, density: float, row_cov: float, seed: int) -> CsrMatrix:
     """Row lengths with a coefficient of variation, columns uniform: DLMC's magnitude pruning and the like.
 

@@ -170,6 +170,7 @@ def tune(
             family_winners=winners,
             counts=ledger.counts,
             pruned=space.pruned,
+            left_out=space.left_out,
             space_size=len(space.candidates),
             baselines=tuple(ledger.baselines),
             baselines_skipped="" if ledger.baselines else run.baselines_failed or backend.baselines_skipped,
@@ -186,21 +187,21 @@ def _where_to_search(
     *,
     whole: bool,
 ) -> tuple[Space, list[Candidate]]:
-    """The space, and where to begin: each family's guess, then what was good on similar workloads.
+    """The space, and where to begin: each family's guess, the most promising first, then what was good on similar workloads.
 
     Raises:
-        NoVariantError: no config is valid.
+        NoVariantError: no config is valid, or none suits the matrix.
     """
     problem = workload.problem
     first: dict[Key, Candidate] = {}
-    for family in families:
+    for family in sorted(families, key=lambda f: f.guessed_rate(problem, workload.features), reverse=True):
         guess = Candidate(family, family.guess(problem, workload.features, device))
-        if not family.broken_constraints(problem, guess.config, device):
+        if family.suits(problem, workload.features, guess.config, device):
             first[guess.key] = guess
 
     def is_allowed(config: Config) -> bool:
         family, values = configured(config)
-        return family in families and not family.broken_constraints(problem, values, device)
+        return family in families and family.suits(problem, workload.features, values, device)
 
     known = store.list_workloads(
         operator=problem.operator, dtype=problem.dtype, layout=problem.layout, like=device
@@ -210,9 +211,12 @@ def _where_to_search(
     for prediction in predict(votes, is_allowed)[:FROM_NEIGHBOURS]:
         suggested = Candidate(*configured(prediction.config))
         first.setdefault(suggested.key, suggested)
-    space = Space.build(families, problem, device, first=list(first.values()), whole=whole)
+    space = Space.build(
+        families, problem, device, features=workload.features, first=list(first.values()), whole=whole
+    )
     if not space.candidates:
-        broken = "; ".join(space.pruned) or "no family computes this operator"
+        unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]
+        broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
         raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
     return space, list(first.values())
 

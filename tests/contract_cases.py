@@ -58,6 +58,12 @@ def matrices() -> dict[str, CsrMatrix]:
     huge_row[4] = rng.standard_normal(1100)
     trailing_empty_columns = sparse(32, 300, 0.15)
     trailing_empty_columns[:, 140:] = 0
+    uniform_rows = np.zeros((72, 96), dtype=np.float32)
+    uniform_rows[np.arange(72)[:, None], rng.permuted(np.tile(np.arange(96), (72, 1)), axis=1)[:, :19]] = (
+        rng.standard_normal((72, 19))
+    )
+    few_long_rows = sparse(80, 320, 0.03)
+    few_long_rows[[5, 33, 34, 79], :150] = rng.standard_normal((4, 150))
     lengths = sparse(96, 90, 1.0)
     lengths[np.arange(90)[None, :] >= np.arange(96)[:, None]] = 0  # row i has i nonzeros
     return {
@@ -68,6 +74,8 @@ def matrices() -> dict[str, CsrMatrix]:
         "no_nonzeros": csr(sparse(33, 40, 0.0)),
         "trailing_empty_columns": csr(trailing_empty_columns),
         "every_row_length": csr(lengths),
+        "uniform_rows": csr(uniform_rows),
+        "few_long_rows": csr(few_long_rows),
         "dense": csr(sparse(40, 72, 1.0)),
         "one_row": csr(sparse(1, 200, 0.5)),
         "one_column": csr(sparse(50, 1, 0.5)),

@@ -146,6 +146,18 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
         ask(failures)
 
 
+def test_the_default_is_the_family_of_the_highest_guessed_rate() -> None:
+    """Zeros cost the tensor cores as much as nonzeros: they win where there are few of them."""
+
+    def default(nnz: int, **changes: Any) -> str:
+        of = workload(nnz=nnz)
+        return ask([], replace(of, problem=replace(of.problem, **changes))).family.name
+
+    assert default(2000) == "csr_spmm"
+    assert default(1000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
+    assert default(16000, dtype=DType.FLOAT16) == "mma_spmm"
+
+
 def test_what_was_wrong_on_a_neighbour_is_not_chosen() -> None:
     a, b = workload(tag="a", nnz=3500), workload(tag="b", nnz=3600)
     measured = [timed(5, a, tile_n=32), timed(9, a, tile_n=64), timed(9, b, tile_n=64)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from sparsegen.errors import MatrixError
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.generators import power_law, random_blocks, random_rows, random_uniform
+from sparsegen.generators import power_law, random_blocks, random_rows, random_uniform, uniform_rows
 
 sizes, densities, seeds = st.integers(0, 40), st.floats(0, 1), st.integers(0, 2**32)
 
@@ -89,6 +89,16 @@ def test_senseless_arguments(arguments: tuple[int, int, float, int], message: st
         random_uniform(*arguments)
     with pytest.raises(MatrixError, match=message):
         power_law(*arguments)
+
+
+def test_uniform_rows_are_uniform() -> None:
+    matrix = uniform_rows(50, 40, 17, 2)
+    np.testing.assert_array_equal(np.diff(matrix.row_offsets), 17)
+    assert len({tuple(row) for row in matrix.column_indices.reshape(50, 17)}) == 50
+    assert matrix.fingerprint() == uniform_rows(50, 40, 17, 2).fingerprint()
+    assert uniform_rows(3, 4, 4, 0).nnz == 12 and uniform_rows(3, 4, 0, 0).nnz == 0
+    with pytest.raises(MatrixError, match="cannot have 41 nonzeros"):
+        uniform_rows(50, 40, 41, 2)
 
 
 def test_senseless_structure() -> None:

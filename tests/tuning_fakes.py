@@ -91,6 +91,9 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        return 1.0
+
 
 TOY = Toy()
 

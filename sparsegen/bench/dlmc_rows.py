@@ -7,10 +7,9 @@ The root of the second part is fitted as scale · d^-power for each model and wa
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from sparsegen.errors import SuiteError
 from sparsegen.tuning_db.json_reader import parse_json
@@ -39,9 +38,6 @@ class RowVariation:
         return float(
             (independent_variance(columns, density) + (self.scale * density**-self.power) ** 2) ** 0.5
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def independent_variance(columns: int, density: float) -> float:

@@ -10,7 +10,7 @@ namespace sparsegen::emulator {
 
 class SharedMemory {
 public:
-    static constexpr std::size_t kDynamicAlignment = 128;
+    static constexpr std::size_t kDynamicAlignment = 1024;
     static constexpr std::size_t kStaticAlignment = 16;
     static constexpr std::size_t kStaticLimit = 48 * 1024;       // bytes a kernel may declare, in CUDA
     static constexpr std::size_t kBlockLimit = 227 * 1024;       // bytes of one block, static and dynamic
@@ -55,6 +55,6 @@ void* static_shared_memory(const void* key, std::size_t bytes);
     type(&name)[count] = *static_cast<type(*)[count]>(                                                   \
         ::sparsegen::emulator::static_shared_memory(&name##_declaration, sizeof(type[count])))
 
-/// `extern __shared__ type name[];`, aligned to 128 bytes and exactly as long as the launch says.
+/// `extern __shared__ type name[];`, aligned to 1024 bytes and exactly as long as the launch says.
 #define SPARSEGEN_DYNAMIC_SHARED(type, name)                                                             \
     type* const name = static_cast<type*>(::sparsegen::emulator::dynamic_shared_memory())

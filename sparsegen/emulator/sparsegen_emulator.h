@@ -11,4 +11,5 @@
 #include "fault.h"
 #include "launch.h"
 #include "shared_memory.h"
+#include "tensor_core.h"
 #include "warp.h"

@@ -9,6 +9,8 @@ from typing import Any
 
 from sparsegen.errors import ConfigError
 from sparsegen.family import Family
+from sparsegen.features import Features
+from sparsegen.operators import SpmmProblem
 
 
 @cache
@@ -35,3 +37,9 @@ def family(name: str) -> Family[Any, Any]:
 def families_of(operator: str) -> list[Family[Any, Any]]:
     """The families that compute an operator."""
     return [f for f in families().values() if f.problem_type.operator == operator]
+
+
+def by_guessed_rate(problem: SpmmProblem, features: Features) -> list[Family[Any, Any]]:
+    """The families that compute the problem, the one whose guess should be fastest first."""
+    candidates = families_of(problem.operator)
+    return sorted(candidates, key=lambda f: f.guessed_rate(problem, features), reverse=True)

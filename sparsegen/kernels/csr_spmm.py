@@ -20,7 +20,7 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._rows import align_rows, order_rows
-from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 REGISTERS_PER_BLOCK = 65536
@@ -237,6 +237,10 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             grid=(-(-problem.m // c.rows_per_block), -(-problem.n // c.tile_n), 1),
             block=(c.threads_per_row * c.row_splits * c.rows_per_block, 1, 1),
         )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        rate = 5e6 if problem.dtype is DType.FLOAT32 else 8e6
+        return rate if problem.layout is Layout.ROW else rate / 4
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         row_major = problem.layout is Layout.ROW

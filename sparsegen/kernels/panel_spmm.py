@@ -320,6 +320,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        rate = 4.5e6 if problem.dtype is DType.FLOAT32 else 7e6
+        return rate if problem.layout is Layout.ROW else 0.8 * rate
+
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize
         chunk = 16 // itemsize

@@ -6,6 +6,9 @@ import math
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +40,7 @@ def read_npy(path: Path) -> Array:
         MatrixError: no .npy file, truncated, of objects, or not of two dimensions.
     """
     with path.open("rb") as stream:
-        return _matrix(path, _array(path, stream, path.stat().st_size, None), None)
+        return _matrix(path, read_array(path, stream, path.stat().st_size, None), None)
 
 
 def read_npz(path: Path, tensor: str | None) -> Stored:
@@ -46,24 +49,75 @@ def read_npz(path: Path, tensor: str | None) -> Stored:
     Raises:
         MatrixError: with the array's name, for what is malformed, missing or unsupported.
     """
+    with open_archive(path) as archive:
+        members = archive_members(archive)
+        if is_sparse_archive(members):
+            if tensor is not None:
+                raise MatrixError("this file holds one sparse matrix; leave out --tensor", source=path)
+            return _sparse(path, archive, members)
+        name = _choose(path, list(members), tensor)
+        return _matrix(path, read_member(path, archive, members[name], name), name)
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The zip file that a .npz is, open while the block runs.
+
+    Raises:
+        MatrixError: it is none, or is damaged.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            if {"format", "shape", "data"} <= members.keys():
-                if tensor is not None:
-                    raise MatrixError("this file holds one sparse matrix; leave out --tensor", source=path)
-                return _sparse(path, archive, members)
-            name = _choose(path, list(members), tensor)
-            return _matrix(path, _member(path, archive, members[name], name), name)
+            yield archive
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
         with path.open("rb") as stream:
             found = hint(stream.read(16))
         raise MatrixError(f"not a whole .npz (zip) file: {error}{found}", source=path) from error
 
 
+def archive_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Arrays by name, in the file's order."""
+    return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+
+
+def is_sparse_archive(members: Container[str]) -> bool:
+    """Whether the arrays are those of one matrix that ``scipy.sparse.save_npz`` wrote."""
+    return all(name in members for name in ("format", "shape", "data"))
+
+
+@contextmanager
+def open_member(
+    path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str
+) -> Iterator[IO[bytes]]:
+    """One member's bytes, unpacked as they are read while the block runs.
+
+    Raises:
+        MatrixError: it cannot be unpacked, or declares more bytes than can come from what is there.
+    """
+    place = f"array {name!r}"
+    if info.file_size > _DEFLATE_LIMIT * min(info.compress_size, path.stat().st_size) + 64:
+        raise MatrixError(f"{info.file_size} bytes cannot come from so few", source=path, place=place)
+    try:
+        with archive.open(info) as stream:
+            yield stream
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        # RuntimeError: an encrypted member; NotImplementedError: a compression that Python does not know.
+        raise MatrixError(f"cannot be unpacked: {error}", source=path, place=place) from error
+
+
+def read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array:
+    """One member's array.
+
+    Raises:
+        MatrixError: it cannot be unpacked, or is no array of numbers.
+    """
+    with open_member(path, archive, info, name) as stream:
+        return read_array(path, stream, info.file_size, name)
+
+
 def _sparse(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> Stored:
     def part(name: str) -> Array:
-        return _member(path, archive, members[name], name)
+        return read_member(path, archive, members[name], name)
 
     written = part("format")
     form: Any = written.item() if written.size == 1 else written.tolist()
@@ -99,21 +153,21 @@ def _choose(path: Path, names: list[str], tensor: str | None) -> str:
     raise MatrixError(f"{asked}; the file holds {listed}", source=path)
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array:
-    place = f"array {name!r}"
-    if info.file_size > _DEFLATE_LIMIT * min(info.compress_size, path.stat().st_size) + 64:
-        raise MatrixError(f"{info.file_size} bytes cannot come from so few", source=path, place=place)
-    try:
-        with archive.open(info) as stream:
-            return _array(path, stream, info.file_size, name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        # RuntimeError: an encrypted member; NotImplementedError: a compression that Python does not know.
-        raise MatrixError(f"cannot be unpacked: {error}", source=path, place=place) from error
+@dataclass(frozen=True, slots=True)
+class ArrayHeader:
+    """What the head of a .npy stream declares; ``length`` is its own length in bytes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    length: int
 
 
-def _array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Array:
-    """The array in a .npy stream of ``size`` bytes, read only if its header and the size agree."""
-    place = None if name is None else f"array {name!r}"
+def read_array_header(path: Path, stream: IO[bytes], name: str | None) -> ArrayHeader:
+    """The head of a .npy stream, which is left behind it.
+
+    Raises:
+        MatrixError: it is no .npy stream.
+    """
     try:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
@@ -125,27 +179,41 @@ def _array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Array:
     except (ValueError, tokenize.TokenError) as error:
         stream.seek(0)
         raise MatrixError(
-            f"not a NumPy array: {error}{hint(stream.read(16))}", source=path, place=place
+            f"not a NumPy array: {error}{hint(stream.read(16))}", source=path, place=_place(name)
         ) from error
-    if dtype.hasobject:
+    return ArrayHeader(shape, dtype, stream.tell())
+
+
+def read_array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Array:
+    """The array in a .npy stream of ``size`` bytes, read only if its header and the size agree.
+
+    Raises:
+        MatrixError: no .npy stream, truncated, or of objects.
+    """
+    header = read_array_header(path, stream, name)
+    if header.dtype.hasobject:
         raise MatrixError(
             "an array of Python objects would have to be unpickled, which can run code; save numbers",
             source=path,
-            place=place,
+            place=_place(name),
         )
-    declared, held = math.prod(shape) * dtype.itemsize, size - stream.tell()
-    if min(shape, default=0) < 0 or declared > held:
+    declared, held = math.prod(header.shape) * header.dtype.itemsize, size - header.length
+    if min(header.shape, default=0) < 0 or declared > held:
         raise MatrixError(
-            f"the header declares shape {shape} of {dtype}, {declared} bytes, but {held} are there; "
+            f"the header declares shape {header.shape} of {header.dtype}, {declared} bytes, but {held} are there; "
             "the file is truncated or its header wrong",
             source=path,
-            place=place,
+            place=_place(name),
         )
     stream.seek(0)
     try:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except ValueError as error:
-        raise MatrixError(f"not a whole NumPy array: {error}", source=path, place=place) from error
+        raise MatrixError(f"not a whole NumPy array: {error}", source=path, place=_place(name)) from error
+
+
+def _place(name: str | None) -> str | None:
+    return None if name is None else f"array {name!r}"
 
 
 def _matrix(path: Path, array: Array, name: str | None) -> Array:
@@ -153,6 +221,6 @@ def _matrix(path: Path, array: Array, name: str | None) -> Array:
         raise MatrixError(
             f"expected an array of 2 dimensions, got shape {array.shape}",
             source=path,
-            place=None if name is None else f"array {name!r}",
+            place=_place(name),
         )
     return array

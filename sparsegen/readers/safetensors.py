@@ -1,12 +1,14 @@
-"""One tensor of a safetensors file: 8 bytes of header length, a JSON header, and the raw little-endian data.
+"""Tensors of a safetensors file: 8 bytes of header length, a JSON header, and the raw little-endian data.
 
-The format is https://huggingface.co/docs/safetensors; this reads one slice of it without the package.
+The format is https://huggingface.co/docs/safetensors; this reads it tensor by tensor without the package.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,27 @@ _DTYPES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor as the header declares it.
+
+    Attributes:
+        kind: the format's word for its element type: ``F32``, ``BF16``, ...
+        begin, end: its bytes, counted from the start of the file.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """What its raw elements are read as (bfloat16 as uint16); None for a type that is not read here."""
+        return np.dtype(_DTYPES[self.kind]) if self.kind in _DTYPES else None
+
+
 def read_safetensors(path: Path, tensor: str | None) -> Array:
     """A tensor of two dimensions; bfloat16 becomes float32.
 
@@ -42,38 +65,93 @@ def read_safetensors(path: Path, tensor: str | None) -> Array:
         MatrixError: with the header or the tensor's name, for what is malformed, missing or unsupported.
     """
     header, data_start = _header(path)
-    name = _choose(path, header, tensor)
+    entry = _entry(path, header, _choose(path, header, tensor), data_start)
+    _readable_type(path, entry)
+    check_shape(entry.shape, source=f"{path}, tensor {entry.name!r}")
+    _check_span(path, entry, data_start)
+    return widened(entry, read_raw(path, entry))
+
+
+def read_entries(path: Path) -> list[TensorEntry]:
+    """Every tensor that the header declares, in the order of its data.
+
+    Raises:
+        MatrixError: with the header or the tensor's name, for what is malformed, or two tensors that share bytes.
+    """
+    header, data_start = _header(path)
+    entries = sorted(
+        (_entry(path, header, name, data_start) for name in header), key=lambda e: (e.begin, e.end)
+    )
+    for entry in entries:
+        _check_span(path, entry, data_start)
+    for before, after in pairwise(entries):
+        if after.begin < before.end:
+            raise MatrixError(
+                f"its data begin within those of tensor {before.name!r}",
+                source=path,
+                place=f"tensor {after.name!r}",
+            )
+    return entries
+
+
+def read_raw(path: Path, entry: TensorEntry) -> Array:
+    """A tensor's elements as they are stored, in its shape.
+
+    Raises:
+        MatrixError: a type that is not read here.
+    """
+    dtype = _readable_type(path, entry)
+    with path.open("rb") as stream:
+        stream.seek(entry.begin)
+        array: Array = np.fromfile(stream, dtype=dtype, count=math.prod(entry.shape))
+    return array.reshape(entry.shape)
+
+
+def widened(entry: TensorEntry, raw: Array) -> Array:
+    """bfloat16 as float32; all else as it is."""
+    return (raw.astype(np.uint32) << 16).view(np.float32) if entry.kind == "BF16" else raw
+
+
+def _entry(path: Path, header: dict[str, Any], name: str, data_start: int) -> TensorEntry:
     place = f"tensor {name!r}"
-    entry = header[name]
     try:
-        kind, sizes, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        kind, sizes, (begin, end) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
     except (KeyError, TypeError, ValueError):
         raise MatrixError(
             "its header entry needs dtype, shape and two data_offsets", source=path, place=place
         ) from None
-    if not isinstance(kind, str) or kind not in _DTYPES:
-        raise MatrixError(
-            f"dtype {kind} is not supported; there are {', '.join(_DTYPES)}", source=path, place=place
-        )
+    if not isinstance(kind, str):
+        raise _unsupported(path, kind, name)
     if not isinstance(sizes, list) or not all(_is_size(size) for size in [*sizes, begin, end]):
         raise MatrixError("shape and data_offsets must be lists of sizes", source=path, place=place)
-    shape = check_shape(sizes, source=f"{path}, {place}")
-    dtype = np.dtype(_DTYPES[kind])
-    expected = math.prod(shape) * dtype.itemsize
-    available = path.stat().st_size - data_start
-    if end - begin != expected or end > available:
+    return TensorEntry(name, kind, tuple(sizes), data_start + begin, data_start + end)
+
+
+def _readable_type(path: Path, entry: TensorEntry) -> np.dtype[Any]:
+    if entry.dtype is None:
+        raise _unsupported(path, entry.kind, entry.name)
+    return entry.dtype
+
+
+def _unsupported(path: Path, kind: Any, name: str) -> MatrixError:
+    return MatrixError(
+        f"dtype {kind} is not supported; there are {', '.join(_DTYPES)}",
+        source=path,
+        place=f"tensor {name!r}",
+    )
+
+
+def _check_span(path: Path, entry: TensorEntry, data_start: int) -> None:
+    """The bytes are those that type and shape need, and are there; of a type not read here only the latter."""
+    begin, end, available = entry.begin - data_start, entry.end - data_start, path.stat().st_size - data_start
+    expected = end - begin if entry.dtype is None else math.prod(entry.shape) * entry.dtype.itemsize
+    if not begin <= end <= available or end - begin != expected:
         raise MatrixError(
-            f"data_offsets [{begin}, {end}] must span {expected} bytes ({kind}, shape {shape}) "
+            f"data_offsets [{begin}, {end}] must span {expected} bytes ({entry.kind}, shape {entry.shape}) "
             f"within the {available} bytes of data; the file is truncated or its header wrong",
             source=path,
-            place=place,
+            place=f"tensor {entry.name!r}",
         )
-    with path.open("rb") as stream:
-        stream.seek(data_start + begin)
-        array: Array = np.fromfile(stream, dtype=dtype, count=math.prod(shape)).reshape(shape)
-    if kind == "BF16":
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:

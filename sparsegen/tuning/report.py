@@ -122,7 +122,8 @@ class TuneResult:
     Attributes:
         winner: the best verified variant of the families asked for.
         family_winners: the best of each family, by the family's name.
-        pruned: how many configs each constraint ruled out.
+        pruned: how many configs each constraint or requirement ruled out.
+        left_out: families that the matrix does not suit, and why.
         space_size: valid configs.
         baselines_skipped: why dense and vendor routines were not timed; empty if they were.
         was_interrupted: stopped by Ctrl-C; running again goes on.
@@ -134,6 +135,7 @@ class TuneResult:
     family_winners: Mapping[str, Measurement]
     counts: Counts
     pruned: Mapping[str, int]
+    left_out: Mapping[str, str]
     space_size: int
     baselines: tuple[Baseline, ...]
     baselines_skipped: str

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.family import Device, Family, Value, tunables
+from sparsegen.features import Features
 from sparsegen.operators import SpmmProblem
 
 LARGEST_ENUMERATED = 200_000  # points of a family, valid or not
@@ -53,11 +54,13 @@ class Space:
 
     Attributes:
         candidates: valid and without repeats.
-        pruned: how many configs each constraint's sentence ruled out before anything was compiled.
+        pruned: how many configs each constraint's or requirement's sentence ruled out before anything was compiled.
+        left_out: families without a candidate because the matrix does not suit them, and the sentence that says why.
     """
 
     candidates: list[Candidate]
     pruned: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def families(self) -> list[Family[Any, Any]]:
@@ -78,19 +81,29 @@ class Space:
         problem: SpmmProblem,
         device: Device,
         *,
+        features: Features | None = None,
         first: Sequence[Candidate] = (),
         whole: bool = False,
     ) -> Space:
         """``first`` (guesses, earlier winners), what `Family.space` holds, and with ``whole`` all else.
+
+        Of these, what suits a matrix of the given features; None: no matrix is given, all of them.
 
         A family with very many points, valid or not, is not enumerated: it is explored in steps of one
         tunable from the valid ones already found, up to 4,000 more.
         """
         candidates: dict[Key, Candidate] = {c.key: c for c in first}
         pruned: Counter[str] = Counter()
+        unsuited: dict[str, str] = {}
 
         def is_valid(family: Family[Any, Any], config: Any) -> bool:
             broken = next((c for c in family.constraints(problem, config, device) if not c.holds), None)
+            if broken is None and features is not None:
+                broken = next(
+                    (c for c in family.requirements(problem, features, config) if not c.holds), None
+                )
+                if broken is not None:
+                    unsuited.setdefault(family.name, broken.sentence)
             if broken is not None:  # counted without the values that the sentence quotes
                 pruned[f"{family.name}: {NUMBERS.sub('', broken.sentence)}"] += 1
             return broken is None
@@ -107,7 +120,9 @@ class Space:
             for config in found:
                 candidate = Candidate(family, config)
                 candidates.setdefault(candidate.key, candidate)
-        return cls(list(candidates.values()), dict(pruned))
+        tried = {c.family.name for c in candidates.values()}
+        left_out = {name: sentence for name, sentence in unsuited.items() if name not in tried}
+        return cls(list(candidates.values()), dict(pruned), left_out)
 
 
 Test = Callable[[Family[Any, Any], Any], bool]

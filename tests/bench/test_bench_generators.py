@@ -126,6 +126,11 @@ def test_a_power_law_has_hubs_in_rows_and_columns() -> None:
     assert Features.of(flatter).row_cov < Features.of(matrix).row_cov / 3
 
 
+@pytest.mark.parametrize("nodes", [0, 1, 15])
+def test_graphs_without_edges(nodes: int) -> None:
+    assert PowerLaw(nodes, nodes, 0.0, 2.5).matrix().nnz == 0
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [

@@ -12,7 +12,7 @@ import pytest
 
 from sparsegen.bench.case import Case
 from sparsegen.bench.dlmc_rows import RowVariation, row_cov, row_variations
-from sparsegen.bench.patterns import Independent, VaryingRows
+from sparsegen.bench.patterns import EqualRows, Independent, VaryingRows
 from sparsegen.bench.suites import load_suite
 from sparsegen.csr import CsrMatrix
 from sparsegen.errors import SuiteError
@@ -66,6 +66,8 @@ def test_the_script_finds_a_planted_law(tmp_path: Path) -> None:
         )
     outlier = VaryingRows(512, 1024, 0.95, 3.0).matrix()
     write_smtx(tmp_path / "net" / "planted" / "0.95" / "outlier.smtx", outlier)
+    full = EqualRows(4, 6, 0.0).matrix()  # has no variation to measure
+    write_smtx(tmp_path / "net" / "planted" / "0.0" / "full.smtx", full)
 
     output = tmp_path / "fits.json"
     script = [sys.executable, "-m", "benchmarks.fit_dlmc", "--data", str(tmp_path), "-o", str(output)]

@@ -1,4 +1,4 @@
-"""Cases that a suite's file lists: groups of rows of numbers, each group with one source and one pattern."""
+"""Cases that a suite's file lists: groups of rows of values, each group with one source and one pattern."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def _group_cases(suite: str, group: dict[str, Node]) -> Iterator[Case]:
         cells = list(line.items())
         if len(cells) != len(columns):
             line.refuse(f"{len(columns)} values ({', '.join(columns)})")
-        numbers = fixed | {name: cell.value for name, cell in zip(columns, cells, strict=True)}
-        m, k, n = (numbers.pop(size) for size in "mkn")
-        label = numbers.pop("label", "")
+        values = fixed | {name: cell.value for name, cell in zip(columns, cells, strict=True)}
+        m, k, n = (values.pop(size) for size in "mkn")
+        label = values.pop("label", "")
         rows, width, inner = (m, k, n) if operator is Operator.SPMM else (m, n, k)
-        sparsity = f"{numbers['sparsity']:.2f}".removeprefix("0") if "sparsity" in numbers else ""
+        sparsity = f"{values['sparsity']:.2f}".removeprefix("0") if "sparsity" in values else ""
         name = " ".join(part for part in (f"{rows}x{width}x{inner}", sparsity, label) if part)
         yield Case(
             suite=suite,
@@ -53,15 +53,15 @@ def _group_cases(suite: str, group: dict[str, Node]) -> Iterator[Case]:
             n=n,
             dtypes=tuple(DType(dtype.text(40, "|".join(DType))) for dtype in group["dtypes"].items()),
             layout=Layout(group["layout"].text(40, "|".join(Layout))),
-            pattern=_pattern(group["pattern"], rows, width, numbers),
+            pattern=_pattern(group["pattern"], rows, width, values),
             source=group["source"].text(1000),
         )
 
 
-def _pattern(kind: Node, rows: int, columns: int, numbers: dict[str, Any]) -> Pattern:
+def _pattern(kind: Node, rows: int, columns: int, values: dict[str, Any]) -> Pattern:
     word = kind.text(40, "|".join((*PATTERNS, _DLMC_LIKE)))
     if word != _DLMC_LIKE:
-        return pattern_from_dict({"kind": word, "rows": rows, "columns": columns, **numbers})
-    sparsity = numbers["sparsity"]
-    variation = row_cov(numbers["model"], numbers["method"], columns, 1 - sparsity)
+        return pattern_from_dict({"kind": word, "rows": rows, "columns": columns, **values})
+    sparsity = values["sparsity"]
+    variation = row_cov(values["model"], values["method"], columns, 1 - sparsity)
     return VaryingRows(rows, columns, sparsity, variation)

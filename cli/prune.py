@@ -1,0 +1,166 @@
+"""``sparsegen prune``: zero the weights that matter least, in a pattern, and say what that costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from sparsegen import api, backends, pruner
+from sparsegen.cli.common import EnumChoice, db_option, device_option, json_option, make_console
+from sparsegen.cli.progress import SECONDS_BETWEEN_LINES
+from sparsegen.cli.prune_tables import emit_comparison, emit_report
+from sparsegen.operators import DType, Layout
+from sparsegen.pruned_times import PrunedTimes
+from sparsegen.pruner import OutputFormat
+from sparsegen.pruning.groups import Scope
+from sparsegen.pruning.plan import Progress, Step, silent
+from sparsegen.pruning.report import PruneReport
+from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, parse_nm
+
+
+@click.command()
+@click.argument("weights", type=click.Path(path_type=Path))
+@click.option("--pattern", type=EnumChoice(PatternName), help="Which weights stay together.")
+@click.option(
+    "--sparsity", type=float, help="Share of weights that become zero, such as 0.9; nm has its own."
+)
+@click.option(
+    "--scope", type=EnumChoice(Scope), help="One threshold over all tensors (default), or each its own."
+)
+@click.option("--block", metavar="HxW", help="Block height and width; default 32x32.")
+@click.option("--nm", metavar="N:M", help="N of M neighbouring weights stay; default 2:4.")
+@click.option("--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Where to; without it nothing is written."
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=EnumChoice(OutputFormat),
+    default=OutputFormat.SAME.value,
+    show_default=True,
+    help="The input's container, or a folder with a .npz for each layer that `sparsegen tune` reads.",
+)
+@click.option("--force", is_flag=True, help="Overwrite the output.")
+@click.option(
+    "--compare-patterns", is_flag=True, help="A table of all patterns instead of one; writes nothing."
+)
+@click.option("-n", "n", type=click.IntRange(min=1), help="Look up times for products with n columns.")
+@click.option(
+    "--dtype",
+    type=EnumChoice(DType),
+    default=DType.FLOAT32.value,
+    show_default=True,
+    help="Of these products.",
+)
+@click.option(
+    "--layout",
+    type=EnumChoice(Layout),
+    default=Layout.ROW.value,
+    show_default=True,
+    help="Of these products.",
+)
+@device_option
+@db_option
+@json_option
+def command(
+    weights: Path,
+    pattern: PatternName | None,
+    sparsity: float | None,
+    scope: Scope | None,
+    block: str | None,
+    nm: str | None,
+    tensors: tuple[str, ...],
+    exclude: tuple[str, ...],
+    output: Path | None,
+    output_format: OutputFormat,
+    force: bool,
+    compare_patterns: bool,
+    n: int | None,
+    dtype: DType,
+    layout: Layout,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Prune the weights of a .npz, .npy or .safetensors file.
+
+    Matrices and convolutions (as C_out x C_in*H*W) of floating-point numbers are pruned, all else is copied. With -n
+    the report has the times of sparse and dense products, as far as the tuning database holds measurements of these
+    patterns or of near ones.
+    """
+    sizes = parse_block(block) if block else None
+    n_of_m = parse_nm(nm) if nm else None
+    where = (
+        None if n is None else backends.find_device(device)
+    )  # a wrong device ends it before the work, not after
+
+    def times(report: PruneReport) -> PrunedTimes | None:
+        if n is None:
+            return None
+        return api.pruned_times(report, n=n, dtype=dtype, layout=layout, device=where, db=db)
+
+    if compare_patterns:
+        if pattern is not None or output is not None:
+            raise click.UsageError("--compare-patterns goes without --pattern and --output")
+        if sparsity is None:
+            raise click.UsageError("--compare-patterns needs --sparsity")
+        with shown(as_json) as progress:
+            comparison = pruner.compare_file(
+                weights,
+                sparsity,
+                scope=scope,
+                block=sizes,
+                nm=n_of_m,
+                tensors=tensors,
+                exclude=exclude,
+                progress=progress,
+            )
+        emit_comparison(as_json, comparison, [times(report) for report in comparison.reports])
+        return
+    if pattern is None:
+        raise click.UsageError("name a --pattern, or --compare-patterns")
+    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m)
+    with shown(as_json) as progress:
+        report = pruner.prune_file(
+            weights,
+            request,
+            output=output,
+            output_format=output_format,
+            force=force,
+            tensors=tensors,
+            exclude=exclude,
+            progress=progress,
+        )
+    emit_report(as_json, report, times(report), output)
+
+
+@contextmanager
+def shown(as_json: bool) -> Iterator[Progress]:
+    """The progress to hand to the pruner: one line on a terminal, a line a second elsewhere, none with ``--json``."""
+    console = make_console(stderr=True)
+    if as_json:
+        yield silent
+    elif console.is_terminal:
+        with console.status("reading") as status:
+            yield lambda step: status.update(Text(_words(step)))
+    else:
+        last = time.monotonic()
+
+        def line(step: Step) -> None:
+            nonlocal last
+            if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                console.print(_words(step), soft_wrap=True)
+
+        yield line
+
+
+def _words(step: Step) -> str:
+    return f"{step.stage}: {step.layer} ({step.number} of {step.layers})"

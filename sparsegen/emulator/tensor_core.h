@@ -1,0 +1,136 @@
+// Tensor-core instructions of a warp: ldmatrix and mma.sync, with PTX's distribution of fragments over lanes.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "block.h"
+#include "warp.h"
+
+namespace sparsegen::emulator {
+
+/// What each lane of the running warp brought, readable from `read` until it returns.
+///
+/// All 32 lanes take part. They meet before the reading and after it, so that no lane overwrites what another reads.
+template <class T, class Read>
+void exchange(const T& mine, int line, Read read) {
+    constexpr unsigned kMaxWarps = 32;
+    static thread_local T brought[kMaxWarps][kWarpSize];
+    T* const lanes = brought[running_thread->number / kWarpSize];
+    lanes[lane()] = mine;
+    WarpRequest before{.mask = kFullMask, .line = line};
+    meet(before);
+    read(static_cast<const T*>(lanes));
+    WarpRequest after{.mask = kFullMask, .line = line};
+    meet(after);
+}
+
+/// ldmatrix: lane i holds the address of row i % 8 (16 bytes) of 8 × 8 matrix i / 8; 16-bit elements.
+template <int kMatrices>
+void load_matrices(unsigned (&fragments)[kMatrices], const void* row, bool transposed, int line = __builtin_LINE()) {
+    exchange(row, line, [&](const void* const* rows) {
+        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
+        for (int matrix = 0; matrix < kMatrices; ++matrix) {
+            std::uint16_t elements[2];
+            for (unsigned i = 0; i < 2; ++i) {
+                const unsigned r = transposed ? pair + i : group, c = transposed ? group : pair + i;
+                elements[i] = static_cast<const std::uint16_t*>(rows[matrix * 8 + r])[c];
+            }
+            std::memcpy(&fragments[matrix], elements, sizeof elements);
+        }
+    });
+}
+
+struct MmaFragments {
+    unsigned a[4];
+    unsigned b[2];
+};
+
+/// mma.sync.m16n8k16 of half or bfloat16 elements, added up in float.
+template <class T>
+void mma_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
+    MmaFragments mine;
+    std::memcpy(mine.a, a, sizeof a);
+    std::memcpy(mine.b, b, sizeof b);
+    exchange(mine, line, [&](const MmaFragments* lanes) {
+        const auto element = [](unsigned word, int half) {
+            T pair[2];
+            std::memcpy(pair, &word, sizeof pair);
+            return static_cast<double>(static_cast<float>(pair[half]));
+        };
+        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
+        for (unsigned i = 0; i < 4; ++i) {
+            const unsigned lower = i / 2, column = pair + i % 2;  // rows 8 to 15; column of the result
+            double total = static_cast<double>(sum[i]);
+            for (unsigned k = 0; k < 16; ++k) {
+                const unsigned upper = k / 8, from = k % 8 / 2;
+                total += element(lanes[group * 4 + from].a[upper * 2 + lower], k % 2) *
+                         element(lanes[column * 4 + from].b[upper], k % 2);
+            }
+            sum[i] = static_cast<float>(total);
+        }
+    });
+}
+
+/// mma.sync.m16n8k8 of TF32 elements: floats whose 13 lowest bits are dropped.
+inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
+    MmaFragments mine;
+    std::memcpy(mine.a, a, sizeof a);
+    std::memcpy(mine.b, b, sizeof b);
+    exchange(mine, line, [&](const MmaFragments* lanes) {
+        const auto element = [](unsigned word) {
+            return static_cast<double>(std::bit_cast<float>(word & 0xFFFFE000u));
+        };
+        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
+        for (unsigned i = 0; i < 4; ++i) {
+            const unsigned lower = i / 2, column = pair + i % 2;
+            double total = static_cast<double>(sum[i]);
+            for (unsigned k = 0; k < 8; ++k) {
+                total += element(lanes[group * 4 + k % 4].a[k / 4 * 2 + lower]) *
+                         element(lanes[column * 4 + k % 4].b[k / 4]);
+            }
+            sum[i] = static_cast<float>(total);
+        }
+    });
+}
+
+/// A matrix in shared memory as wgmma's descriptors see it: rows of 128 bytes in groups of 8, their 16-byte chunks
+/// swizzled by the address, whose bits 4 to 6 are exchanged with bits 7 to 9.
+struct SwizzledMatrix {
+    const void* start;
+    bool k_is_contiguous;
+    unsigned block_stride = 0;  // bytes from 64 elements of the contiguous direction to the next, where k is not it
+
+    template <class T>
+    double element(unsigned outer, unsigned k) const {
+        const unsigned row = k_is_contiguous ? outer : k;
+        const unsigned column = k_is_contiguous ? k : outer;
+        auto address = reinterpret_cast<std::uintptr_t>(start) + column / 64 * block_stride + row * 128 +
+                       column % 64 * sizeof(T);
+        address ^= address >> 3 & 0x70;
+        return static_cast<double>(static_cast<float>(*reinterpret_cast<const T*>(address)));
+    }
+};
+
+/// wgmma.mma_async.m64nNk16 with both matrices in shared memory, done at once: a missing wait is not seen here.
+template <class T, int kColumnTiles>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
+    const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
+    for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
+        for (unsigned i = 0; i < 4; ++i) {
+            const unsigned row = first_row + i / 2 * 8, column = tile * 8 + lane() % 4 * 2 + i % 2;
+            double total = static_cast<double>(sums[tile][i]);
+            for (unsigned k = 0; k < 16; ++k) {
+                total += a.element<T>(row, k) * b.element<T>(column, k);
+            }
+            sums[tile][i] = static_cast<float>(total);
+        }
+    }
+}
+
+}  // namespace sparsegen::emulator

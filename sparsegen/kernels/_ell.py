@@ -1,0 +1,109 @@
+"""The ELL format, as the families for uniform sparsity share it: NumPy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.errors import MatrixError
+from sparsegen.family import Constraint
+from sparsegen.features import Features
+from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+
+MOST_PADDING = 2  # places of ELL for each nonzero
+
+
+def padding_requirement(features: Features) -> Constraint:
+    """What a matrix must be like so that ELL with rows padded to the longest represents it sensibly."""
+    places = features.m * features.row_max
+    return Constraint(
+        places <= MOST_PADDING * features.nnz,
+        f"rows padded to the longest ({features.row_max} nonzeros) take at most {MOST_PADDING} places "
+        f"({places} in all) for each nonzero ({features.nnz})",
+    )
+
+
+def places_in_rows(matrix: CsrMatrix) -> Array:
+    """For each nonzero, int64, how many nonzeros stand before it in its row."""
+    lengths = np.diff(matrix.row_offsets)
+    return np.arange(matrix.nnz, dtype=np.int64) - np.repeat(
+        matrix.row_offsets[:-1].astype(np.int64), lengths
+    )
+
+
+def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Array:
+    """Which nonzero stands where in ELL.
+
+    Args:
+        rows: of the padded matrix, at least m.
+        width: places of a row; nonzeros whose place is beyond are left out.
+        places: of each nonzero in its row, int64, no two alike.
+
+    Returns:
+        int32 [rows, width]: a nonzero's number in CSR order, or -1 for padding.
+
+    Raises:
+        MatrixError: there are more places than 32-bit offsets reach.
+    """
+    if rows * width > MAX_INDEX:
+        raise MatrixError(
+            f"ELL with {rows} rows of {width} places is more than 32-bit offsets reach ({MAX_INDEX}); "
+            "split the matrix by rows, or use csr_spmm"
+        )
+    source = np.full((rows, width), -1, dtype=np.int32)
+    inside = places < width
+    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
+    source[row[inside], places[inside]] = np.flatnonzero(inside)
+    return source
+
+
+def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Array:
+    """An array over nonzeros (column indices), laid out as `ell_sources` says.
+
+    Padding repeats the first nonzero of its own row, so that it brings no further memory traffic, and a non-finite
+    value elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is 0.
+    """
+    if matrix.nnz == 0:
+        return np.zeros(source.shape, dtype=per_nonzero.dtype)
+    starts, ends = matrix.row_offsets[:-1], matrix.row_offsets[1:]
+    own = np.zeros(source.shape[0], dtype=per_nonzero.dtype)
+    own[: starts.size] = np.where(starts < ends, per_nonzero[np.minimum(starts, matrix.nnz - 1)], 0)
+    return np.where(source >= 0, per_nonzero[source], own[:, None])
+
+
+def gather_values(matrix: CsrMatrix, source: Array) -> Array:
+    """The value of each place, of the matrix's dtype; zero in the padding."""
+    values = np.zeros(source.shape, dtype=matrix.values.dtype)
+    held = source >= 0
+    values[held] = matrix.values[source[held]]
+    return values
+
+
+def empty_as_padding(source: Array) -> Array:
+    """The places in one dimension; of none, one of padding, so that no packed array is empty."""
+    return source.ravel() if source.size else np.full(1, -1, dtype=np.int32)
+
+
+def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Array) -> Array:
+    """Places in rows at which the classes of nonzeros take turns, as far as a row has enough of each.
+
+    Args:
+        kinds: the class of each nonzero, 0 to classes - 1.
+        shifts: of each row: class (place + shift) mod classes has its turn at a place.
+
+    Returns:
+        For each nonzero its place in its row, int64. Places of a class that a row has too few of go, in order, to
+        those nonzeros that their own class has no place for.
+    """
+    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
+    starts = matrix.row_offsets[row].astype(np.int64)
+    rank = np.empty(matrix.nnz, dtype=np.int64)  # of a nonzero among those of its row and class
+    for kind in range(classes):
+        member = kinds == kind
+        before = np.r_[0, np.cumsum(member)]
+        rank[member] = (before[:-1] - before[starts])[member]
+    places = rank * classes + (kinds - shifts[row]) % classes
+    fits = starts + places < matrix.row_offsets[row + 1]
+    taken = np.zeros(matrix.nnz, dtype=bool)
+    taken[(starts + places)[fits]] = True
+    places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many in each row as do not fit
+    return places

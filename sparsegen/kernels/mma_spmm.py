@@ -1,0 +1,372 @@
+"""SpMM on tensor cores: nonzeros are put to their places in dense tiles in shared memory, and those are multiplied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.errors import MatrixError
+from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.features import Features
+from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+A_BUFFERS = 3  # tiles of A in shared memory: one is multiplied, one filled, one cleared
+STEP = 8  # nonzeros per load
+WARP = 32
+MAX_GRID_Y = 65535
+REGISTERS_PER_MULTIPROCESSOR = 65536
+FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynchronous copies
+
+
+@dataclass(frozen=True)
+class MmaSpmmConfig:
+    """One point of the tuning space of `MmaSpmm`."""
+
+    tile_m: int = tunable(
+        64, (16, 32, 64, 128, 256), "rows of C per block", searched=(16, 32, 64, 128), packs=True
+    )
+    tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block")
+    tile_k: int = tunable(64, (16, 32, 64, 128, 256), "columns of A per tile", packs=True)
+    warpgroups: bool = tunable(
+        False,
+        (False, True),
+        "wgmma: four warps at a time take their operands from shared memory while they expand the next tile",
+    )
+    warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
+    warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
+    warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of A, their sums added up at the end")
+    stages: int = tunable(
+        3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3,)
+    )
+    prefetch: int = tunable(
+        2, (1, 2, 4, 8), "vectors of nonzeros that a thread loads one tile ahead; the rest is loaded when needed"
+    )
+    resident_blocks: int = tunable(
+        1,
+        (1, 2, 3),
+        "blocks for which a multiprocessor must have registers; more leave a thread fewer",
+        searched=(1, 2),
+    )
+
+
+# Fastest on an H100 for problems of falling size.
+WARPGROUP_GUESSES = (
+    MmaSpmmConfig(tile_m=128, tile_n=256, tile_k=64, warpgroups=True, warps_m=8, warps_n=1),
+    MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
+    MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+    MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+)
+
+
+class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
+    """Blocks expand tiles of A in shared memory and multiply them by tiles of B with mma.sync or wgmma.
+
+    A's tiles without any nonzero are left out. In the others zeros are multiplied like everything else, so that an
+    infinity or NaN of B makes NaN in rows that have no nonzero there. float32 is split into two TF32 numbers, and
+    three of the four products are added up, so that about 21 of its 24 bits count.
+    """
+
+    name = "mma_spmm"
+    summary = "SpMM on tensor cores: A's nonzeros are expanded to dense tiles in shared memory"
+    source = (
+        "load as sparse, compute as dense: Xia et al., Flash-LLM, VLDB 2023, section 4; float32 from three TF32 "
+        "products: Ootomo and Yokota, IJHPCA 2022"
+    )
+    template = "spmm/mma_spmm.cu.j2"
+    entry = "mma_spmm"
+    size_names = ("m", "k", "n", "panels")
+    packed_names = ("tile_counts", "tiles", "places", "values")
+    problem_type = SpmmProblem
+    config_type = MmaSpmmConfig
+
+    def constraints(
+        self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c, itemsize = config, problem.dtype.itemsize
+        chunk = 16 // itemsize
+        yield Constraint(
+            device.compute_capability >= FIRST_COMPUTE_CAPABILITY,
+            f"the device ({'.'.join(map(str, device.compute_capability))}) has compute capability 8.0 or later",
+        )
+        yield Constraint(
+            c.tile_m % (16 * c.warps_m) == 0,
+            f"each of warps_m ({c.warps_m}) warps takes whole tiles of 16 of tile_m ({c.tile_m}) rows",
+        )
+        yield Constraint(
+            c.tile_n % (8 * c.warps_n) == 0,
+            f"each of warps_n ({c.warps_n}) warps takes whole tiles of 8 of tile_n ({c.tile_n}) columns",
+        )
+        yield Constraint(
+            c.tile_k % (2 * chunk * c.warps_k) == 0,
+            f"each of warps_k ({c.warps_k}) warps takes whole steps of {2 * chunk} of tile_k ({c.tile_k}) columns",
+        )
+        if c.warpgroups:
+            yield from self._warpgroup_constraints(problem, c, device)
+        yield Constraint(
+            c.tile_m * c.tile_k <= 65536, f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits"
+        )
+        threads = self._threads(c)
+        row_chunks = (c.tile_n if problem.layout is Layout.ROW else c.tile_k) // chunk
+        yield Constraint(
+            threads % max(1, row_chunks) == 0,
+            f"the {row_chunks} 16-byte chunks of a row of B's tile go to different ones of {threads} threads",
+        )
+        yield Constraint(threads <= 1024, f"a block has {threads} threads, at most 1024")
+        # Sums, fragments of the operands (warpgroups have none), nonzeros on their way, and about 40 for addresses.
+        rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
+        operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
+        nonzeros = c.prefetch * STEP * (2 + itemsize) // 4
+        needed = 4 * rows * columns + operands + nonzeros + 40
+        available = min(255, REGISTERS_PER_MULTIPROCESSOR // (threads * c.resident_blocks))
+        yield Constraint(
+            needed <= available,
+            f"a thread needs about {needed} registers for its sums and operands and has {available}",
+        )
+        shared = self._shared_bytes(problem, c)
+        yield Constraint(
+            shared <= device.shared_memory_per_block,
+            f"tiles take {shared} bytes of shared memory, a block has {device.shared_memory_per_block}",
+        )
+        tiles_n = -(-problem.n // c.tile_n)
+        yield Constraint(tiles_n <= MAX_GRID_Y, f"{tiles_n} tiles of columns, at most {MAX_GRID_Y}")
+
+    @staticmethod
+    def _warpgroup_constraints(
+        problem: SpmmProblem, config: MmaSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(
+            c.warps_m % 4 == 0 and c.tile_m == 16 * c.warps_m,
+            f"a warpgroup's four of warps_m ({c.warps_m}) take 64 of tile_m ({c.tile_m}) rows",
+        )
+        yield Constraint(c.tile_k % 64 == 0, f"tile_k ({c.tile_k}) is made of rows of 128 bytes")
+        yield Constraint(
+            problem.layout is Layout.COLUMN or c.tile_n % (64 * c.warps_n) == 0,
+            f"each of warps_n ({c.warps_n}) warpgroups takes rows of 128 bytes of tile_n ({c.tile_n}), row-major",
+        )
+
+    @staticmethod
+    def _threads(config: MmaSpmmConfig) -> int:
+        return WARP * config.warps_m * config.warps_n * config.warps_k
+
+    @staticmethod
+    def _shared_bytes(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
+        """The tiles, or what is laid down after them: the sums of other warps, and the tile of C."""
+        c, itemsize = config, problem.dtype.itemsize
+        tiles = (A_BUFFERS * c.tile_m + c.stages * c.tile_n) * c.tile_k * itemsize
+        sums = (c.warps_k - 1) * c.tile_m * c.tile_n * 4
+        rows, columns = (c.tile_m, c.tile_n) if problem.layout is Layout.ROW else (c.tile_n, c.tile_m)
+        return max(tiles, sums, rows * (columns * itemsize + 16))
+
+    def is_worth_trying(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
+        c, threads = config, self._threads(config)
+        if c.tile_n >= 2 * max(8, problem.n) or c.tile_m >= 2 * max(16, problem.m) or c.tile_k >= 2 * problem.k:
+            return False
+        if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in (128, 256, 512):
+            return False
+        if c.resident_blocks * threads > 512:
+            return False
+        # Each warp's part of the tile is near a square: fragments of both operands are used often.
+        rows, columns = c.tile_m // c.warps_m * (4 if c.warpgroups else 1), c.tile_n // c.warps_n
+        if rows > 4 * columns or (columns > 4 * rows) or (rows * columns < 512 and c.tile_n > 16):
+            return False
+        # A thread takes between an eighth and all of its part of a full tile of A ahead.
+        full = c.tile_m * c.tile_k // (STEP * threads)
+        if not full <= 8 * c.prefetch <= max(8, 8 * full):
+            return False
+        # Enough blocks to fill the device, and no smaller tiles than that needs.
+        blocks = -(-problem.m // c.tile_m) * -(-problem.n // c.tile_n)
+        area = c.tile_m * c.tile_n
+        if 4 * blocks < 3 * device.multiprocessors:
+            return area <= 1024
+        return area >= 8192 or blocks <= 8 * device.multiprocessors
+
+    def constants(self, problem: SpmmProblem, config: MmaSpmmConfig) -> Mapping[str, Value]:
+        chunk = 16 // problem.dtype.itemsize
+        rows = problem.layout is Layout.ROW
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "divides_k": problem.k % config.tile_k == 0,
+            "divides_n": problem.n % config.tile_n == 0,
+            "aligned_b": (problem.n if rows else problem.k) % chunk == 0,
+            "aligned_c": (problem.n if rows else problem.m) % chunk == 0,
+        }
+
+    def prepare(self, problem: SpmmProblem, config: MmaSpmmConfig, matrix: CsrMatrix) -> Packed:
+        c = config
+        panels = max(1, -(-problem.k // c.tile_k))
+        blocks = -(-problem.m // c.tile_m)
+        row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
+        column = matrix.column_indices
+        tile = row // c.tile_m * panels + column // c.tile_k
+        order = np.argsort(tile, kind="stable").astype(np.int32)
+        element = (row % c.tile_m * c.tile_k + column % c.tile_k)[order]
+        lengths = np.bincount(tile, minlength=blocks * panels)
+        source, element = self._interleaved(lengths, order, element)
+        present = source >= 0
+        values = np.zeros(source.size, dtype=matrix.values.dtype)
+        values[present] = matrix.values[source[present]]
+        counts, tiles = self._lists(lengths.reshape(blocks, panels))
+        return Packed(
+            arrays={
+                "tile_counts": empty_as_one(counts),
+                "tiles": empty_as_one(tiles),
+                "places": empty_as_one(self._places(problem, c, element).astype(np.uint16)),
+                "values": problem.dtype.to_storage(empty_as_one(values)),
+            },
+            sizes={"panels": panels},
+            values="values",
+            value_source=source if source.size else np.full(1, -1, dtype=np.int32),
+        )
+
+    @staticmethod
+    def _places(problem: SpmmProblem, config: MmaSpmmConfig, element: Array) -> Array:
+        """Where a tile's element (row-major number) lies in shared memory: blocks of swizzled rows, as in the template."""
+        chunk = 16 // problem.dtype.itemsize
+        length = min(config.tile_k, 8 * chunk)  # of a block's row
+        chunks = length // chunk
+        row, column = element // config.tile_k, element % config.tile_k
+        block, within = column // length, column % length
+        swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
+        return (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
+
+    @staticmethod
+    def _lists(lengths: Array) -> tuple[Array, Array]:
+        """Of each block of rows its tiles that have nonzeros.
+
+        Args:
+            lengths: nonzeros by block and panel.
+
+        Returns:
+            Their number by block (int32), and (panel, begin of its nonzeros) of each in the order of the columns, then
+            the end of the last one's, in ``panels + 1`` places a block (int32).
+        """
+        blocks, panels = lengths.shape
+        padded = -(-lengths // STEP) * STEP
+        ends = np.cumsum(padded).reshape(blocks, panels)
+        counts = (lengths > 0).sum(axis=1)
+        panel = np.argsort(lengths == 0, axis=1, kind="stable")  # those with nonzeros first
+        tiles = np.zeros((blocks, panels + 1, 2), dtype=np.int32)
+        tiles[:, :panels, 0] = panel
+        tiles[:, :panels, 1] = np.take_along_axis(ends - padded, panel, axis=1)
+        behind = np.arange(panels + 1) >= counts[:, None]
+        tiles[..., 1][behind] = np.broadcast_to(ends[:, -1:], behind.shape)[behind]
+        return counts.astype(np.int32), tiles.ravel()
+
+    @staticmethod
+    def _interleaved(lengths: Array, order: Array, element: Array) -> tuple[Array, Array]:
+        """The nonzeros tile by tile, each tile filled to whole steps with zeros at places where it has no nonzero.
+
+        Neighbours in a tile go to neighbouring lanes, not to one: what a warp stores at once then lies in one or a few
+        rows, mostly in different banks.
+
+        Args:
+            lengths: nonzeros by tile.
+            order: the nonzeros' numbers in CSR order, sorted by tile.
+            element: of each of these its row-major number in the tile, rising within a tile.
+
+        Returns:
+            int32 both: of each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
+
+        Raises:
+            MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
+        """
+        padded = -(-lengths // STEP) * STEP
+        total = int(padded.sum())
+        if total > MAX_INDEX:
+            raise MatrixError(
+                f"{order.size} nonzeros take {total} places, more than 32-bit offsets reach ({MAX_INDEX}); split the "
+                "matrix by rows"
+            )
+        starts, begins = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
+        source, elements = np.full(total, -1, dtype=np.int32), np.zeros(total, dtype=np.int32)
+        rank = np.arange(order.size) - np.repeat(starts, lengths)
+        place = np.repeat(begins, lengths) + _interleaved_rank(rank, np.repeat(padded, lengths))
+        source[place], elements[place] = order, element
+        for j in range(STEP - 1):
+            # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank.
+            behind = np.r_[0, np.cumsum(element - rank <= j)]
+            tile = np.flatnonzero(padded - lengths > j)
+            place = begins[tile] + _interleaved_rank(lengths[tile] + j, padded[tile])
+            elements[place] = behind[starts[tile] + lengths[tile]] - behind[starts[tile]] + j
+        return source, elements
+
+    def launch(
+        self, problem: SpmmProblem, config: MmaSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        return Launch(
+            grid=(-(-problem.m // config.tile_m), -(-problem.n // config.tile_n), 1),
+            block=(self._threads(config), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        # The tensor cores multiply zeros as well.
+        return (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
+        """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
+        enough = 3 * device.multiprocessors // 4
+        for config in WARPGROUP_GUESSES:
+            if config.tile_n >= 2 * problem.n or self._blocks(problem, config.tile_m, config.tile_n) < enough:
+                continue
+            config = self._with_prefetch(config, features)
+            if not self.broken_constraints(problem, config, device):
+                return config
+        tile_n = min(128, max(8, _power_of_two(problem.n)))
+        tile_m = 64
+        while tile_m > 16 and self._blocks(problem, tile_m, tile_n) < enough:
+            tile_m //= 2
+        while tile_n > 32 and self._blocks(problem, tile_m, tile_n) < device.multiprocessors // 2:
+            tile_n //= 2
+        row_bytes = 512 if tile_m * tile_n <= 1024 else 256
+        widest = min(row_bytes // problem.dtype.itemsize, max(16, _power_of_two(problem.k)))
+        for tile_k in (widest, widest // 2, widest // 4):
+            for warps_k in (4, 2, 1):
+                config = MmaSpmmConfig(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=tile_k,
+                    warps_m=max(1, tile_m // 32),
+                    warps_n=max(1, tile_n // 64),
+                    warps_k=warps_k,
+                )
+                config = self._with_prefetch(config, features)
+                if self._threads(config) <= 256 and not self.broken_constraints(problem, config, device):
+                    return config
+        return MmaSpmmConfig()
+
+    def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
+        """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
+        vectors = config.tile_m * config.tile_k * features.density / (STEP * self._threads(config))
+        return replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
+
+    @staticmethod
+    def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+
+def _power_of_two(x: float) -> int:
+    """The least power of two that is at least x, and at least 1."""
+    return 1 << max(0, math.ceil(x) - 1).bit_length()
+
+
+def _interleaved_rank(rank: Array, padded: Array) -> Array:
+    """Where the nonzero of that rank stands among a tile's places.
+
+    Up to 256 at a time are given out to a warp: lane after lane takes one, and so on until each has a step of 8.
+    """
+    within = rank % (WARP * STEP)
+    lanes = np.minimum(padded - (rank - within), WARP * STEP) // STEP
+    return rank - within + within % lanes * STEP + within // lanes
+
+
+FAMILY = MmaSpmm()

@@ -1,0 +1,113 @@
+"""The base kernel for uniform sparsity: ELL, a place of a row per thread (Muralidharan, MLSys 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.family import (
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    empty_as_one,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.kernels._ell import (
+    ell_sources,
+    empty_as_padding,
+    gather_repeating,
+    gather_values,
+    padding_requirement,
+    places_in_rows,
+)
+from sparsegen.operators import SpmmProblem
+
+MAX_GRID_Y = 65535
+WARP = 32
+
+
+@dataclass(frozen=True)
+class UspmmConfig:
+    """One point of the tuning space of `Uspmm`; the paper times (vsize, nwarp) = (1, 8) and (2, 8)."""
+
+    vsize: int = tunable(2, (1, 2, 4, 8), "columns of B that a thread multiplies its element of A with")
+    nwarp: int = tunable(8, (1, 2, 4, 8, 16), "warps of a block for each of those columns")
+
+
+class Uspmm(Family[SpmmProblem, UspmmConfig]):
+    """Blocks of nwarp · vsize warps compute 32 rows by vsize columns; the warps share the places of the rows.
+
+    A row without nonzeros multiplies zeros with row 0 of B, so that an infinity or NaN there makes NaN in it.
+    """
+
+    name = "uspmm"
+    summary = "ELL SpMM for uniform sparsity: lanes along m, warps along k', partial sums in shared memory"
+    source = "Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023, the USpMM kernel"
+    template = "spmm/uspmm.cu.j2"
+    entry = "uspmm"
+    size_names = ("m", "k", "n", "width")
+    packed_names = ("ellval", "ellidx")
+    problem_type = SpmmProblem
+    config_type = UspmmConfig
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: UspmmConfig
+    ) -> Iterator[Constraint]:
+        yield padding_requirement(features)
+
+    def constraints(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> Iterator[Constraint]:
+        warps = config.nwarp * config.vsize
+        yield Constraint(warps <= 32, f"a block has nwarp · vsize ({warps}) warps, at most 32")
+        column_blocks = -(-problem.n // config.vsize)
+        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / vsize ({column_blocks}) is at most {MAX_GRID_Y}")
+
+    def is_worth_trying(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> bool:
+        return config.vsize < 2 * problem.n
+
+    def constants(self, problem: SpmmProblem, config: UspmmConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "columns_divide": problem.n % config.vsize == 0,
+        }
+
+    def prepare(self, problem: SpmmProblem, config: UspmmConfig, matrix: CsrMatrix) -> Packed:
+        width = int(np.diff(matrix.row_offsets).max(initial=0))
+        by_row = ell_sources(matrix, problem.m, width, places_in_rows(matrix))
+        source = empty_as_padding(by_row.T)  # coalesced along m
+        columns = gather_repeating(matrix, matrix.column_indices, by_row).T.astype(np.uint32)
+        return Packed(
+            arrays={
+                "ellval": problem.dtype.to_storage(gather_values(matrix, source)),
+                "ellidx": empty_as_one(columns.ravel()),
+            },
+            sizes={"width": width},
+            values="ellval",
+            value_source=source,
+        )
+
+    def launch(
+        self, problem: SpmmProblem, config: UspmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        return Launch(
+            grid=(-(-problem.m // WARP), -(-problem.n // config.vsize), 1),
+            block=(WARP, config.nwarp * config.vsize, 1),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        return 2e6
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
+        vsize = next((v for v in (2, 4) if problem.n <= v * MAX_GRID_Y), 8)
+        return UspmmConfig(vsize=1 if problem.n == 1 else vsize, nwarp=min(8, 32 // vsize))
+
+
+FAMILY = Uspmm()

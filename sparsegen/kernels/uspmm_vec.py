@@ -1,0 +1,363 @@
+"""Uniform sparsity with vector loads along m, and beyond the paper: B staged, register tiles over n, HYB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sparsegen.family import (
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._ell import (
+    ell_sources,
+    empty_as_padding,
+    gather_repeating,
+    gather_values,
+    interleave_classes,
+    padding_requirement,
+    places_in_rows,
+)
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+MAX_GRID_Y = 65535
+WARP = 32
+UNIT_BYTES = 16  # of one load of B
+BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+BANK_UNITS = BANK_BYTES // UNIT_BYTES
+REGISTERS_PER_BLOCK = 65536
+THREADS_PER_MULTIPROCESSOR = 2048
+RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
+QUARTILE = 0.75
+MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
+
+
+@dataclass(frozen=True)
+class UspmmVecConfig:
+    """One point of the tuning space of `UspmmVec`."""
+
+    tile_n: int = tunable(64, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
+    threads_per_row: int = tunable(
+        8, (1, 2, 4, 8, 16), "threads that share rows of A", searched=(1, 2, 4, 8), packs=True
+    )
+    vec_size: int = tunable(
+        2,
+        (1, 2, 4, 8),
+        "neighbouring rows of a thread, loaded as a vector",
+        searched=(1, 2, 4),
+        packs=True,
+    )
+    step: int = tunable(
+        4,
+        (1, 2, 4, 8),
+        "places of those rows that come with the same load",
+        searched=(2, 4, 8),
+        packs=True,
+    )
+    k_splits: int = tunable(1, (1, 2, 4, 8, 16), "warps that share the places of the same rows")
+    row_warps: int = tunable(8, (1, 2, 4, 8, 16), "warps of a block with rows of their own")
+    staging: str = tunable(
+        "shared",
+        ("gather", "shared"),
+        "where B is read from: gathered from global memory, or a tile of all its rows in shared memory",
+        packs=True,
+    )
+    ell_width: str = tunable(
+        "longest",
+        ("longest", "quartile"),
+        "places of a row in ELL: as the longest row needs, or as three quarters of the rows need; what longer rows "
+        "have beyond is a CSR rest (HYB)",
+        packs=True,
+    )
+    index_bits: int = tunable(16, (16, 32), "bits of a stored column index", searched=(16,), packs=True)
+    registers: int = tunable(
+        64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128)
+    )
+
+
+class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
+    """Slices of ELL, column-major within, stream past a tile of B; sums over n stay in registers.
+
+    A row without nonzeros multiplies zeros with row 0 of B, so that an infinity or NaN there makes NaN in it.
+    """
+
+    name = "uspmm_vec"
+    summary = (
+        "ELL SpMM for uniform sparsity: vectors along m, B in shared memory, rows past the ELL width as CSR"
+    )
+    source = (
+        "Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023, the USpMM-Vec kernel and its outlook; "
+        "the HYB split of Bell and Garland, SC 2009, section 3.4"
+    )
+    template = "spmm/uspmm_vec.cu.j2"
+    entry = "uspmm_vec"
+    size_names = ("m", "k", "n", "steps")
+    packed_names = ("values", "indices", "rest_offsets")
+    problem_type = SpmmProblem
+    config_type = UspmmVecConfig
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: UspmmVecConfig
+    ) -> Iterator[Constraint]:
+        if config.ell_width == "longest":
+            yield padding_requirement(features)
+            return
+        yield Constraint(
+            features.row_cov <= MOST_VARIATION,
+            f"the rows' lengths vary (CoV {features.row_cov:.2f}) by at most {MOST_VARIATION}",
+        )
+        yield Constraint(
+            features.row_max > features.row_mean,
+            f"ell_width = quartile needs rows longer ({features.row_max}) than the mean ({features.row_mean:.1f})",
+        )
+
+    def constraints(
+        self, problem: SpmmProblem, config: UspmmVecConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        chunks = c.tile_n // self._chunk(problem)
+        yield Constraint(
+            chunks >= 1 and chunks % c.threads_per_row == 0,
+            f"threads_per_row ({c.threads_per_row}) divides the {chunks} 16-byte chunks of tile_n",
+        )
+        loaded = c.step * c.vec_size
+        yield Constraint(loaded <= 16, f"a load brings step · vec_size ({loaded}) nonzeros, at most 16")
+        narrowest = loaded * min(problem.dtype.itemsize, c.index_bits // 8)
+        yield Constraint(
+            narrowest >= 4, f"a load of step · vec_size ({loaded}) values or indices has at least 4 bytes"
+        )
+        sums = self._sums(c)
+        yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
+        needed = sums + loaded * (problem.dtype.itemsize + c.index_bits // 8) // 2 + 16
+        yield Constraint(
+            needed <= c.registers, f"registers ({c.registers}) hold {sums} sums, the loads and 16 more"
+        )
+        threads = WARP * c.k_splits * c.row_warps
+        yield Constraint(threads <= 1024, f"32 · k_splits · row_warps ({threads}) threads are at most 1024")
+        yield Constraint(
+            threads * c.registers <= REGISTERS_PER_BLOCK,
+            f"threads · registers ({threads * c.registers}) is at most {REGISTERS_PER_BLOCK}",
+        )
+        yield Constraint(
+            c.index_bits == 32 or problem.k <= 1 << 16,
+            f"index_bits = 16 needs k ({problem.k}) of at most 65536",
+        )
+        shared = self._shared_bytes(problem, c)
+        yield Constraint(
+            shared <= device.shared_memory_per_block,
+            f"B's tile and the partial sums ({shared} bytes) fit a block's shared memory "
+            f"({device.shared_memory_per_block} bytes)",
+        )
+        column_blocks = -(-problem.n // c.tile_n)
+        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+
+    @staticmethod
+    def _chunk(problem: SpmmProblem) -> int:
+        """Elements of B per load."""
+        return UNIT_BYTES // problem.dtype.itemsize
+
+    @staticmethod
+    def _slice_rows(config: UspmmVecConfig) -> int:
+        """Rows of a warp."""
+        return WARP // config.threads_per_row * config.vec_size
+
+    @staticmethod
+    def _sums(config: UspmmVecConfig) -> int:
+        """Elements of C that a thread sums up."""
+        return config.tile_n // config.threads_per_row * config.vec_size
+
+    def _shared_bytes(self, problem: SpmmProblem, config: UspmmVecConfig) -> int:
+        c = config
+        chunk = self._chunk(problem)
+        units = self._place(problem.k + chunk - 1, c.tile_n, chunk) if c.staging == "shared" else 0
+        partial_sums = 4 * WARP * c.k_splits * c.row_warps * self._sums(c) if c.k_splits > 1 else 0
+        return units * UNIT_BYTES + partial_sums
+
+    @staticmethod
+    def _place(row: Any, tile_n: int, chunk: int) -> Any:
+        """Where a row of B (or each of an array) starts in its tile, in units: `place_of` of the template."""
+        return row * (tile_n // chunk) + row // chunk
+
+    def _resident_blocks(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        threads = WARP * config.k_splits * config.row_warps
+        by_memory = device.shared_memory_per_multiprocessor // (
+            self._shared_bytes(problem, config) + RESERVED_SHARED
+        )
+        by_registers = REGISTERS_PER_BLOCK // (threads * config.registers)
+        return max(1, min(by_memory, by_registers, THREADS_PER_MULTIPROCESSOR // threads, 32))
+
+    def is_worth_trying(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> bool:
+        c = config
+        sums, warps = self._sums(c), c.k_splits * c.row_warps
+        # 16 bytes of values per load, and registers for the loads in flight.
+        if c.step * c.vec_size != 16 // problem.dtype.itemsize or c.registers != (64 if sums <= 16 else 128):
+            return False
+        if not 8 <= sums <= 64 or c.tile_n >= max(16, 2 * problem.n):
+            return False
+        # Rows and columns of C give so many warps. Where those do not fill the device, places are split and tiles are
+        # narrow; where they more than fill it, nothing is split and tiles are as wide as they fit.
+        tasks = -(-problem.m // self._slice_rows(c)) * -(-problem.n // c.tile_n)
+        enough = 8 * device.multiprocessors
+        row_bytes = c.tile_n * problem.dtype.itemsize
+        if tasks * c.k_splits < enough // 2 and (row_bytes > 32 or c.k_splits == 1):
+            return False
+        if (c.k_splits > 1 or sums < 16) and tasks * c.k_splits > 4 * enough:
+            return False
+        if sums == 64 and tasks < enough:
+            return False
+        whole = replace(c, k_splits=1, staging="shared")
+        wider = self._shared_bytes(problem, replace(whole, tile_n=2 * c.tile_n))
+        if row_bytes < BANK_BYTES and wider <= device.shared_memory_per_block // 2 and tasks > 4 * enough:
+            return False
+        # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds.
+        gathers_from_l1 = problem.layout is Layout.ROW and problem.k * problem.n <= 1 << 18
+        fits = self._shared_bytes(problem, whole) <= device.shared_memory_per_block
+        if c.staging == "gather" and fits and not gathers_from_l1:
+            return False
+        # At least 16 warps on a multiprocessor, in small blocks where several of them fit.
+        if not (4 if tasks < enough else 8) <= warps <= 32:
+            return False
+        if self._resident_blocks(problem, c, device) * warps < 16:
+            return False
+        return warps < 32 or self._resident_blocks(problem, _halved(c), device) == 1
+
+    def constants(self, problem: SpmmProblem, config: UspmmVecConfig) -> Mapping[str, Value]:
+        by_row = problem.layout is Layout.ROW
+        chunk = self._chunk(problem)
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "columns_divide": problem.n % config.tile_n == 0,
+            "aligned": (problem.n if by_row else problem.k) % chunk == 0,
+            "rows_aligned": by_row or problem.m % config.vec_size == 0,
+        }
+
+    def prepare(self, problem: SpmmProblem, config: UspmmVecConfig, matrix: CsrMatrix) -> Packed:
+        c = config
+        lengths = np.diff(matrix.row_offsets).astype(np.int64)
+        width = self._ell_width(c, lengths)
+        indices = self._stored_indices(problem, c, matrix.column_indices.astype(np.int64))
+        places = self._places(c, matrix, indices)
+        steps = -(-width // c.step)
+        slice_rows = self._slice_rows(c)
+        slices = -(-problem.m // slice_rows)
+        by_row = ell_sources(matrix, slices * slice_rows, steps * c.step, places)
+        # A load's elements are neighbours: by slice, step, thread of the slice, place of the step, row of the thread.
+        shape = (slices, slice_rows // c.vec_size, c.vec_size, steps, c.step)
+        ell, ell_indices = (
+            a.reshape(shape).transpose(0, 3, 1, 4, 2).ravel()
+            for a in (by_row, gather_repeating(matrix, indices, by_row))
+        )
+        rest = np.flatnonzero(places >= steps * c.step).astype(np.int32)
+        rest_lengths = np.maximum(lengths - steps * c.step, 0) if c.ell_width != "longest" else lengths[:0]
+        source = empty_as_padding(np.concatenate([ell, rest]))
+        all_indices = np.concatenate([ell_indices, indices[rest], [0]])[: source.size]
+        return Packed(
+            arrays={
+                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "indices": all_indices.astype(np.uint16 if c.index_bits == 16 else np.uint32),
+                "rest_offsets": (ell.size + np.concatenate([[0], np.cumsum(rest_lengths)])).astype(np.int32),
+            },
+            sizes={"steps": steps},
+            values="values",
+            value_source=source,
+        )
+
+    @staticmethod
+    def _ell_width(config: UspmmVecConfig, lengths: Array) -> int:
+        if lengths.size == 0:
+            return 0
+        if config.ell_width == "longest":
+            return int(lengths.max())
+        return int(np.quantile(lengths, QUARTILE, method="lower"))
+
+    def _stored_indices(self, problem: SpmmProblem, config: UspmmVecConfig, columns: Array) -> Array:
+        """What the kernel finds a row of B by: its number, or its place in the tile."""
+        if config.staging == "gather":
+            return columns
+        placed: Array = self._place(columns, config.tile_n, self._chunk(problem))
+        return placed
+
+    @staticmethod
+    def _places(config: UspmmVecConfig, matrix: CsrMatrix, indices: Array) -> Array:
+        """The place of each nonzero in its row.
+
+        Where a set of threads reads less than the 128 bytes of a bank cycle, neighbouring sets read neighbouring
+        banks at each place, as far as their nonzeros allow.
+        """
+        if config.staging == "gather" or config.threads_per_row >= BANK_UNITS or matrix.nnz == 0:
+            return places_in_rows(matrix)
+        sets = np.arange(matrix.shape[0]) // config.vec_size
+        return interleave_classes(matrix, indices % BANK_UNITS, BANK_UNITS, sets * config.threads_per_row)
+
+    def launch(
+        self, problem: SpmmProblem, config: UspmmVecConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        c = config
+        columns = -(-problem.n // c.tile_n)
+        blocks = -(-problem.m // (self._slice_rows(c) * c.row_warps))
+        if c.staging == "shared" and blocks:
+            # As many blocks as are resident at once: each loads its tile once and keeps it. Equal shares of rows.
+            slots = self._resident_blocks(problem, c, device) * device.multiprocessors
+            turns = -(-blocks // max(1, slots // columns))
+            blocks = -(-blocks // turns)
+        return Launch(
+            grid=(blocks, columns, 1),
+            block=(WARP * c.k_splits * c.row_warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, c),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        return 4e6 if problem.dtype is DType.FLOAT32 else 6e6
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
+        chunk, itemsize = self._chunk(problem), problem.dtype.itemsize
+        enough = 8 * device.multiprocessors
+        step = 16 // itemsize // 2
+        best = UspmmVecConfig(
+            step=step,
+            index_bits=16 if problem.k <= 1 << 16 else 32,
+            ell_width="longest" if padding_requirement(features).holds else "quartile",
+        )
+        for tile_n in (BANK_BYTES // itemsize, 32, 16, 8):
+            narrowed = replace(best, tile_n=tile_n, threads_per_row=tile_n // chunk)
+            tasks = -(-problem.m // self._slice_rows(narrowed)) * -(-problem.n // tile_n)
+            fits = self._shared_bytes(problem, narrowed) <= device.shared_memory_per_block
+            best = narrowed
+            if fits and tasks >= enough and tile_n < 2 * problem.n:
+                break
+        if self._shared_bytes(problem, best) > device.shared_memory_per_block:
+            best = replace(best, staging="gather")
+        # A grid that leaves multiprocessors idle gains from splitting rows.
+        while (
+            best.k_splits < 8
+            and tasks * best.k_splits < enough
+            and features.row_mean > best.k_splits * best.step
+        ):
+            split = replace(best, k_splits=2 * best.k_splits, row_warps=max(1, best.row_warps // 2))
+            if self._shared_bytes(problem, split) > device.shared_memory_per_block:
+                break
+            best = split
+        return best
+
+
+def _halved(config: UspmmVecConfig) -> UspmmVecConfig:
+    """With half the warps."""
+    if config.row_warps > 1:
+        return replace(config, row_warps=config.row_warps // 2)
+    return replace(config, k_splits=config.k_splits // 2)
+
+
+FAMILY = UspmmVec()

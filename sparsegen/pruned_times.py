@@ -1,0 +1,117 @@
+"""How long products with pruned layers take, as far as it was measured: on the very pattern or on one that is near."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sparsegen import dispatch
+from sparsegen.dispatch import How
+from sparsegen.errors import NoVariantError
+from sparsegen.family import Device
+from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.pruning.report import LayerReport
+from sparsegen.tuning_db.layers import Layer
+
+NEAR = 1.0  # octaves in feature space, see `sparsegen.neighbours.position`
+
+
+class Grounds(StrEnum):
+    """What a time rests on."""
+
+    EXACT = "exact"  # measured on this very pattern
+    NEAR = "near"  # scaled from a measured pattern at most `NEAR` octaves away
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """The time of one product with a pruned layer.
+
+    Attributes:
+        sparse_us, dense_us: microseconds of the best variant and of a dense cuBLAS product; None where nothing is
+            known.
+        distance: octaves to the measured workload; None where nothing is known.
+        family: that of the best variant.
+    """
+
+    layer: str
+    grounds: Grounds
+    sparse_us: float | None = None
+    dense_us: float | None = None
+    distance: float | None = None
+    family: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "layer": self.layer,
+            "grounds": self.grounds,
+            "sparse_us": self.sparse_us,
+            "dense_us": self.dense_us,
+            "distance": self.distance,
+            "family": self.family,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedTimes:
+    """The times of all layers of a report, for products with n columns."""
+
+    n: int
+    dtype: DType
+    layout: Layout
+    device: Device
+    layers: tuple[LayerTime, ...]
+
+    @property
+    def sparse_us(self) -> float | None:
+        """The sum over the layers; None unless all are known."""
+        return _sum([t.sparse_us for t in self.layers])
+
+    @property
+    def dense_us(self) -> float | None:
+        return _sum([t.dense_us for t in self.layers])
+
+    @property
+    def known(self) -> int:
+        """Layers with a time."""
+        return sum(t.sparse_us is not None for t in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "n": self.n,
+            "dtype": self.dtype,
+            "layout": self.layout,
+            "device": self.device.key,
+            "sparse_us": self.sparse_us,
+            "dense_us": self.dense_us,
+            "known_layers": self.known,
+            "layers": [t.to_dict() for t in self.layers],
+        }
+
+
+def layer_time(
+    layer: LayerReport, n: int, dtype: DType, layout: Layout, device: Device, database: Layer
+) -> LayerTime:
+    """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
+    problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout)
+    try:
+        choice = dispatch.choose(problem, layer.features, layer.fingerprint, device, database)
+    except NoVariantError:
+        return LayerTime(layer.name, Grounds.NOT_MEASURED)
+    distance = (
+        0.0 if choice.how is How.EXACT else choice.neighbours[0].distance if choice.neighbours else None
+    )
+    if choice.expected_us is None or distance is None or distance > NEAR:
+        return LayerTime(layer.name, Grounds.NOT_MEASURED)
+    grounds = Grounds.EXACT if choice.how is How.EXACT else Grounds.NEAR
+    return LayerTime(layer.name, grounds, choice.expected_us, choice.dense_us, distance, choice.family.name)
+
+
+def _sum(times: Sequence[float | None]) -> float | None:
+    known = [time for time in times if time is not None]
+    return sum(known) if known and len(known) == len(times) else None

@@ -1,0 +1,38 @@
+"""From a path to the container that it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparsegen.errors import PruningError
+from sparsegen.pruning.files.container import WeightFile
+from sparsegen.pruning.files.npy import NpyFile
+from sparsegen.pruning.files.npz import NpzFile
+from sparsegen.pruning.files.safetensors import SafetensorsFile
+from sparsegen.pruning.files.sparse_npz import SparseNpzFile
+from sparsegen.readers.files import check_readable
+from sparsegen.readers.numpy_files import archive_members, is_sparse_archive, open_archive
+
+SUFFIXES = (".npz", ".npy", ".safetensors")
+
+
+def open_weights(path: Path) -> WeightFile:
+    """The weights of a file; its suffix says which container it is.
+
+    Raises:
+        PruningError: another suffix.
+        MatrixError: missing, empty, or malformed.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise PruningError(
+            f"{path}: weights are read from {', '.join(SUFFIXES)}, not {suffix or 'other files'}"
+        )
+    check_readable(path)
+    if suffix == ".safetensors":
+        return SafetensorsFile(path)
+    if suffix == ".npy":
+        return NpyFile(path)
+    with open_archive(path) as archive:
+        sparse = is_sparse_archive(archive_members(archive))
+    return SparseNpzFile(path) if sparse else NpzFile(path)

@@ -1,0 +1,44 @@
+"""Weights in a ``.safetensors`` file, one tensor in memory at a time.
+
+Pruning changes no type, shape or length, so that the pruned file is the file itself with other bytes in some places:
+a copy keeps header, metadata and the tensors whose type is not known here, and needs no writer of the format.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO
+
+from sparsegen.csr import Array
+from sparsegen.pruning.files.container import Masks
+from sparsegen.pruning.weights import WeightSpec, value_type
+from sparsegen.readers.safetensors import read_entries, read_raw, widened
+
+_FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+
+
+class SafetensorsFile:
+    def __init__(self, path: Path) -> None:
+        self._path, self.source = path, str(path)
+        self._entries = {entry.name: entry for entry in read_entries(path)}
+        self.specs = [
+            WeightSpec(entry.name, entry.shape, entry.kind, value_type(_FLOATS.get(entry.kind, "")))
+            for entry in self._entries.values()
+        ]
+
+    def read(self, name: str) -> Array:
+        entry = self._entries[name]
+        values = widened(entry, read_raw(self._path, entry))
+        return values.astype(value_type(_FLOATS[entry.kind]), copy=False)
+
+    def write(self, target: BinaryIO, pruned: Collection[str], masks: Masks) -> None:
+        with self._path.open("rb") as original:
+            shutil.copyfileobj(original, target, 1 << 20)
+        for name in pruned:
+            entry = self._entries[name]
+            raw = read_raw(self._path, entry)
+            raw[~masks(name).reshape(entry.shape)] = 0
+            target.seek(entry.begin)
+            target.write(raw.data)

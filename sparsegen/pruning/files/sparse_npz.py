@@ -1,0 +1,36 @@
+"""A sparse matrix that ``scipy.sparse.save_npz`` wrote, as weights: one tensor, named for the file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO
+
+import scipy.sparse
+
+from sparsegen.errors import MatrixError
+from sparsegen.formats import as_csr
+from sparsegen.pruning.files.container import Masks
+from sparsegen.pruning.weights import NumpyWeights
+from sparsegen.readers.numpy_files import read_npz
+
+
+class SparseNpzFile(NumpyWeights):
+    """A matrix that is sparse already, dense in memory while this object is; its zeros are weights like others.
+
+    What is written is CSR, whatever format was read, float64 if the file's values were, else float32.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # NaN and infinities are refused later, with their index in the matrix.
+        matrix = as_csr(read_npz(path, None), allow_nonfinite=True, source=str(path))
+        try:
+            dense = matrix.to_scipy().toarray()
+        except (MemoryError, ValueError) as error:  # NumPy's ValueError: more elements than an array can have
+            rows, columns = matrix.shape
+            raise MatrixError(f"{rows} × {columns} weights do not fit into memory", source=path) from error
+        super().__init__({path.stem: dense}, str(path))
+
+    def write(self, target: BinaryIO, pruned: Collection[str], masks: Masks) -> None:
+        for name in pruned:
+            scipy.sparse.save_npz(target, scipy.sparse.csr_array(self.pruned(name, masks(name))))

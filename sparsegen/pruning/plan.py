@@ -1,0 +1,146 @@
+"""A request worked out for some weights: first where the cut is, then each layer's mask, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from sparsegen.csr import Array, CsrMatrix
+from sparsegen.features import Features
+from sparsegen.formats import as_csr
+from sparsegen.pruning.cut import Cut, find_cuts, weights_kept
+from sparsegen.pruning.groups import Groups, RankedPattern, Scope, energy
+from sparsegen.pruning.nm import NM
+from sparsegen.pruning.report import LayerReport, PruneReport
+from sparsegen.pruning.request import PruneRequest
+from sparsegen.pruning.selection import Selection
+from sparsegen.pruning.weights import Weights, WeightSpec, read_matrix
+
+
+class Stage(StrEnum):
+    RANKING = "ranking"  # reading layers to find one cut through all of them
+    PRUNING = "pruning"  # making each layer's mask
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A layer that is about to be read, ``number`` (from 1) of ``layers``."""
+
+    stage: Stage
+    layer: str
+    number: int
+    layers: int
+
+
+Progress = Callable[[Step], None]
+
+
+def silent(step: Step) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrunedLayer:
+    """A layer after pruning.
+
+    Attributes:
+        mask: m × k booleans, the weights that stay.
+        matrix: the pruned m × k matrix.
+    """
+
+    mask: Array
+    matrix: CsrMatrix
+
+
+class Plan:
+    """Masks of the layers, worked out when they are asked for; one layer is in memory at a time.
+
+    For a global scope the constructor goes through the layers: once for the patterns with groups of many weights,
+    whose scores it keeps, and several times for single weights, whose scores are read again instead.
+
+    Attributes:
+        layers: what is pruned, by name.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        selection: Selection,
+        request: PruneRequest,
+        progress: Progress = silent,
+    ) -> None:
+        self._weights, self._selection, self._request = weights, selection, request
+        self.layers = {spec.name: spec for spec in selection.pruned}
+        self._pattern = request.pattern
+        self._progress = progress
+        self._reports: dict[str, LayerReport] = {}
+        self._cuts: Mapping[str, Cut] = {}
+        if request.scope is Scope.GLOBAL and not isinstance(self._pattern, NM):
+            self._cuts = self._global_cuts(self._pattern)
+
+    def prune(self, name: str) -> PrunedLayer:
+        """The layer of this name.
+
+        Raises:
+            MatrixError: NaN or infinity, or a tensor that cannot be read.
+        """
+        spec = self.layers[name]
+        self._progress(Step(Stage.PRUNING, name, len(self._reports) + 1, len(self.layers)))
+        values = read_matrix(self._weights, spec)
+        mask = self._mask(spec, np.abs(values))
+        pruned = np.where(mask, values, 0)
+        matrix = as_csr(pruned, source=name)
+        self._reports[name] = LayerReport(
+            name,
+            spec.shape,
+            spec.dtype,
+            int(np.count_nonzero(mask)),
+            Features.of(matrix),
+            matrix.fingerprint(),
+            energy=energy(pruned),
+            energy_before=energy(values),
+        )
+        return PrunedLayer(mask, matrix)
+
+    def report(self) -> PruneReport:
+        """Of the layers pruned so far."""
+        layers = tuple(self._reports[name] for name in self.layers if name in self._reports)
+        return PruneReport(self._weights.source, self._request, layers, self._selection.copied)
+
+    def _mask(self, spec: WeightSpec, magnitudes: Array) -> Array:
+        if isinstance(self._pattern, NM):
+            return self._pattern.mask(magnitudes)
+        groups = self._pattern.groups(magnitudes)
+        cut = self._cuts.get(spec.name)
+        if cut is None:
+            keep = weights_kept(self._request.sparsity, spec.size)
+            cut = find_cuts(lambda: [(spec.name, groups)], keep, groups.scores.dtype)[spec.name]
+        return self._pattern.mask(magnitudes, cut.kept(groups))
+
+    def _global_cuts(self, pattern: RankedPattern) -> dict[str, Cut]:
+        names = sorted(self.layers)
+        known: dict[str, Groups] = {}
+
+        def scored() -> Iterator[tuple[str, Groups]]:
+            for number, name in enumerate(names, start=1):
+                groups = known.get(name)
+                if groups is None:
+                    self._progress(Step(Stage.RANKING, name, number, len(names)))
+                    groups = pattern.groups(np.abs(read_matrix(self._weights, self.layers[name])))
+                    if not pattern.elementwise:
+                        known[name] = groups
+                yield name, groups
+
+        keep = weights_kept(self._request.sparsity, sum(spec.size for spec in self.layers.values()))
+        return find_cuts(scored, keep, self._score_type(pattern))
+
+    def _score_type(self, pattern: RankedPattern) -> np.dtype[Any]:
+        """Of all layers' scores together."""
+        if not pattern.elementwise:
+            return np.dtype(np.float64)
+        kinds = [spec.value_type for spec in self.layers.values() if spec.value_type is not None]
+        return np.result_type(*kinds)

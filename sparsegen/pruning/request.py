@@ -1,0 +1,143 @@
+"""What is asked of the pruner, checked: a pattern, a sparsity and its scope."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from sparsegen.errors import PruningError
+from sparsegen.pruning.block import Block, BlockedUniform
+from sparsegen.pruning.groups import Scope
+from sparsegen.pruning.nm import NM
+from sparsegen.pruning.uniform import Uniform
+from sparsegen.pruning.unstructured import Unstructured
+
+E = TypeVar("E", bound=StrEnum)
+
+Pattern = Unstructured | Uniform | Block | BlockedUniform | NM
+
+
+class PatternName(StrEnum):
+    UNIFORM = "uniform"
+    UNSTRUCTURED = "unstructured"
+    BLOCK = "block"
+    BLOCKED_UNIFORM = "blocked-uniform"
+    NM = "nm"
+
+
+BLOCK = (32, 32)  # height and width where none is given
+N_OF_M = (2, 4)  # what sparse tensor cores run
+
+BLOCK_PATTERNS = (PatternName.BLOCK, PatternName.BLOCKED_UNIFORM)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRequest:
+    """A pattern with the sparsity that is asked for; made by `parse`.
+
+    Attributes:
+        sparsity: share of the pruned tensors' weights that become zero, from 0 to below 1.
+        scope: over which weights it holds; None for N:M, which is the same everywhere.
+    """
+
+    pattern: Pattern
+    sparsity: float
+    scope: Scope | None
+
+    @classmethod
+    def parse(
+        cls,
+        pattern: PatternName | str,
+        sparsity: float | None = None,
+        *,
+        scope: Scope | str | None = None,
+        block: tuple[int, int] | None = None,
+        nm: tuple[int, int] | None = None,
+    ) -> PruneRequest:
+        """A request from words and numbers.
+
+        Args:
+            sparsity: needed for all patterns but N:M, which has its own, 1 - N / M.
+            scope: default global, for the patterns that have one.
+            block: height and width for the block patterns; default 32 × 32.
+            nm: N and M for the N:M pattern; default 2:4.
+
+        Raises:
+            PruningError: an unknown word, a number out of range, or one that does not belong to the pattern.
+        """
+        name = _word(PatternName, pattern, "pattern")
+        if block is not None and name not in BLOCK_PATTERNS:
+            raise PruningError(f"{name} has no blocks; leave out block, or use {' or '.join(BLOCK_PATTERNS)}")
+        if nm is not None and name is not PatternName.NM:
+            raise PruningError(f"{name} has no N:M; leave out nm, or use the pattern nm")
+        if sparsity is not None and not 0 <= sparsity < 1:
+            hint = f"; {sparsity / 100:g} is {sparsity:g} %" if 1 < sparsity < 100 else ""
+            raise PruningError(f"sparsity = {sparsity:g} is not within [0, 1){hint}")
+        if name is PatternName.NM:
+            if scope is not None:
+                raise PruningError("nm prunes every group alike and has no scope; leave it out")
+            n_of_m = _n_of_m(*(nm or N_OF_M))
+            if sparsity is not None and sparsity != n_of_m.sparsity:
+                raise PruningError(
+                    f"{n_of_m.n}:{n_of_m.m} prunes {n_of_m.sparsity:.4g} of the weights and cannot prune "
+                    f"{sparsity:.4g}; leave out sparsity, or choose another N and M"
+                )
+            return cls(n_of_m, n_of_m.sparsity, None)
+        if sparsity is None:
+            raise PruningError(f"{name} needs a sparsity: the share of weights that become zero, such as 0.9")
+        where = Scope.GLOBAL if scope is None else _word(Scope, scope, "scope")
+        return cls(_ranked(name, block or BLOCK), float(sparsity), where)
+
+
+def parse_block(text: str) -> tuple[int, int]:
+    """``"32x32"`` to height and width.
+
+    Raises:
+        PruningError: it is not two numbers with an x between.
+    """
+    return _pair(text, "x", "block", "32x32")
+
+
+def parse_nm(text: str) -> tuple[int, int]:
+    """``"2:4"`` to N and M.
+
+    Raises:
+        PruningError: it is not two numbers with a colon between.
+    """
+    return _pair(text, ":", "nm", "2:4")
+
+
+def _pair(text: str, separator: str, name: str, example: str) -> tuple[int, int]:
+    match = re.fullmatch(rf"(\d{{1,9}}){separator}(\d{{1,9}})", text)
+    if match is None:
+        raise PruningError(f"{name} = {text!r} is not of the form {example}")
+    return int(match[1]), int(match[2])
+
+
+def _word(kind: type[E], value: E | str, name: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise PruningError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
+
+
+def _n_of_m(n: int, m: int) -> NM:
+    if not 1 <= n < m:
+        raise PruningError(f"nm = {n}:{m} must keep at least 1 and less than all of the {m} weights")
+    return NM(n, m)
+
+
+def _ranked(name: PatternName, block: tuple[int, int]) -> Pattern:
+    if min(block) < 1:
+        raise PruningError(f"block = {block[0]}x{block[1]} must be at least 1x1")
+    match name:
+        case PatternName.BLOCK:
+            return Block(*block)
+        case PatternName.BLOCKED_UNIFORM:
+            return BlockedUniform(*block)
+        case PatternName.UNIFORM:
+            return Uniform()
+        case _:
+            return Unstructured()

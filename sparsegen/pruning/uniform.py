@@ -1,0 +1,40 @@
+"""Uniform pruning: as many weights stay in every row of a layer as in every other (Muralidharan, MLSys 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.csr import Array
+from sparsegen.pruning.groups import Groups, largest_per_row, squares
+
+_CHUNK = 1 << 22  # elements of rows that are sorted together, to bound memory
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Uniform sparsity, induced as in "Uniform Sparsity in Deep Neural Networks", section 2.2.
+
+    The rows of a layer are sorted by magnitude. Column j of what results holds the j-th largest weight of every
+    row: it is one group, and its l2 norm is its score. When a layer keeps its first r columns, each of its rows
+    keeps its r largest weights, where they were.
+    """
+
+    elementwise = False
+    rule = "to whole columns of the sorted layers: a weight of every row"
+
+    def describe(self) -> str:
+        return "uniform"
+
+    def groups(self, magnitudes: Array) -> Groups:
+        m, k = magnitudes.shape
+        energy = np.zeros(k, np.float64)
+        rows = max(1, _CHUNK // max(1, k))
+        for start in range(0, m, rows):
+            ordered = np.sort(magnitudes[start : start + rows], axis=1)[:, ::-1]
+            energy += squares(ordered).sum(axis=0)
+        return Groups(np.sqrt(energy), m)
+
+    def mask(self, magnitudes: Array, kept: Array) -> Array:
+        return largest_per_row(magnitudes, int(np.count_nonzero(kept)))

@@ -1,0 +1,1 @@
+"""One offline HTML page from result files and a tuning database; `sparsegen.report.build` is the way in."""

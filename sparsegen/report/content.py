@@ -1,0 +1,47 @@
+"""What a page consists of, apart from how it looks: sections and sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsegen.report.canvas import Chart
+from sparsegen.report.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, what it is about, and what it shows.
+
+    Attributes:
+        lead: paragraphs.
+        missing: one sentence for each thing that is not shown, and why.
+    """
+
+    anchor: str
+    title: str
+    lead: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kernel's CUDA source; ``uses`` says which shapes it is rendered for."""
+
+    anchor: str
+    title: str
+    uses: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of a page. ``facts`` are the conditions under which was measured, as names and values."""
+
+    title: str
+    device: str
+    made: str
+    facts: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+    sources: tuple[Source, ...]

@@ -1,0 +1,71 @@
+"""What every section draws from: the inputs, their points, the numbered variants, a colour for each suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparsegen.bench.results import Rates
+from sparsegen.operators import DType, Layout
+from sparsegen.report import words
+from sparsegen.report.catalogue import Catalogue, catalogue
+from sparsegen.report.colours import MARKERS, SERIES, Colour
+from sparsegen.report.inputs import Inputs
+from sparsegen.report.points import Point
+
+Kind = tuple[str, DType, Layout]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Attributes:
+    suites: every suite of the points, in the order in which they first appear.
+    """
+
+    inputs: Inputs
+    points: tuple[Point, ...]
+    catalogue: Catalogue
+    suites: tuple[str, ...]
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> Material:
+        points = tuple(inputs.points())
+        suites = tuple(dict.fromkeys(point.suite for point in points))
+        return cls(inputs, points, catalogue(points), suites)
+
+    @property
+    def rates(self) -> Rates | None:
+        """What the device reached, by the first file that says."""
+        return next((part.rates for _, part in self.inputs.results if part.rates is not None), None)
+
+    @property
+    def origin(self) -> str:
+        """Where the points come from, in a sentence."""
+        if self.inputs.has_bench:
+            return "Each point is a row of the result files."
+        return (
+            "Each point is a workload of the database, with the dense and cuSPARSE times recorded beside it."
+        )
+
+    def look(self, suite: str) -> tuple[Colour, str]:
+        """Colour and marker of a suite, the same in every chart."""
+        place = self.suites.index(suite)
+        return SERIES[place % len(SERIES)], MARKERS[(place + place // len(SERIES)) % len(MARKERS)]
+
+
+def by_kind(points: Iterable[Point]) -> dict[Kind, list[Point]]:
+    """Points by operator, dtype and layout, in the order in which they first appear."""
+    groups: dict[Kind, list[Point]] = {}
+    for point in points:
+        groups.setdefault(point.kind, []).append(point)
+    return groups
+
+
+def slug(kind: Kind) -> str:
+    """For names of files and anchors."""
+    return "-".join(str(part) for part in kind)
+
+
+def sizes_n(points: Iterable[Point]) -> str:
+    """``n = 32, 128``, for captions."""
+    return f"n = {words.listed(sorted({point.n for point in points}))}"

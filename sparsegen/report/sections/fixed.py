@@ -1,0 +1,134 @@
+"""Gain of the tuned winner over settings that a paper fixed for every matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparsegen.bench.summary import geometric
+from sparsegen.family import Value
+from sparsegen.report import words
+from sparsegen.report.canvas import Chart, Panel
+from sparsegen.report.colours import MARKERS, SERIES
+from sparsegen.report.content import Section
+from sparsegen.report.material import Material
+from sparsegen.report.points import by_workload
+from sparsegen.report.tables import Table
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.records import Measurement, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSetting:
+    """Values of tunables that a paper used throughout."""
+
+    family: str
+    values: tuple[tuple[str, Value], ...]
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.family} ({', '.join(f'{name} = {value}' for name, value in self.values)})"
+
+    def matches(self, family: str, config: tuple[tuple[str, Value], ...]) -> bool:
+        return family == self.family and set(self.values) <= set(config)
+
+
+USPMM = "Muralidharan, Uniform Sparsity in Deep Neural Networks, MLSys 2023"
+SETTINGS = (
+    FixedSetting("uspmm", (("vsize", 1), ("nwarp", 8)), USPMM),
+    FixedSetting("uspmm", (("vsize", 2), ("nwarp", 8)), USPMM),
+)
+LEAD = (
+    "The time of a paper's fixed settings, as this project's kernel of that paper runs them, over the time of the "
+    f"tuned winner of any family, workload by workload. Settings from: {USPMM}.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A setting's time on a workload beside the winner's, in µs."""
+
+    workload: Workload
+    fixed_us: float
+    winner_us: float
+    winner: str
+
+    @property
+    def factor(self) -> float:
+        return self.fixed_us / self.winner_us
+
+
+def gains(measurements: Iterable[Measurement], setting: FixedSetting) -> list[Gain]:
+    """One gain for each workload of one device on which the setting was timed; its fastest where several match."""
+    found = []
+    for workload, mine in by_workload(measurements).items():
+        order = ranking.ranked(mine)
+        fixed = [r.time_us for r in order if setting.matches(r.variant.family, r.variant.config)]
+        if fixed:
+            found.append(Gain(workload, min(fixed), order[0].time_us, order[0].variant.family))
+    return found
+
+
+def section(material: Material) -> Section:
+    known = {setting: gains(material.inputs.measurements, setting) for setting in SETTINGS}
+    known = {setting: some for setting, some in known.items() if some}
+    if not known:
+        names = " and ".join(str(setting) for setting in SETTINGS)
+        missing = (f"The database holds no time of {names} on this device.",)
+        return Section("fixed", "Gain over fixed settings", LEAD, missing=missing)
+    return Section("fixed", "Gain over fixed settings", LEAD, charts=(_chart(material, known),))
+
+
+def _flop(gain: Gain) -> float:
+    return float(max(1, gain.workload.problem.cost(gain.workload.features.nnz).flop))
+
+
+def _label(workload: Workload) -> str:
+    p = workload.problem
+    zeros = words.percent(1 - workload.features.density)
+    return f"{p.m:,} × {p.k:,} × {p.n:,}, {zeros} zeros, {words.DTYPES[p.dtype]} {p.layout}-major"
+
+
+def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:
+    def draw(panel: Panel) -> None:
+        for place, (setting, some) in enumerate(known.items()):
+            panel.points(
+                [_flop(gain) for gain in some],
+                [gain.factor for gain in some],
+                [f"{_label(gain.workload)}: {words.factor(gain.factor)}" for gain in some],
+                colour=SERIES[place],
+                marker=MARKERS[place],
+                label=str(setting),
+            )
+        panel.labels("useful FLOP of the product", "times faster than the fixed setting")
+        panel.log_x(lambda value: f"{value:.0e}".replace("e+0", "e").replace("e+", "e"))
+        panel.log_y(lambda value: f"{value:g} ×")
+        panel.level(y=1.0)
+
+    told = "; ".join(
+        f"over {setting}: geometric mean {words.factor(geometric([g.factor for g in some]).value)}, "
+        f"{words.count(len(some), 'workload')}"
+        for setting, some in known.items()
+    )
+    rows = tuple(
+        (
+            _label(gain.workload),
+            str(setting),
+            gain.winner,
+            words.microseconds(gain.fixed_us),
+            words.microseconds(gain.winner_us),
+            words.factor(gain.factor),
+        )
+        for setting, some in known.items()
+        for gain in some
+    )
+    head = ("workload, m × k × n", "fixed setting", "winner", "fixed", "tuned", "gain")
+    return Chart(
+        name="fixed-settings",
+        title="Tuned winner over fixed settings",
+        caption=f"{material.inputs.device_name}. {told}.",
+        alt=f"Scatter plot: gain over fixed settings against the size of the product. {told}.",
+        draw=draw,
+        width=5.6,
+        numbers=Table("The numbers", head, rows, text_columns=3),
+    )

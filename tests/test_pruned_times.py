@@ -1,0 +1,86 @@
+"""Times of pruned layers: only what was measured on the very pattern, or on one that is near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tuning_samples import H100, baseline, timed
+
+import sparsegen
+from sparsegen import api
+from sparsegen.errors import ConfigError
+from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.pruned_times import NEAR, Grounds, layer_time
+from sparsegen.pruning.report import LayerReport, PruneReport
+from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.store import Store
+
+N = 64
+
+
+def pruned(sparsity: float = 0.9, seed: int = 0, shape: tuple[int, int] = (128, 256)) -> PruneReport:
+    weights = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    return sparsegen.prune({"w": weights}, sparsity=sparsity).report
+
+
+def workload(layer: LayerReport, n: int = N) -> Workload:
+    return Workload(SpmmProblem(layer.features.m, layer.features.k, n), layer.fingerprint, layer.features)
+
+
+def test_exact_near_and_not_measured() -> None:
+    known = pruned().layers[0]
+    database = MemoryLayer([timed(10, workload(known), tile_n=32)], [baseline(25, workload(known))])
+
+    def ask(layer: LayerReport, n: int = N, dtype: DType = DType.FLOAT32) -> tuple[Grounds, float | None]:
+        found = layer_time(layer, n, dtype, Layout.ROW, H100, database)
+        assert (
+            (found.sparse_us is None) == (found.grounds is Grounds.NOT_MEASURED) == (found.distance is None)
+        )
+        return found.grounds, found.sparse_us
+
+    exact = layer_time(known, N, DType.FLOAT32, Layout.ROW, H100, database)
+    assert exact.grounds is Grounds.EXACT and exact.distance == 0 and exact.family == "csr_spmm"
+    assert (exact.sparse_us, exact.dense_us) == (10, 25)
+    grounds, time = ask(pruned(seed=1).layers[0])  # as many nonzeros elsewhere
+    assert grounds is Grounds.NEAR and time == pytest.approx(10)
+    grounds, time = ask(pruned(sparsity=0.87).layers[0])
+    assert grounds is Grounds.NEAR and time is not None and 10 < time < 16
+    far = pruned(sparsity=0.2).layers[0]
+    assert ask(far) == (Grounds.NOT_MEASURED, None), "dispatch would answer from a far neighbour"
+    assert ask(known, n=16 * N) == (Grounds.NOT_MEASURED, None)
+    assert ask(known, dtype=DType.FLOAT16) == (Grounds.NOT_MEASURED, None)
+    assert NEAR < 2
+
+
+def test_nothing_measured_at_all() -> None:
+    found = layer_time(pruned().layers[0], N, DType.FLOAT32, Layout.ROW, H100, MemoryLayer([], []))
+    assert found.grounds is Grounds.NOT_MEASURED and found.dense_us is None
+
+
+def test_the_sum_needs_every_layer(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.standard_normal((64, 512 * scale), np.float32) for name, scale in (("a", 1), ("b", 8))
+    }
+    report = sparsegen.prune(weights, sparsity=0.9, scope="layer").report
+    first, second = report.layers
+    path = tmp_path / "tuning.db"
+    with Store.open(path) as store:
+        store.add_measurement(timed(10, workload(first), tile_n=32))
+    found = api.pruned_times(report, n=N, device=H100, db=path)
+    assert [t.grounds for t in found.layers] == [Grounds.EXACT, Grounds.NOT_MEASURED]
+    assert found.known == 1 and found.sparse_us is None and found.to_dict()["layers"][0]["sparse_us"] == 10
+    with Store.open(path) as store:
+        store.add_measurement(timed(30, workload(second), tile_n=32))
+        store.add_baseline(baseline(25, workload(second)))
+    found = api.pruned_times(report, n=N, device=H100, db=path)
+    assert found.sparse_us == 40 and found.dense_us is None, "the first layer's dense time is not known"
+
+
+def test_wrong_words(tmp_path: Path) -> None:
+    for arguments in ({"n": 0}, {"n": 1, "dtype": "int8"}, {"n": 1, "layout": "diagonal"}):
+        with pytest.raises(ConfigError):
+            api.pruned_times(pruned(), device=H100, db=tmp_path / "db", **arguments)
