@@ -204,6 +204,10 @@ class Family(ABC, Generic[P, C]):
         nothing was measured, and which family to try first.
         """
 
+    def published(self) -> tuple[C, ...]:
+        """Configs that a publication fixes; the tuner tries them early, so that its gain over them is on record."""
+        return ()
+
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
         """What a matrix must be like for this config to represent it sensibly (padding, row lengths); default none.
 

@@ -187,7 +187,8 @@ def _where_to_search(
     *,
     whole: bool,
 ) -> tuple[Space, list[Candidate]]:
-    """The space, and where to begin: each family's guess, the most promising first, then what was good on similar workloads.
+    """The space, and where to begin: each family's guess and what was published,
+    the most promising family first, then what was good on similar workloads.
 
     Raises:
         NoVariantError: no config is valid, or none suits the matrix.
@@ -195,9 +196,11 @@ def _where_to_search(
     problem = workload.problem
     first: dict[Key, Candidate] = {}
     for family in sorted(families, key=lambda f: f.guessed_rate(problem, workload.features), reverse=True):
-        guess = Candidate(family, family.guess(problem, workload.features, device))
-        if family.suits(problem, workload.features, guess.config, device):
-            first[guess.key] = guess
+        guess = family.guess(problem, workload.features, device)
+        for config in (guess, *family.published()):
+            candidate = Candidate(family, config)
+            if family.suits(problem, workload.features, config, device):
+                first.setdefault(candidate.key, candidate)
 
     def is_allowed(config: Config) -> bool:
         family, values = configured(config)

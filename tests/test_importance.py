@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from tuning_samples import timed
@@ -30,6 +31,11 @@ def test_what_decides_comes_first() -> None:
 def test_tunables_that_never_vary_are_left_out() -> None:
     (shares,) = importances(measured()).values()
     assert set(shares) == {"tile_n", "row_alignment", "index_bits", "rows_per_block"}
+
+
+def test_equal_times_decide_nothing() -> None:
+    assert measured()[0].sample is not None
+    assert importances([replace(m, sample=measured()[0].sample) for m in measured()]) == {}
 
 
 def test_few_configs_give_nothing() -> None:

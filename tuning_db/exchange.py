@@ -26,7 +26,7 @@ from sparsegen.kernels import family
 from sparsegen.operators import MAX_INDEX, OPERATORS, SpmmProblem
 from sparsegen.tuning_db.check import is_known
 from sparsegen.tuning_db.conversion import LONGEST_REASON, ordered_config
-from sparsegen.tuning_db.json_reader import Node, parse_json
+from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Added, Store
 
@@ -161,25 +161,13 @@ def import_json(store: Store, text: str, source: str) -> Added:
 
 def import_file(store: Store, path: Path) -> Added:
     """`import_json` of a file of at most 512 MiB."""
-    return import_json(store, read_text(path), str(path))
+    return import_json(store, read_text(path, LARGEST_FILE), str(path))
 
 
 def merge(into: Store, other: Store) -> Added:
     """Add what another database holds, by the same rules as an import."""
     text, _ = export_json(other)
     return import_json(into, text, other.location)
-
-
-def read_text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise ImportFileError(f"{path}: {size} bytes are more than the limit of {LARGEST_FILE}")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ImportFileError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ImportFileError(f"{path}: not UTF-8 text at byte {error.start}") from None
 
 
 def load(text: str, source: str) -> Content:

@@ -8,10 +8,31 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsegen.errors import ImportFileError, SparsegenError
 from sparsegen.tuning_db.conversion import printable
+
+
+def read_text(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> str:
+    """A file's text.
+
+    Args:
+        largest: bytes that a file may have.
+
+    Raises:
+        SparsegenError: ``error``: it is not there, cannot be read, is larger, or is not UTF-8.
+    """
+    try:
+        size = path.stat().st_size
+        if size > largest:
+            raise error(f"{path}: {size} bytes are more than the limit of {largest}")
+        return path.read_text(encoding="utf-8")
+    except OSError as reason:
+        raise error(f"{path}: {reason.strerror}") from None
+    except UnicodeDecodeError as reason:
+        raise error(f"{path}: not UTF-8 text at byte {reason.start}") from None
 
 
 def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileError) -> Node:

@@ -16,6 +16,7 @@ from sparsegen.bench.result_reader import NAME, VERSION, load
 from sparsegen.bench.results import Cell, ChosenVariant, Results, Row
 from sparsegen.cache import publish_text
 from sparsegen.errors import ResultsError
+from sparsegen.tuning_db.json_reader import read_text
 
 __all__ = ["dump", "load", "read", "to_csv", "write"]
 
@@ -100,16 +101,7 @@ def read(path: Path) -> Results:
         ResultsError: it names the file and the place in it.
         ResultsNewerError: a newer sparsegen wrote it.
     """
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise ResultsError(f"{path}: {size} bytes are more than the limit of {LARGEST_FILE}")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ResultsError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ResultsError(f"{path}: not UTF-8 text at byte {error.start}") from None
-    return load(text, str(path))
+    return load(read_text(path, LARGEST_FILE, ResultsError), str(path))
 
 
 # --- CSV ---------------------------------------------------------------------------------------------------

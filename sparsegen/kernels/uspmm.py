@@ -102,6 +102,9 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             block=(WARP, config.nwarp * config.vsize, 1),
         )
 
+    def published(self) -> tuple[UspmmConfig, ...]:
+        return UspmmConfig(vsize=1, nwarp=8), UspmmConfig(vsize=2, nwarp=8)
+
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         return 2e6
 

@@ -95,14 +95,10 @@ class Panel:
         colour: Colour,
         label: str | None = None,
         width: float = 1.4,
-        dashed: bool = False,
         steps: bool = False,
     ) -> None:
-        style = "--" if dashed else "-"
         drawstyle = "steps-post" if steps else "default"
-        self.axes.plot(
-            x, y, style, color=colour.light, label=label, linewidth=width, drawstyle=drawstyle, zorder=2
-        )
+        self.axes.plot(x, y, color=colour.light, label=label, linewidth=width, drawstyle=drawstyle, zorder=2)
 
     def level(self, *, x: float | None = None, y: float | None = None, text: str = "") -> None:
         """A dashed line across the panel at x or at y, with words beside it."""
@@ -246,7 +242,7 @@ class Chart:
         return inline(out.getvalue(), self.name, self.alt, panel.tips)
 
     def png(self, path: Path) -> None:
-        """Write the drawing in the light colours at 220 dots per inch.
+        """Write the drawing in the light colours at 220 dots per inch; title and caption are its metadata.
 
         Raises:
             ReportError: the file cannot be written.
@@ -254,7 +250,10 @@ class Chart:
         figure, _ = self._drawn()
         try:
             with matplotlib.rc_context(STYLE), _quiet():
-                figure.savefig(path, format="png", dpi=PNG_DPI, bbox_inches="tight", pad_inches=0.04)
+                words = {"Title": self.title, "Description": self.caption, "Software": None}
+                figure.savefig(
+                    path, format="png", dpi=PNG_DPI, bbox_inches="tight", pad_inches=0.04, metadata=words
+                )
         except OSError as error:
             raise ReportError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -280,13 +279,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _few_ticks(axis: Any, limits: tuple[float, float], text: Callable[[float], str]) -> None:
-    """Ticks at powers of two where few octaves are shown, else at powers of ten."""
+    """Ticks at powers of two where few octaves are shown, at 1, 2, 5, 10 where more are, else at powers of ten."""
     low, high = limits
     octaves = math.log2(high / low) if low > 0 else 0.0
-    if octaves <= 9:
+    if octaves <= 6:
         axis.set_major_locator(LogLocator(base=2, numticks=12))
+    elif octaves <= 11:
+        axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
     else:
-        axis.set_major_locator(LogLocator(base=10, numticks=9))
+        axis.set_major_locator(LogLocator(base=10, numticks=12))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))

@@ -18,8 +18,10 @@ Kind = tuple[str, DType, Layout]
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Attributes:
-    suites: every suite of the points, in the order in which they first appear.
+    """The inputs of one report, analysed once.
+
+    Attributes:
+        suites: every suite of the points, in the order in which they first appear.
     """
 
     inputs: Inputs
@@ -47,9 +49,10 @@ class Material:
             "Each point is a workload of the database, with the dense and cuSPARSE times recorded beside it."
         )
 
-    def look(self, suite: str) -> tuple[Colour, str]:
-        """Colour and marker of a suite, the same in every chart."""
-        place = self.suites.index(suite)
+    def look(self, kind: Kind, suite: str) -> tuple[Colour, str]:
+        """Colour and marker of a suite, the same in all charts of an operator and layout."""
+        alike = (p.suite for p in self.points if (p.operator, p.layout) == (kind[0], kind[2]))
+        place = list(dict.fromkeys(alike)).index(suite)
         return SERIES[place % len(SERIES)], MARKERS[(place + place // len(SERIES)) % len(MARKERS)]
 
 

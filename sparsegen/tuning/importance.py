@@ -29,7 +29,8 @@ def importances(measurements: Iterable[Measurement]) -> dict[str, dict[str, floa
 
     Returns:
         Family to tunable to share, largest first, each family's sum 1. A family of which fewer than 20
-        configs were timed is left out, and so is a tunable that never varied.
+        configs were timed is left out, and so is a tunable that never varied; a
+        family all of whose configs are equally fast is left out, too.
     """
     timed: dict[str, list[ranking.Ranked]] = {}
     for ranked in ranking.ranked(measurements):
@@ -40,8 +41,8 @@ def importances(measurements: Iterable[Measurement]) -> dict[str, dict[str, floa
 
 def _of_family(configs: list[ranking.Ranked]) -> dict[str, float]:
     choices = _varied([ranked.variant.config_dict for ranked in configs])
-    if not choices:
-        return {}
+    if not choices or len({ranked.time_us for ranked in configs}) == 1:
+        return {}  # nothing to decide, or it made no difference
     distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(values) for name, values in choices.items()
     }

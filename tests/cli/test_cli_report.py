@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,12 @@ def test_a_page_that_cannot_be_written(run: Command, tmp_path: Path) -> None:
         "report", "--bench", tmp_path / "bench.json", "-o", tmp_path / "file" / "r.html", exit_code=3
     )
     assert found["error"]["type"] == "ReportError"
+
+
+def test_without_matplotlib_it_says_what_to_install(run: Command, tmp_path: Path) -> None:
+    result_file.write(results(), tmp_path / "bench.json")
+    code = "import sys; sys.modules['matplotlib'] = None; from sparsegen.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "report", "--bench", str(tmp_path / "bench.json")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4
+    assert "pip install 'sparsegen[report]'" in done.stderr

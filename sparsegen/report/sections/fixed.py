@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.bench.summary import geometric
 from sparsegen.family import Value
+from sparsegen.kernels import families
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES
@@ -33,14 +34,15 @@ class FixedSetting:
         return family == self.family and set(self.values) <= set(config)
 
 
-USPMM = "Muralidharan, Uniform Sparsity in Deep Neural Networks, MLSys 2023"
-SETTINGS = (
-    FixedSetting("uspmm", (("vsize", 1), ("nwarp", 8)), USPMM),
-    FixedSetting("uspmm", (("vsize", 2), ("nwarp", 8)), USPMM),
+SETTINGS = tuple(
+    FixedSetting(family.name, tuple(family.config_dict(config).items()), family.source)
+    for family in families().values()
+    for config in family.published()
 )
+SOURCES = "; ".join(dict.fromkeys(setting.source for setting in SETTINGS))
 LEAD = (
     "The time of a paper's fixed settings, as this project's kernel of that paper runs them, over the time of the "
-    f"tuned winner of any family, workload by workload. Settings from: {USPMM}.",
+    f"tuned winner of any family, workload by workload. Settings from: {SOURCES}.",
 )
 
 

@@ -44,7 +44,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
             mine = [p for p in points if p.suite == suite]
             if not mine:
                 continue
-            colour, marker = material.look(suite)
+            colour, marker = material.look(kind, suite)
             others = [p for p in mine if p.sparse]
             panel.points(
                 [p.flop / p.bytes for p in others],

@@ -109,7 +109,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
         for suite in material.suites:
             mine = [p for p in points if p.suite == suite]
             if mine:
-                colour, marker = material.look(suite)
+                colour, marker = material.look(kind, suite)
                 panel.points(
                     [p.density for p in mine],
                     [p.over_dense or math.nan for p in mine],
