@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends import open_executor, toolchain
+from sparsegen import baselines
+from sparsegen.backends import toolchain
 from sparsegen.executor import Executor
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
@@ -87,11 +88,12 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 
 class Bench:
-    """Variants of one problem, run, checked and timed side by side in one process."""
+    """Variants of one problem, run, checked and timed side by side with cuSPARSE and cuBLAS in one process."""
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         self.matrix, self.problem, self.device = matrix, problem, device
-        self.executor: Executor = open_executor(device)
+        self.vendors = baselines.Session(matrix, problem, device)
+        self.executor: Executor = self.vendors.executor
         operands = problem.random_operands(np.random.default_rng(7))
         self.reference = problem.reference(matrix, operands, threads=os.cpu_count() or 1)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands]
@@ -132,6 +134,17 @@ class Bench:
                 taken[name] += self.executor.measure(call, samples=samples, warmup=2).samples_us
         return {name: float(np.median(samples)) for name, samples in taken.items()}
 
+    def vendor_calls(self) -> dict[str, Callable[[], None]]:
+        """The fastest right way of cuBLAS and of cuSPARSE, found by a first measurement."""
+        best: dict[str, tuple[float, Callable[[], None]]] = {}
+        for call in self.vendors.calls():
+            if not self.vendors.is_right(call):
+                continue
+            median = float(np.median(self.executor.measure(call.run, samples=8).samples_us))
+            if median < best.get(call.contender, (math.inf,))[0]:
+                best[call.contender] = (median, call.run)
+        return {name: run for name, (_, run) in best.items()}
+
     def close(self) -> None:
         self._kept.clear()
-        self.executor.close()
+        self.vendors.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -197,13 +198,19 @@ def _show(finished: Finished, before: Results | None, output: Path | None, *, as
 def _progress(done: list[Row], *, as_json: bool) -> Iterator[Progress]:
     """A line on stderr for each row; on a terminal also what is being done."""
     console = make_console(stderr=True)
+    last = time.monotonic()
     status = console.status("starting") if console.is_terminal and not as_json else None
 
     def show(step: Step) -> None:
+        nonlocal last
         if step.row is not None:
+            seconds, last = time.monotonic() - last, time.monotonic()
             done.append(step.row)
             if not as_json:
-                console.print(f"[{step.index + 1} of {step.total}] {row_line(step.row)}", soft_wrap=True)
+                console.print(
+                    f"[{step.index + 1} of {step.total}, {seconds:.1f} s] {row_line(step.row)}",
+                    soft_wrap=True,
+                )
         elif status is not None:
             status.update(f"{step.index + 1} of {step.total}: {step.key}: {step.doing}")
 

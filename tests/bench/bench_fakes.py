@@ -62,7 +62,7 @@ class Fake(Contender):
             raise UnsupportedError("not this one")
         if self.when == "raises":
             raise RuntimeError("out of tea")
-        yield self._way(bench, "slow and right", delay=0.002, is_wrong=False)
+        yield self._way(bench, "slow and right", delay=0.01, is_wrong=False)
         if self.when == "one way wrong":
             yield self._way(bench, "fast and wrong", delay=0.0, is_wrong=True)
 

@@ -71,7 +71,7 @@ def test_a_cell_holds_what_was_measured(good: tuple[Finished, list[str]]) -> Non
     row = good[0].results.rows[0]
     cell = row.cells[0]
     assert cell.timing is not None and cell.timing.samples == 4 and len(cell.timing.rounds_us) == 2
-    assert 2000 < cell.timing.low_us <= cell.timing.us <= cell.timing.high_us
+    assert 10_000 < cell.timing.low_us <= cell.timing.us <= cell.timing.high_us
     assert cell.detail == "slow and right" and cell.preparation_ms == 1.5 and cell.memory_bytes == 640
     assert cell.worst_error is not None and 0 <= cell.worst_error <= 1
     assert row.nnz == row.features.nnz > 0 and row.fingerprint == cases(1)[0].matrix().fingerprint()

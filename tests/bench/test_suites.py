@@ -73,9 +73,9 @@ def by_name(suite: Suite) -> dict[str, Case]:
 def test_the_lists_are_those_of_the_published_peers() -> None:
     """benchmarks/peers_h100.json holds what peers took on them."""
     peers = json.loads((ROOT / "benchmarks" / "peers_h100.json").read_text())["rows"]
-    for name in {p["suite"] for p in peers}:
-        known = {c.name for c in load_suite(name).cases}
-        assert known >= {p["case"] for p in peers if p["suite"] == name}
+    for name in {peer["suite"] for peer in peers}:
+        wanted = {peer["case"] for peer in peers if peer["suite"] == name}
+        assert {case.name for case in load_suite(name).cases} == wanted
 
 
 def test_names_and_kinds() -> None:
