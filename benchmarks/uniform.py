@@ -1,14 +1,14 @@
 """Uniform sparsity, fp16, column-major: tuned families beside the paper's fixed kernels and cuSPARSE.
 
-    python -m benchmarks.uniform --db tuned.db                      # every sweep, about 5 minutes
+    python -m benchmarks.uniform --db tuned.db                      # every sweep, about 4 minutes
     python -m benchmarks.uniform --db tuned.db --sweep shapes
 
 The sweeps are those of the paper (Muralidharan, Uniform Sparsity in Deep Neural Networks, MLSys 2023), and the
-uniform list of 1024 x 1024 matrices. Each point is tuned over all families at once (or each by itself with
-``--apart``); then every family's winner, the paper's two settings of its base kernel, cuSPARSE CSR and cuBLAS are
-checked and timed in turn in this process. A point that the result file holds is not run again without ``--again``;
-what the database holds is not measured again in any case. The paper's ratios to the cuSPARSE of its time, on an A100,
-stand beside the points where it names them.
+uniform list of 1024 x 1024 matrices. All points are tuned first, over all families at once; then every family's
+winner, the paper's two settings of its base kernel, cuSPARSE CSR and cuBLAS are checked and timed in turn in this
+process. A point that the result file holds is not run again without ``--again``, and one that the database holds a
+finished search of is not tuned again. The paper's ratios to the cuSPARSE of its time, on an A100, stand beside the
+points where it names them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import click
 
 from benchmarks.common import Bench, geometric_mean, result_folder, write_results
 from sparsegen.backends import find_device
-from sparsegen.errors import NoVariantError
-from sparsegen.family import Device
+from sparsegen.family import Device, Value
+from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.generators import uniform_rows
-from sparsegen.kernels import families_of
 from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.tuner import Budget, Effort, tune
+from sparsegen.tuner import Budget, tune
+from sparsegen.tuning_db.ranking import ranked
+from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
 NAME = "uniform"
@@ -85,30 +88,23 @@ def distinct(wanted: tuple[str, ...]) -> list[Point]:
 @click.option(
     "--sweep", "sweeps", multiple=True, type=click.Choice(["shapes", "sparsity", "columns", "list"])
 )
-@click.option("--effort", type=click.Choice([str(e) for e in Effort]), default="quick")
-@click.option("--seconds", type=float, help="for the search at each point, instead of the effort's")
-@click.option("--apart", is_flag=True, help="tune each family by itself: a fair best of each, in more time")
+@click.option("--seconds", default=12.0, help="for the search at each point, all families together")
+@click.option("--jobs", default=4, help="searches side by side; they take turns on the device")
 @click.option("--again", is_flag=True, help="also points that the result file holds")
 @click.option("--limit", default=290.0, help="seconds; later points are left out, and the output says so")
-def main(
-    db: str,
-    sweeps: tuple[str, ...],
-    effort: str,
-    seconds: float | None,
-    apart: bool,
-    again: bool,
-    limit: float,
-) -> None:
+def main(db: str, sweeps: tuple[str, ...], seconds: float, jobs: int, again: bool, limit: float) -> None:
     device, began = find_device("cuda"), time.monotonic()
-    budget = Budget(seconds=seconds, effort=Effort(effort))
     rows = {} if again else known_rows(device)
-    for point in distinct(sweeps):
-        if str(point) in rows:
-            continue
+    wanted = [point for point in distinct(sweeps) if str(point) not in rows]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        tuned = [pool.submit(tune_point, point, db, seconds) for point in wanted]
+        for point, done in zip(wanted, tuned, strict=True):
+            click.echo(f"{point!s:22} {done.result()}")
+    for point in wanted:
         if time.monotonic() - began > limit:
             click.echo(f"time is up: {point} and what follows is left out; run again to go on")
             break
-        row = measure(point, device, db, budget, apart=apart)
+        row = measure(point, device, db)
         rows[str(point)] = row
         click.echo(
             f"{point!s:22} {row['us']} to cuSPARSE {row['to_cusparse']} (paper {point.paper or '-'}) "
@@ -123,28 +119,30 @@ def known_rows(device: Device) -> dict[str, dict[str, Any]]:
     return {r["workload"]: r for r in json.loads(path.read_text())["rows"]} if path.is_file() else {}
 
 
-def measure(point: Point, device: Device, db: str, budget: Budget, *, apart: bool) -> dict[str, Any]:
-    """Tune, check and time one point; speedups are above 1 where sparsegen is faster."""
-    matrix, problem = point.matrix(), point.problem
-    names = [family.name for family in families_of(problem.operator)]
-    winners, trials = {}, 0
+def tune_point(point: Point, db: str, seconds: float) -> str:
+    """Search over all families, unless that was finished earlier; in a process of its own."""
+    device, matrix = find_device("cuda"), point.matrix()
     with Store.open(db) as store:
-        for group in [[name] for name in names] if apart else [names]:
-            try:
-                result = tune(
-                    matrix,
-                    problem,
-                    device=device,
-                    store=store,
-                    families=group,
-                    budget=budget,
-                    baselines=False,
-                )
-            except NoVariantError as error:
-                click.echo(f"{point}: {error}")
-                continue
-            trials += result.counts.tried
-            winners |= {name: best.variant.config_dict for name, best in result.family_winners.items()}
+        workload = Workload(point.problem, matrix.fingerprint(), Features.of(matrix))
+        if any(m.final for m in store.measurements(workload, device)):
+            return "was tuned"
+        budget = Budget(seconds=seconds)
+        result = tune(matrix, point.problem, device=device, store=store, budget=budget, baselines=False)
+    winners = {
+        name: round(best.sample.median_us, 2) for name, best in result.family_winners.items() if best.sample
+    }
+    return f"{result.counts.tried} tried in {result.seconds:.0f} s: {winners}"
+
+
+def measure(point: Point, device: Device, db: str) -> dict[str, Any]:
+    """Check and time the recorded winners of each family; speedups are above 1 where sparsegen is faster."""
+    matrix, problem = point.matrix(), point.problem
+    with Store.open(db) as store:
+        workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+        measured = store.measurements(workload, device)
+    winners: dict[str, dict[str, Value]] = {}
+    for found in ranked(measured):
+        winners.setdefault(found.variant.family, found.variant.config_dict)
     bench = Bench(matrix, problem, device)
     calls = {name: bench.variant(name, config) for name, config in winners.items()}
     for name, settings in PAPER_SETTINGS.items():
@@ -169,7 +167,7 @@ def measure(point: Point, device: Device, db: str, budget: Budget, *, apart: boo
         "to_paper_settings": ratio(*PAPER_SETTINGS),
         "to_csr_spmm": ratio("csr_spmm"),
         "paper_to_cusparse": point.paper,
-        "trials": trials,
+        "tried": len({m.variant for m in measured}),
     }
 
 

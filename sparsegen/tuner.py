@@ -35,9 +35,9 @@ from sparsegen.tuning.rivals import BASELINE_SESSION, Rivals
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.session import OPEN_EXECUTOR, Session
-from sparsegen.tuning.space import Candidate, Key, Space
-from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning.space import Candidate, Space
 from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
 __all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
@@ -215,9 +215,7 @@ def _where_to_search(
         for c in (*guesses[:1], *similar, *guesses[1:], *published)
         if c.family.suits(problem, features, c.config, device)
     }
-    space = Space.build(
-        families, problem, device, features=features, first=list(first.values()), whole=whole
-    )
+    space = Space.build(families, problem, device, features=features, first=list(first.values()), whole=whole)
     if not space.candidates:
         unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"

@@ -43,7 +43,9 @@ class MmaSpmmConfig:
         3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3,)
     )
     prefetch: int = tunable(
-        2, (1, 2, 4, 8), "vectors of nonzeros that a thread loads one tile ahead; the rest is loaded when needed"
+        2,
+        (1, 2, 4, 8),
+        "vectors of nonzeros that a thread loads one tile ahead; the rest is loaded when needed",
     )
     resident_blocks: int = tunable(
         1,
@@ -107,7 +109,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if c.warpgroups:
             yield from self._warpgroup_constraints(problem, c, device)
         yield Constraint(
-            c.tile_m * c.tile_k <= 65536, f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits"
+            c.tile_m * c.tile_k <= 65536,
+            f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits",
         )
         threads = self._threads(c)
         row_chunks = (c.tile_n if problem.layout is Layout.ROW else c.tile_k) // chunk
@@ -166,7 +169,11 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
         c, threads = config, self._threads(config)
-        if c.tile_n >= 2 * max(8, problem.n) or c.tile_m >= 2 * max(16, problem.m) or c.tile_k >= 2 * problem.k:
+        if (
+            c.tile_n >= 2 * max(8, problem.n)
+            or c.tile_m >= 2 * max(16, problem.m)
+            or c.tile_k >= 2 * problem.k
+        ):
             return False
         if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in (128, 256, 512):
             return False
@@ -229,14 +236,15 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _places(problem: SpmmProblem, config: MmaSpmmConfig, element: Array) -> Array:
-        """Where a tile's element (row-major number) lies in shared memory: blocks of swizzled rows, as in the template."""
+        """Where a tile's element (row-major number) lies in shared memory: swizzled as in the template."""
         chunk = 16 // problem.dtype.itemsize
         length = min(config.tile_k, 8 * chunk)  # of a block's row
         chunks = length // chunk
         row, column = element // config.tile_k, element % config.tile_k
         block, within = column // length, column % length
         swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
-        return (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
+        place: Array = (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
+        return place
 
     @staticmethod
     def _lists(lengths: Array) -> tuple[Array, Array]:
@@ -366,7 +374,8 @@ def _interleaved_rank(rank: Array, padded: Array) -> Array:
     """
     within = rank % (WARP * STEP)
     lanes = np.minimum(padded - (rank - within), WARP * STEP) // STEP
-    return rank - within + within % lanes * STEP + within // lanes
+    place: Array = rank - within + within % lanes * STEP + within // lanes
+    return place
 
 
 FAMILY = MmaSpmm()
