@@ -242,7 +242,7 @@ class _Search:
     def nearest(self, near: Sequence[Neighbour]) -> Choice | None:
         asked = [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
         records = [(n, self.database.measurements(n.workload, n.device)) for n in asked]
-        predictions = predict(records, self.is_allowed)
+        predictions = predict(self.workload, self.device, records, self.is_allowed)
         if not predictions:
             return None
         first = predictions[0]

@@ -14,7 +14,7 @@ from tuning_samples import A100, DIGEST, H100, baseline, failed, features, timed
 from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device
-from sparsegen.kernels import families_of
+from sparsegen.kernels import families_of, family
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
@@ -71,6 +71,31 @@ def test_the_nearest_vote() -> None:
     choice = ask(measured, workload(tag="asked", nnz=6000))
     assert (choice.how, choice.config.tile_n, len(choice.neighbours)) == (How.NEAREST, 64, 4)
     assert choice.neighbours[0].distance <= choice.neighbours[1].distance
+
+
+def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
+    """It is another config on each of them, made for their sizes; that of the asked workload was measured nowhere."""
+    csr = family("csr_spmm")
+    measured = []
+    for n in (16, 32):
+        of = workload(n, tag=str(n))
+        guess = csr.config_dict(csr.guess(of.problem, of.features, H100))
+        measured += [
+            timed(10, of, **guess),
+            timed(11, of, tile_n=8, threads_per_row=2),
+            timed(11, of, tile_n=128),
+        ]
+    asked = workload(64, tag="asked")
+    wanted = csr.guess(asked.problem, asked.features, H100)
+    assert all(m.variant.config_dict != csr.config_dict(wanted) for m in measured)
+    choice = ask(measured, asked)
+    assert (choice.how, choice.config) == (How.NEAREST, wanted)
+    slower = [
+        timed(14 if m.sample.median_us == 10 else 11, m.workload, **m.variant.config_dict)
+        for m in measured
+        if m.sample
+    ]
+    assert ask(slower, asked).config != wanted
 
 
 def test_nearer_neighbours_weigh_more() -> None:
@@ -137,10 +162,10 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
     """Every family's guess has failed here."""
     of = workload()
     failures = []
-    for family in families_of("spmm"):
-        guess = family.config_dict(family.guess(of.problem, of.features, H100))
+    for each in families_of("spmm"):
+        guess = each.config_dict(each.guess(of.problem, of.features, H100))
         failures.append(
-            replace(failed(Outcome.WRONG), variant=Variant(family.name, tuple(guess.items()), DIGEST))
+            replace(failed(Outcome.WRONG), variant=Variant(each.name, tuple(guess.items()), DIGEST))
         )
     with pytest.raises(NoVariantError, match="failed on this workload"):
         ask(failures)
