@@ -185,8 +185,7 @@ def uniform_summary() -> str:
     }
     keys = ("to_cusparse", "to_paper_settings", "to_csr_spmm", "to_cublas")
     rows = [
-        [names[sweep], len(found), *(_mean_of(found, key) for key in keys)]
-        for sweep, found in sweeps.items()
+        [names[sweep], len(found), *(_mean_of(found, key) for key in keys)] for sweep, found in sweeps.items()
     ]
     rows.append(["all", len(document["rows"]), *(_mean_of(document["rows"], key) for key in keys)])
     head = ["geometric mean of the speedup", "points", "over cuSPARSE", "over the paper's kernel"]

@@ -7,6 +7,7 @@ that leads to the same source.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sparsegen.render import render
 
 COLUMNS = (1, 7, 8, 32, 40, 64, 132)
 RANDOM_VARIANTS = 4  # for each dtype, layout and epilogue
+SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
 
 
@@ -166,7 +168,8 @@ def sample(name: str) -> tuple[Variant, ...]:
     for kind in kinds(rng):
         focus = next(names)
         add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-    for _ in range(RANDOM_VARIANTS):
+    points = math.prod(len(t.choices) for t in tunables(family.config_type))
+    for _ in range(RANDOM_VARIANTS if points > SMALL_SPACE else 1):
         for kind in kinds(rng):
             focus = next(names)
             config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)

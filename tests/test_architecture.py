@@ -26,7 +26,7 @@ LAYERS = (
     {"operators", "family", "executor"},
     {"kernels"},
     {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
-    {"launching", "verification", "baselines", "neighbours"},
+    {"launching", "verification", "references", "baselines", "neighbours"},
     {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "arrays", "dense_operator"},
     {"api"},

@@ -15,8 +15,8 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Buffer, Executor, LoadedKernel
 from sparsegen.family import Array, Launch
 from sparsegen.operators import Layout
+from sparsegen.references import THREADS, compiled_kernels, elementwise
 
-THREADS = 256
 SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which does no harm
 COPY_BLOCKS_PER_MULTIPROCESSOR = 2
 COPY_THREADS = 1024
@@ -27,10 +27,6 @@ def _kernel(executor: Executor, file: str, entry: str) -> LoadedKernel:
     source = (files("sparsegen.bench") / "cuda" / file).read_text(encoding="utf-8")
     compiled = backends.toolchain(executor.device).compile("bench", entry, source)
     return executor.load(compiled)
-
-
-def _grid(elements: int) -> Launch:
-    return Launch((-(-elements // THREADS), 1, 1), (THREADS, 1, 1))
 
 
 class Spinner:
@@ -109,17 +105,17 @@ def expected_on_device(parcel: Parcel, executor: Executor) -> Expected:
     exact, magnitude = executor.allocate(count * 8), executor.allocate(count * 4)
     if task.operator is Operator.SDDMM:
         rows = np.repeat(np.arange(task.m, dtype=np.int32), np.diff(matrix.row_offsets))
-        kernel = _kernel(executor, "reference.cu", "sddmm_reference")
+        (kernel,) = compiled_kernels(executor, ("reference.cu", "sddmm_reference"))
         pattern = [executor.upload(rows), executor.upload(matrix.column_indices)]
         arguments: list[Buffer | int] = [count, task.k, *pattern, dense["a"], dense["b"], exact, magnitude]
     else:
-        kernel = _kernel(executor, "reference.cu", "spmm_reference")
+        (kernel,) = compiled_kernels(executor, ("reference.cu", "spmm_reference"))
         sparse = [
             executor.upload(a)
             for a in (matrix.row_offsets, matrix.column_indices, matrix.values.astype(np.float32, copy=False))
         ]
         arguments = [task.m, task.n, *sparse, dense["b"], *_strides(task), exact, magnitude]
-    executor.launch(kernel, _grid(count), arguments)
+    executor.launch(kernel, elementwise(count), arguments)
     executor.synchronize()
     found: list[Array] = [np.empty(shape, np.float64), np.empty(shape, np.float32)]
     for buffer, array in zip((exact, magnitude), found, strict=True):
