@@ -279,7 +279,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _few_ticks(axis: Any, limits: tuple[float, float], text: Callable[[float], str]) -> None:
-    """Ticks at every digit within two octaves; where more are shown, at powers of two, at 1, 2, 5 or at powers of ten."""
+    """Ticks at every digit within two octaves; beyond, at powers of two, at 1, 2 and 5, or at powers of ten."""
     low, high = limits
     octaves = math.log2(high / low) if low > 0 else 0.0
     if octaves <= 2:
