@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device, Family, Value
 from sparsegen.features import Features
-from sparsegen.kernels import by_guessed_rate
+from sparsegen.kernels import by_guessed_rate, families
 from sparsegen.neighbours import (
     NEIGHBOURS,
     Config,
@@ -40,6 +40,7 @@ BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 FARTHEST = 8.0  # octaves; beyond it a rule of thumb knows better
 DENSE = "cublas"  # the contender that a dense product is
 CACHED_CHOICES = 4096
+WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tried on nothing near
 
 
 class How(StrEnum):
@@ -230,9 +231,13 @@ class _Search:
                 return None
             if neighbour.workload.problem != self.problem or neighbour.device.key != self.device.key:
                 continue
-            found = self.first_allowed(self.database.measurements(neighbour.workload, neighbour.device))
+            measured = self.database.measurements(neighbour.workload, neighbour.device)
+            found = self.first_allowed(measured)
             if found is not None:
                 config, time_us = found
+                newer = self.untried(measured, config)
+                if newer is not None:
+                    return newer
                 why = "the fastest on a matrix of the same size with nearly the same row lengths"
                 return self.estimated(
                     config, How.BUCKET, why, time_us * self.work_ratio(neighbour), [neighbour]
@@ -246,6 +251,9 @@ class _Search:
         if not predictions:
             return None
         first = predictions[0]
+        newer = self.untried([m for _, measured in records for m in measured], first.config)
+        if newer is not None:
+            return newer
         flop = max(1, self.problem.cost(self.workload.features.nnz).flop)
         percent = (first.slowdown - 1) * 100
         if len(asked) == 1:
@@ -257,16 +265,40 @@ class _Search:
             )
         return self.estimated(first.config, How.NEAREST, why, first.seconds_per_flop * 1e6 * flop, asked)
 
+    def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
+        """The guess of a family that these measurements do not know and that should be much faster than their best.
+
+        Otherwise a database would keep every family from being used that is newer than it.
+        """
+        features, tried = self.workload.features, {m.variant.family for m in measured}
+        known = families()[best[0]].guessed_rate(self.problem, features)
+        for family in by_guessed_rate(self.problem, features):
+            gain = family.guessed_rate(self.problem, features) / known
+            if gain < WORTH_UNTRIED:
+                return None
+            config: Config = (family.name, self.guess_of(family))
+            if family.name not in tried and self.is_allowed(config):
+                why = (
+                    f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
+                    f"faster than {best[0]}, which is the fastest of what was"
+                )
+                return self.choice(config, How.DEFAULT, why, dense_us=None)
+        return None
+
+    def guess_of(self, family: Family[Any, Any]) -> tuple[tuple[str, Value], ...]:
+        guess = family.guess(self.problem, self.workload.features, self.device)
+        return tuple(family.config_dict(guess).items())
+
     def default(self) -> Choice:
         reasons = []
         for family in by_guessed_rate(self.problem, self.workload.features):
+            config = family.guess(self.problem, self.workload.features, self.device)
             try:
-                config = family.guess(self.problem, self.workload.features, self.device)
                 family.require_suited(self.problem, self.workload.features, config, self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
-            key: Config = (family.name, tuple(family.config_dict(config).items()))
+            key: Config = (family.name, self.guess_of(family))
             if key in self.suspects:
                 reasons.append(f"{family.name}'s guess failed on this workload")
                 continue

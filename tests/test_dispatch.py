@@ -183,6 +183,23 @@ def test_the_default_is_the_family_of_the_highest_guessed_rate() -> None:
     assert default(16000, dtype=DType.FLOAT16) == "mma_spmm"
 
 
+def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_faster() -> None:
+    """All that is known of half of a matrix in float16 is csr_spmm; the tensor cores should be six times faster."""
+    half = replace(workload(nnz=16000), problem=replace(workload().problem, dtype=DType.FLOAT16))
+    same = [timed(40, half, tile_n=32)]
+    asked = replace(half, fingerprint=workload(tag="asked").fingerprint)
+    choice = ask(same, asked)
+    assert (choice.how, choice.family.name) == (How.DEFAULT, "mma_spmm")
+    assert "tried on nothing near" in choice.explain()
+    wide = replace(asked, problem=replace(asked.problem, n=256))
+    assert ask(same, wide).family.name == "mma_spmm"
+    assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
+    of = family("mma_spmm")
+    guess = of.config_dict(of.guess(half.problem, half.features, H100))
+    slow = replace(timed(90, half), variant=Variant("mma_spmm", tuple(guess.items()), DIGEST))
+    assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
+
+
 def test_what_was_wrong_on_a_neighbour_is_not_chosen() -> None:
     a, b = workload(tag="a", nnz=3500), workload(tag="b", nnz=3600)
     measured = [timed(5, a, tile_n=32), timed(9, a, tile_n=64), timed(9, b, tile_n=64)]

@@ -301,8 +301,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         rank = np.arange(order.size, dtype=np.int32) - np.repeat(starts, lengths)
         place = np.repeat(begins, lengths) + _interleaved_rank(rank, np.repeat(padded, lengths))
         source[place], elements[place] = order, element
-        # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank. Within a
-        # tile that distance never falls, so that one sorted array tells their number for all tiles.
+        # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank.
+        # Within a tile that distance never falls, so that one sorted array tells their number for all tiles.
         farthest = int(element.max(initial=0)) + 1
         distance = np.repeat(np.arange(lengths.size, dtype=np.int64) * farthest, lengths) + (element - rank)
         for j in range(STEP - 1):
