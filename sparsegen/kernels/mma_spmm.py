@@ -245,7 +245,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         row, column = np.divmod(np.arange(config.tile_m * config.tile_k), config.tile_k)
         block, within = np.divmod(column, length)
         swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
-        return ((block * config.tile_m + row) * length + swizzled * chunk + column % chunk).astype(np.uint16)
+        place: Array = (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
+        return place.astype(np.uint16)
 
     @staticmethod
     def _lists(lengths: Array) -> tuple[Array, Array]:
@@ -380,7 +381,7 @@ def _interleaved_rank(rank: Array, padded: Array) -> Array:
     Args:
         rank, padded: int32; of each nonzero its rank in its tile, and the tile's places.
     """
-    place = rank & -BATCH | (rank % WARP) * STEP | rank % BATCH // WARP
+    place: Array = rank & -BATCH | (rank % WARP) * STEP | rank % BATCH // WARP
     last = np.flatnonzero(rank >= (padded & -BATCH))  # in a batch that does not fill all lanes
     within, lanes = rank[last] % BATCH, padded[last] % BATCH // STEP
     place[last] = (rank[last] & -BATCH) + within % lanes * STEP + within // lanes
