@@ -16,9 +16,9 @@ from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.references import DeviceJudge, HostJudge
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device("emulator"))
+@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    opened = backends.open_executor(backends.find_device(request.param))
     yield opened
     opened.close()
 
