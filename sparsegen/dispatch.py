@@ -266,12 +266,12 @@ class _Search:
         return self.estimated(first.config, How.NEAREST, why, first.seconds_per_flop * 1e6 * flop, asked)
 
     def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
-        """The guess of a family that these measurements do not know and that should be much faster than their best.
+        """The guess of a family that these measurements do not know and that should be much faster than all they do.
 
         Otherwise a database would keep every family from being used that is newer than it.
         """
-        features, tried = self.workload.features, {m.variant.family for m in measured}
-        known = families()[best[0]].guessed_rate(self.problem, features)
+        features, tried = self.workload.features, {m.variant.family for m in measured} & families().keys()
+        known = max(families()[name].guessed_rate(self.problem, features) for name in tried)
         for family in by_guessed_rate(self.problem, features):
             gain = family.guessed_rate(self.problem, features) / known
             if gain < WORTH_UNTRIED:
@@ -280,7 +280,7 @@ class _Search:
             if family.name not in tried and self.is_allowed(config):
                 why = (
                     f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
-                    f"faster than {best[0]}, which is the fastest of what was"
+                    f"faster than what was, of which {best[0]} is the fastest"
                 )
                 return self.choice(config, How.DEFAULT, why, dense_us=None)
         return None
