@@ -25,6 +25,7 @@ from sparsegen.neighbours import (
     Neighbour,
     canonical,
     configured,
+    guess_of,
     nearest,
     predict,
     suspects,
@@ -276,7 +277,7 @@ class _Search:
             gain = family.guessed_rate(self.problem, features) / known
             if gain < WORTH_UNTRIED:
                 return None
-            config: Config = (family.name, self.guess_of(family))
+            config = guess_of(family, self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
                 why = (
                     f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
@@ -285,20 +286,15 @@ class _Search:
                 return self.choice(config, How.DEFAULT, why, dense_us=None)
         return None
 
-    def guess_of(self, family: Family[Any, Any]) -> tuple[tuple[str, Value], ...]:
-        guess = family.guess(self.problem, self.workload.features, self.device)
-        return tuple(family.config_dict(guess).items())
-
     def default(self) -> Choice:
         reasons = []
         for family in by_guessed_rate(self.problem, self.workload.features):
-            config = family.guess(self.problem, self.workload.features, self.device)
+            key = guess_of(family, self.problem, self.workload.features, self.device)
             try:
-                family.require_suited(self.problem, self.workload.features, config, self.device)
+                family.require_suited(self.problem, self.workload.features, configured(key)[1], self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
-            key: Config = (family.name, self.guess_of(family))
             if key in self.suspects:
                 reasons.append(f"{family.name}'s guess failed on this workload")
                 continue

@@ -169,11 +169,12 @@ def predict(
 
 def guessed(problem: SpmmProblem, features: Features, device: Device) -> dict[str, Config]:
     """What each family of the operator guesses, by its name."""
-    found = {}
-    for family in families_of(problem.operator):
-        values = family.config_dict(family.guess(problem, features, device))
-        found[family.name] = (family.name, tuple(values.items()))
-    return found
+    return {f.name: guess_of(f, problem, features, device) for f in families_of(problem.operator)}
+
+
+def guess_of(family: Family[Any, Any], problem: SpmmProblem, features: Features, device: Device) -> Config:
+    """What a family guesses."""
+    return family.name, tuple(family.config_dict(family.guess(problem, features, device)).items())
 
 
 def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:

@@ -59,7 +59,7 @@ def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[Loaded
     def compiled(name: tuple[str, str]) -> CompiledKernel:
         file, entry = name
         source = (files("sparsegen") / "cuda" / file).read_text(encoding="utf-8")
-        return toolchain.compile("reference", entry, source)
+        return toolchain.compile("plain", entry, source)
 
     with ThreadPoolExecutor(len(names)) as pool:
         return [executor.load(kernel) for kernel in pool.map(compiled, names)]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import numpy as np
 
-from sparsegen import backends
 from sparsegen.bench.case import Operator
 from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
@@ -23,18 +20,12 @@ COPY_THREADS = 1024
 COPY_BYTES_PER_STEP = 16
 
 
-def _kernel(executor: Executor, file: str, entry: str) -> LoadedKernel:
-    source = (files("sparsegen.bench") / "cuda" / file).read_text(encoding="utf-8")
-    compiled = backends.toolchain(executor.device).compile("bench", entry, source)
-    return executor.load(compiled)
-
-
 class Spinner:
     """Keeps a CUDA device busy for some microseconds at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._kernel = _kernel(executor, "timing.cu", "spin")
+        (self._kernel,) = compiled_kernels(executor, ("timing.cu", "spin"))
 
     def lead(self, us: float) -> _Lead:
         """A launch that keeps the device busy for about so long."""
@@ -58,7 +49,7 @@ class Copier:
     """
 
     def __init__(self, executor: Executor, nbytes: int) -> None:
-        kernel = _kernel(executor, "timing.cu", "copy")
+        (kernel,) = compiled_kernels(executor, ("timing.cu", "copy"))
         blocks = executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR
         self._buffers = executor.allocate(nbytes), executor.allocate(nbytes)
         executor.fill(self._buffers[0], 0)
@@ -76,7 +67,7 @@ class DenseMatrix:
     def __init__(self, bench: Workbench) -> None:
         self._bench, executor, matrix = bench, bench.executor, bench.matrix
         entry = f"scatter_{8 * bench.task.dtype.itemsize}"
-        self._kernel = _kernel(executor, "dense.cu", entry)
+        (self._kernel,) = compiled_kernels(executor, ("dense.cu", entry))
         arrays = (matrix.row_offsets, matrix.column_indices, bench.encoded)
         self._arrays = [executor.upload(array) for array in arrays]
 

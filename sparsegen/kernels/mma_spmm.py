@@ -12,6 +12,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A in shared memory: one is multiplied, one filled, one cleared
@@ -220,20 +221,18 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         element = (row % c.tile_m * c.tile_k + column % c.tile_k)[order]
         lengths = np.bincount(tile, minlength=blocks * panels)
         source, element = self._interleaved(lengths, order, element)
-        present = source >= 0
-        values = np.zeros(source.size, dtype=matrix.values.dtype)
-        values[present] = matrix.values[source[present]]
+        source = empty_as_padding(source)
         counts, tiles = self._lists(lengths.reshape(blocks, panels))
         return Packed(
             arrays={
                 "tile_counts": empty_as_one(counts),
                 "tiles": empty_as_one(tiles),
                 "places": empty_as_one(self._places(problem, c)[element]),
-                "values": problem.dtype.to_storage(empty_as_one(values)),
+                "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"panels": panels},
             values="values",
-            value_source=source if source.size else np.full(1, -1, dtype=np.int32),
+            value_source=source,
         )
 
     @staticmethod
