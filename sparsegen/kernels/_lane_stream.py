@@ -18,7 +18,9 @@ Rows and columns are filled up to whole tiles with zeros, which take a bit each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +34,8 @@ TILES_PER_STEP = 2  # that a warp takes between two waits for its block
 STEP = TILE * TILES_PER_STEP  # columns
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
-WEIGHTS_AT_ONCE = 1 << 23  # weights that are sorted at a time; bounds the memory
+WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time: 16 MB
+THREADS = min(4, os.cpu_count() or 1)
 
 # Bit 8 s + 2 r + e, the order of values, to bit 8 r + 2 s + e, the order of masks.
 _SHUFFLED = np.array([8 * (i >> 1 & 3) + 2 * (i >> 3) + (i & 1) for i in range(32)], dtype=np.uint32)
@@ -137,14 +140,12 @@ def pack(
         MatrixError: the values pass the 32-bit range of their numbers.
     """
     shape = (partition.total, partition.warps, TILES_PER_STEP, LANES)
-    bits, order = np.zeros(shape, dtype=np.uint32), np.empty(matrix.nnz, dtype=np.int32)
-    found = 0
-    for first, part in _groups(matrix, partition, rows):
-        present = part >= 0
-        bits[first : first + len(part)] = np.packbits(present, axis=-1, bitorder="little").view("<u4")[..., 0]
-        count = int(np.count_nonzero(present))
-        order[found : found + count] = part[present]
-        found += count
+    bits, order = np.zeros(shape, dtype=np.uint32), [np.empty(0, dtype=np.int32)]
+    with ThreadPoolExecutor(
+        THREADS
+    ) as pool:  # most of NumPy's work here is done without the interpreter's lock
+        sorting = functools.partial(_sort_groups, matrix, partition, rows, bits)
+        order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
     counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)
     positions, pairs = _positions(counts, partition, refill_tiles, slack)
     starts = np.r_[0, np.cumsum(pairs)]
@@ -155,59 +156,68 @@ def pack(
         )
     source = np.full(starts[-1] * PAIR * LANES, -1, dtype=np.int32)
     begins, nonzeros = partition.begins(), np.r_[0, np.cumsum(counts.sum(axis=(1, 2, 3), dtype=np.int64))]
-    for block in range(partition.used_blocks):
+    ordered = np.concatenate(order)
+
+    def fill(block: int) -> None:
         steps = slice(begins[block], begins[block + 1])
         streams = slice(block * partition.warps, (block + 1) * partition.warps)
-        mine = order[nonzeros[steps.start] : nonzeros[steps.stop]]
+        mine = ordered[nonzeros[steps.start] : nonzeros[steps.stop]]
         _fill(source, mine, counts[steps], positions[steps], starts[streams], pairs[streams])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(fill, range(partition.used_blocks)):
+            pass
     return LaneStreams(_as_masks(bits), starts.astype(np.int32), source)
 
 
-def _groups(matrix: CsrMatrix, partition: Partition, rows: Array | None) -> Iterator[tuple[int, Array]]:
-    """Some groups at a time: their first step, and of every weight the nonzero's number or -1, in the order of values.
+def _groups_at_once(partition: Partition) -> int:
+    weights = TILE * partition.warps_m * partition.steps * STEP * partition.warps_k  # of one group
+    return max(1, WEIGHTS_AT_ONCE // weights)
 
-    Yields int32 [steps, warps, tiles, lanes, 32].
+
+def _sort_groups(
+    matrix: CsrMatrix, partition: Partition, rows: Array | None, bits: Array, first: int
+) -> Array:
+    """Set the bits, in the order of values, of some groups from the ``first`` one on.
+
+    Returns:
+        int32: the numbers of their nonzeros in CSR order, in the order of values, lanes, tiles, warps and steps.
     """
     p = partition
     height, width = TILE * p.warps_m, p.steps * STEP * p.warps_k
-    at_once = max(1, WEIGHTS_AT_ONCE // (height * width))
-    lengths = np.diff(matrix.row_offsets)
-    for first in range(0, p.groups, at_once):
-        groups = min(at_once, p.groups - first)
-        begin, end = first * height, (first + groups) * height
-        numbers, chosen = _nonzeros(matrix, lengths, begin, end, rows)
-        weights = np.full(groups * height * width, -1, dtype=np.int32)
-        columns = matrix.column_indices[numbers]
-        line = np.arange(chosen.size, dtype=np.int64) * width
-        weights[np.repeat(line, chosen) + columns] = (
-            np.arange(numbers.start, numbers.stop, dtype=np.int32) if isinstance(numbers, slice) else numbers
-        )
-        # Both weights of a register move as one. Axes: group, warp (m), i, h, g; step, warp (k), tile, t, u, p.
-        both = weights.view(np.int64).reshape(
-            groups, p.warps_m, 2, 2, 8, p.steps, p.warps_k, TILES_PER_STEP, 4, 2, 2
-        )
-        sorted_ = np.ascontiguousarray(both.transpose(0, 5, 6, 1, 7, 4, 8, 9, 2, 10, 3))
-        yield (
-            first * p.steps,
-            sorted_.view(np.int32).reshape(groups * p.steps, p.warps, TILES_PER_STEP, LANES, 32),
-        )
+    groups = min(_groups_at_once(p), p.groups - first)
+    begin, end = first * height, (first + groups) * height
+    numbers, lengths = _nonzeros(matrix, begin, end, rows)
+    weights = np.full(groups * height * width, -1, dtype=np.int32)
+    place = np.repeat(np.arange(lengths.size, dtype=np.int64) * width, lengths)
+    place += matrix.column_indices[numbers]
+    weights[place] = numbers
+    # Both weights of a register move as one. Axes: group, warp (m), i, h, g; step, warp (k), tile, t, u, p.
+    both = weights.view(np.int64).reshape(
+        groups, p.warps_m, 2, 2, 8, p.steps, p.warps_k, TILES_PER_STEP, 4, 2, 2
+    )
+    arranged = np.ascontiguousarray(both.transpose(0, 5, 6, 1, 7, 4, 8, 9, 2, 10, 3)).view(np.int32).ravel()
+    present = arranged >= 0
+    words = np.packbits(present, bitorder="little").view("<u4")
+    target = bits[first * p.steps : (first + groups) * p.steps]
+    target[...] = words.reshape(target.shape)
+    order: Array = arranged.take(np.flatnonzero(present))
+    return order
 
 
-def _nonzeros(
-    matrix: CsrMatrix, lengths: Array, begin: int, end: int, rows: Array | None
-) -> tuple[slice | Array, Array]:
+def _nonzeros(matrix: CsrMatrix, begin: int, end: int, rows: Array | None) -> tuple[Array, Array]:
     """The numbers of the nonzeros at some places of rows, place by place, and how many each place has."""
-    m = lengths.size
+    m = matrix.shape[0]
     if rows is None:
-        stop = min(end, m)
-        return slice(int(matrix.row_offsets[begin]), int(matrix.row_offsets[stop])), lengths[begin:stop]
+        offsets = matrix.row_offsets[min(begin, m) : min(end, m) + 1]
+        return np.arange(offsets[0], offsets[-1], dtype=np.int32), np.diff(offsets)
     chosen = rows[begin:end]
-    inside = chosen < m
-    held = np.where(inside, lengths[np.where(inside, chosen, 0)] if m else 0, 0)
-    first = np.where(inside, matrix.row_offsets[np.where(inside, chosen, 0)], 0)
-    ends = np.cumsum(held)
-    numbers = np.repeat(first - (ends - held), held) + np.arange(ends[-1] if ends.size else 0)
-    return numbers.astype(np.int32), held
+    offsets = np.append(matrix.row_offsets, matrix.row_offsets[-1])  # rows that only fill up are empty
+    first = offsets[np.minimum(chosen, m)]
+    lengths = offsets[np.minimum(chosen, m) + 1] - first
+    ends = np.cumsum(lengths, dtype=np.int64)
+    numbers = np.repeat(first - (ends - lengths), lengths) + np.arange(ends[-1])
+    return numbers.astype(np.int32), lengths
 
 
 def _positions(counts: Array, partition: Partition, refill_tiles: int, slack: int) -> tuple[Array, Array]:
