@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contract_cases import Kind, Variant, csr, run_and_compare
 from tuning_samples import H100
 
 import sparsegen
+from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.family import Device
 from sparsegen.features import Features
@@ -113,3 +115,31 @@ def test_nvcc_compiles_it_without_spills(architecture: str, tmp_path: Path) -> N
     [registers] = re.findall(r"Used (\d+) registers", done.stderr)
     threads = 32 * (config.warps_m * config.warps_k + 1)
     assert int(registers) * threads <= 65536
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "config",
+    [
+        LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2),
+        LaneStreamConfig(blocks=8, warps_m=2, ring_rows=160, depth=3, bulk=True, row_order="balanced"),
+    ],
+    ids=["refilled every step", "refilled every tile"],
+)
+def test_long_streams_go_round_their_rings(
+    config: LaneStreamConfig, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Rows from nearly empty to full: lanes drift apart again and again while the rings fill several times over."""
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((64, 8192)).astype(np.float32)
+    matrix = csr(
+        np.where(rng.random(dense.shape) < np.linspace(0.02, 1.0, 64)[:, None], dense, np.float32(0))
+    )
+    kind = Kind(5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RELU)
+    problem = kind.problem(matrix)
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    packed = FAMILY.prepare(problem, config, matrix)
+    assert np.diff(packed.arrays["starts"]).max() * 16 > 3 * config.ring_rows
+    variant = Variant(FAMILY, config, kind, (), source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where="long streams")
