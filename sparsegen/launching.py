@@ -80,9 +80,7 @@ class PreparedVariant:
         called_with = [*(spec.name for spec in problem.operands), problem.result.name]
         self._order = [called_with.index(a.name) for a in arguments if a.name in called_with]
         self._mine = threading.local()
-        self._kept: list[
-            Buffer
-        ] = []  # scratch of all threads: a graph may outlive the thread that captured it
+        self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
 
     def _argument(self, problem: SpmmProblem, argument: Argument) -> Buffer | int | None:
         if argument.kind is ArgumentKind.PACKED:

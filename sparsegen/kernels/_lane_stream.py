@@ -34,8 +34,8 @@ TILES_PER_STEP = 2  # that a warp takes between two waits for its block
 STEP = TILE * TILES_PER_STEP  # columns
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
-WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time: 16 MB
-THREADS = min(4, os.cpu_count() or 1)
+WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time (one group at least), in about 10 bytes each
+THREADS = min(4, os.cpu_count() or 1)  # most of NumPy's work here is done without the interpreter's lock
 
 # Bit 8 s + 2 r + e, the order of values, to bit 8 r + 2 s + e, the order of masks.
 _SHUFFLED = np.array([8 * (i >> 1 & 3) + 2 * (i >> 3) + (i & 1) for i in range(32)], dtype=np.uint32)
@@ -141,9 +141,7 @@ def pack(
     """
     shape = (partition.total, partition.warps, TILES_PER_STEP, LANES)
     bits, order = np.zeros(shape, dtype=np.uint32), [np.empty(0, dtype=np.int32)]
-    with ThreadPoolExecutor(
-        THREADS
-    ) as pool:  # most of NumPy's work here is done without the interpreter's lock
+    with ThreadPoolExecutor(THREADS) as pool:
         sorting = functools.partial(_sort_groups, matrix, partition, rows, bits)
         order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
     counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)

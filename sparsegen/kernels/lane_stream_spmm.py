@@ -43,11 +43,13 @@ class LaneStreamConfig:
     warps_m: int = tunable(8, (1, 2, 4, 8), "warps over the rows of a group, 32 rows for each", packs=True)
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of a step, 64 columns for each", packs=True)
     ring_rows: int = tunable(
-        160, (96, 128, 160, 192), "decoded elements that a lane's ring holds", packs=True
+        160, (96, 128, 160, 192), "decoded elements that a lane's ring holds", searched=(128, 160), packs=True
     )
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
-    depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp")
-    slots: int = tunable(4, (2, 3, 4, 6, 8), "steps whose masks and activations are in shared memory")
+    depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(3, 4))
+    slots: int = tunable(
+        4, (2, 3, 4, 6, 8), "steps whose masks and activations are in shared memory", searched=(2, 4, 6)
+    )
     row_order: str = tunable(
         "natural",
         ("natural", "balanced"),
