@@ -23,7 +23,9 @@ class SparseOperator:
     """C = epilogue(A · B) for one sparse A; make it with `sparsegen.prepare`.
 
     Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph
-    captures them (capture after one call in the same thread). Gradients are not recorded.
+    captures them (capture after one call in the same thread). Gradients are not recorded. Where the family has
+    scratch memory (`Family.scratch_names`), launches of one thread must not overlap: a stream each for several calls
+    needs an event between them, or an operator each.
 
     Attributes:
         problem, device: what it computes, and where.

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -145,10 +145,12 @@ def random_valid_config(
     return None
 
 
-def kinds(rng: random.Random) -> Iterator[Kind]:
-    """Every dtype, layout and epilogue, each with some n."""
+def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
+    """Every dtype, layout and epilogue that the family computes, each with some n."""
     for dtype, layout, epilogue in itertools.product(DType, Layout, Epilogue):
-        yield Kind(rng.choice(COLUMNS), dtype, layout, epilogue)
+        computed = [n for n in COLUMNS if family.computes(SpmmProblem(1, 1, n, dtype, layout, epilogue))]
+        if computed:
+            yield Kind(rng.choice(computed), dtype, layout, epilogue)
 
 
 @cache
@@ -165,12 +167,12 @@ def sample(name: str) -> tuple[Variant, ...]:
             source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source)
         )
 
-    for kind in kinds(rng):
+    for kind in kinds(family, rng):
         focus = next(names)
         add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in tunables(family.config_type))
     for _ in range(RANDOM_VARIANTS if points > SMALL_SPACE else 1):
-        for kind in kinds(rng):
+        for kind in kinds(family, rng):
             focus = next(names)
             config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
             if config is not None:
@@ -178,7 +180,7 @@ def sample(name: str) -> tuple[Variant, ...]:
     for tunable, choice in missing_choices(family, found.values()):
         if (tunable, choice) not in missing_choices(family, found.values()):
             continue  # an earlier one of these brought it along
-        places = list(itertools.product(kinds(rng), matrices()))
+        places = list(itertools.product(kinds(family, rng), matrices()))
         for kind, focus in rng.sample(places, len(places)):
             fixed = {tunable.name: choice}
             config = random_valid_config(
@@ -213,11 +215,19 @@ def _matrices_of(family: Family[Any, Any], config: Any, kind: Kind, source: str)
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One launch: geometry, arguments in order, and the result's place among the arrays."""
+    """One launch: geometry, arguments in order, and the places of the result and of scratch among the arrays."""
 
     launch: Launch
     arguments: list[Array | int]
     result: int
+    scratch: tuple[int, ...] = ()
+
+    def again(self, arrays: list[Array]) -> Call:
+        """The launch that follows one that left ``arrays``: on the scratch memory as it is now."""
+        place = itertools.count()
+        numbered = [(a, next(place) if isinstance(a, np.ndarray) else -1) for a in self.arguments]
+        arguments = [arrays[i] if i in self.scratch else a for a, i in numbered]
+        return replace(self, arguments=arguments)
 
 
 def call(
@@ -228,6 +238,7 @@ def call(
     result.view(np.uint8)[...] = 0xFF
     arguments: list[Array | int] = []
     place = arrays = 0
+    scratch = []
     for argument in family.arguments(problem):
         match argument.kind:
             case ArgumentKind.SIZE:
@@ -235,13 +246,17 @@ def call(
                 continue
             case ArgumentKind.PACKED:
                 arguments.append(packed.arrays[argument.name])
+            case ArgumentKind.SCRATCH:
+                scratch.append(arrays)
+                arguments.append(np.zeros(max(1, packed.scratch[argument.name]), dtype=np.uint8))
             case ArgumentKind.OPERAND:
                 arguments.append(operands[argument.name])
             case ArgumentKind.RESULT:
                 place = arrays
                 arguments.append(result)
         arrays += 1
-    return Call(family.launch(problem, config, packed.sizes, device()), arguments, place)
+    launch = family.launch(problem, config, packed.sizes, device())
+    return Call(launch, arguments, place, tuple(scratch))
 
 
 def run_and_compare(
@@ -255,8 +270,10 @@ def run_and_compare(
 ) -> None:
     """Run a compiled variant under the sanitizers and hold its result against the reference.
 
+    With scratch memory it runs once more, on what the first launch left there.
+
     Raises:
-        AssertionError: the result is wrong, or an input was written to.
+        AssertionError: the result is wrong, an input was written to, or a second launch gives other bits.
         KernelFault: a sanitizer or the emulator caught it at something undefined.
     """
     operands = problem.random_operands(np.random.default_rng(0))
@@ -266,4 +283,9 @@ def run_and_compare(
     worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])
     assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
     for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
-        assert i == prepared.result or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+        written = (prepared.result, *prepared.scratch)
+        assert i in written or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+    if prepared.scratch:
+        second = run_sanitized(kernel.binary, prepared.launch, prepared.again(arrays).arguments)
+        same = second[prepared.result].tobytes() == arrays[prepared.result].tobytes()
+        assert same, f"{where}: the second launch gives something else"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.executor import CompiledKernel
 from sparsegen.family import ArgumentKind, Family, Packed, size_value, tunables
+from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels import families
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
@@ -86,12 +89,7 @@ def test_new_values_are_a_gather_through_value_source(
     problem = variant.kind.problem(old)
     packed = variant.family.prepare(problem, variant.config, old)
     new = old.with_values(np.random.default_rng(1).standard_normal(old.nnz).astype(np.float32))
-    updated = Packed(
-        arrays={**packed.arrays, packed.values: gathered(problem, packed, new)},
-        sizes=packed.sizes,
-        values=packed.values,
-        value_source=packed.value_source,
-    )
+    updated = replace(packed, arrays={**packed.arrays, packed.values: gathered(problem, packed, new)})
     run_and_compare(variant, compiled[variant.source].result(), problem, new, updated, where=name)
 
 
@@ -116,7 +114,8 @@ def test_the_sample_meets_every_matrix_and_kind(family: Family[Any, Any]) -> Non
     variants = sample(family.name)
     assert {name for v in variants for name in v.matrices} == set(matrices())
     met = {(v.kind.dtype, v.kind.layout, v.kind.epilogue) for v in variants}
-    assert len(met) == len(DType) * len(Layout) * len(Epilogue)
+    computed = {(kind.dtype, kind.layout, kind.epilogue) for kind in kinds(family, random.Random(0))}
+    assert met == computed and computed
 
 
 @each_variant
@@ -129,6 +128,7 @@ def test_packing_is_consistent(variant: Variant) -> None:
         arguments = family.arguments(problem)
         by_kind = {kind: [a.name for a in arguments if a.kind is kind] for kind in ArgumentKind}
         assert sorted(packed.arrays) == sorted(by_kind[ArgumentKind.PACKED])
+        assert sorted(packed.scratch) == sorted(by_kind[ArgumentKind.SCRATCH])
         assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands]
         assert by_kind[ArgumentKind.RESULT] == [problem.result.name]
         assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
@@ -160,7 +160,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]
     matrix = matrices()["empty_rows"]
     packs = {t.name for t in tunables(family.config_type) if t.packs}
     compared = 0
-    for kind in kinds(rng):
+    for kind in kinds(family, rng):
         problem = kind.problem(matrix)
         one = guess(family, problem, matrix)
         for free in (
@@ -184,10 +184,22 @@ def test_guesses_are_valid(family: Family[Any, Any]) -> None:
     rng = random.Random(family.name)
     for name, matrix in matrices().items():
         for n in (*COLUMNS, 3, 1000, 100_000):
-            for kind in kinds(rng):
+            for kind in kinds(family, rng):
                 problem = Kind(n, kind.dtype, kind.layout, kind.epilogue).problem(matrix)
                 broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
-                assert not broken, f"{name}, {problem}"
+                assert not broken or not family.computes(problem), f"{name}, {problem}"
+
+
+@each_family
+def test_no_config_is_valid_outside_the_scope(family: Family[Any, Any]) -> None:
+    features = Features.of(matrices()["dense"])
+    for n, dtype, layout in itertools.product(COLUMNS, DType, Layout):
+        problem = Kind(n, dtype, layout, Epilogue.NONE).problem(matrices()["dense"])
+        outside = [c.sentence for c in family.scope(problem) if not c.holds]
+        assert family.computes(problem) == (not outside)
+        if outside:
+            broken = family.broken_constraints(problem, family.guess(problem, features, device()), device())
+            assert set(outside) <= set(broken)
 
 
 @each_family

@@ -22,6 +22,7 @@ BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 MAX_GRID_Y = 65535
 REGISTERS_PER_MULTIPROCESSOR = 65536
+STREAMED_BYTES = 2.5e6  # of A that come from memory in a microsecond on an H100
 FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynchronous copies
 
 
@@ -322,8 +323,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        # The tensor cores multiply zeros as well.
-        return (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
+        # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
+        multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
+        return min(multiplied, STREAMED_BYTES / (problem.dtype.itemsize + 2) * problem.n)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""

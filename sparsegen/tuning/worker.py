@@ -22,6 +22,7 @@ from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.formats import CsrMatrix
+from sparsegen.launching import zeroed
 from sparsegen.operators import SpmmProblem
 from sparsegen.references import judge
 from sparsegen.tuning.child import answer, requests
@@ -212,6 +213,8 @@ class Bench:
             buffers = {
                 name: self._executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()
             }
+            for name, nbytes in packed.scratch.items():
+                buffers[name] = zeroed(self._executor, nbytes)
             self._packings[key] = PackedOnDevice(buffers, dict(packed.sizes), packed.nbytes, seconds)
         self._packings.move_to_end(key)
         return self._packings[key]
@@ -221,7 +224,7 @@ class Bench:
         arguments: list[Buffer | int] = []
         for argument in m.family.arguments(self._problem):
             match argument.kind:
-                case ArgumentKind.PACKED:
+                case ArgumentKind.PACKED | ArgumentKind.SCRATCH:
                     arguments.append(packed.buffers[argument.name])
                 case ArgumentKind.OPERAND:
                     arguments.append(self._operands[argument.name])
