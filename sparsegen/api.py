@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -149,6 +150,7 @@ def prepare(
         if dense_operator.is_available(where):
             return DenseOperator(choice, csr, where, bias=bias)
         log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
+        choice = replace(choice, use_dense=False)
     return SparseOperator(
         choice, csr, executor=shared_executor(where), toolchain=backends.toolchain(where), bias=bias
     )

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparsegen.device_memory import Buffer
 from sparsegen.family import Array, Device, Launch
+
+__all__ = ["Address", "Buffer", "CompiledKernel", "Executor", "LoadedKernel", "Timing", "Toolchain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,6 @@ class Toolchain(Protocol):
             CompileError: with the compiler's log; also after ``timeout`` seconds.
             DeviceUnavailableError: the compiler is missing; the message says how to get it.
         """
-
-
-class Buffer(Protocol):
-    """Device memory; freed when the object goes."""
-
-    @property
-    def address(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,20 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
-from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Packed, size_value
+from sparsegen.family import (
+    Argument,
+    ArgumentKind,
+    Array,
+    Device,
+    Family,
+    PackedOnDevice,
+    empty_as_one,
+    size_value,
+)
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
+from sparsegen.packing import Gather, pack
 from sparsegen.render import render
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
@@ -62,14 +70,14 @@ class PreparedVariant:
         self.source = render(family, problem, config)
         self.compiled: CompiledKernel = toolchain.compile(family.name, family.entry, self.source)
         self.digest = source_digest(self.source, toolchain)
-        self.packed: Packed = family.prepare(problem, config, matrix)
+        self.packed: PackedOnDevice = pack(family, problem, config, matrix, executor)
+        self.buffers: Mapping[str, Buffer] = self.packed.buffers
         self.executor = executor
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
         with executor.entered():
             self._kernel = executor.load(self.compiled)
-            self.buffers: Mapping[str, Buffer] = {
-                name: executor.upload(array) for name, array in self.packed.arrays.items()
-            }
+        self._itemsize = problem.dtype.itemsize
+        self._gather: Gather | None = None  # made with the first new values
         arguments = family.arguments(problem)
         self._arguments = [self._argument(problem, a) for a in arguments]
         self._scratch = {
@@ -116,11 +124,14 @@ class PreparedVariant:
         Args:
             encoded: nnz values in CSR order, in the problem's storage dtype.
         """
-        source = self.packed.value_source
-        gathered = np.zeros(source.shape, dtype=encoded.dtype)
-        held = source >= 0
-        gathered[held] = encoded[source[held]]
-        target = self.packed.arrays[self.packed.values]
-        if gathered.size == target.size:
-            with self.executor.entered():
-                self.executor.overwrite(self.buffers[self.packed.values], gathered.reshape(target.shape))
+        with self.executor.entered():
+            values = self.executor.upload(empty_as_one(encoded))
+            self.gather_values(values, 0)
+            self.executor.synchronize()
+
+    def gather_values(self, values: Buffer, stream: int) -> None:
+        """The same of values in device memory, on a stream."""
+        with self.executor.entered():
+            if self._gather is None:
+                self._gather = Gather(self.packed, self._itemsize, self.executor)
+            self._gather(values, stream)
