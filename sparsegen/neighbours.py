@@ -5,11 +5,15 @@ there, weighted by nearness. Candidates are the configs that were good there, an
 config on another workload, made for its sizes, and is judged by how good the guesses were where they were measured. A
 config that a neighbour has not tried is judged by the similar ones it has (Nadaraya-Watson regression over the share of
 equal tunables). The winner of a single neighbour would be its noise as much as its merit.
+
+A Gaussian process over the same measurements is asked too, and what is expected is the mean of both in logs: the vote
+knows what has been good everywhere near, the process what changes with the sizes and what families differ in.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,12 +26,15 @@ from sparsegen.family import Array, Device, Family, Value
 from sparsegen.features import Features
 from sparsegen.kernels import families, families_of
 from sparsegen.operators import SpmmProblem
+from sparsegen.regression import Point, expected, log_slowdowns
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Tuned
 
-NEIGHBOURS = 8  # that vote
-CANDIDATES = 40  # best configs of each neighbour that are voted on
+NEIGHBOURS = 12  # that vote
+CANDIDATES = 24  # best configs of each neighbour that are voted on
+OF_EACH_FAMILY = 4  # of its best configs are known to the Gaussian process at least
+REGRESSED = 0.5  # share of the Gaussian process in what is expected
 OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
 OTHER_EPILOGUE = 0.5  # distance added; the epilogue touches C once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
@@ -160,11 +167,54 @@ def predict(
         flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
         slowdown += weight * (logs - math.log(min(times.values())))
         pace += weight * (logs - math.log(flop))
+    processed = _regressed(workload, device, voters, there, listed)
+    slowdown = (1 - REGRESSED) * slowdown + REGRESSED * processed
     order = np.argsort(slowdown, kind="stable")
     best: dict[Config, Prediction] = {}  # a guess may be one of the configs too
     for i in order:
-        best.setdefault(listed[i], Prediction(listed[i], math.exp(slowdown[i]), math.exp(pace[i]) * 1e-6))
+        best.setdefault(
+            listed[i], Prediction(listed[i], math.exp(max(0.0, slowdown[i])), math.exp(pace[i]) * 1e-6)
+        )
     return list(best.values())
+
+
+def _regressed(
+    workload: Workload,
+    device: Device,
+    voters: Sequence[tuple[Neighbour, dict[Config, float]]],
+    guesses: Sequence[dict[str, Config]],
+    listed: Sequence[Config],
+) -> Array:
+    """The logs of the slowdowns that a Gaussian process expects of some configs here."""
+    known: list[Point] = []
+    logs: list[Array] = []
+    for (neighbour, times), theirs in zip(voters, guesses, strict=True):
+        place = position(neighbour.workload.problem, neighbour.workload.features)
+        kept = _telling(times)
+        known += [_point(place, config, theirs) for config in kept]
+        logs.append(log_slowdowns([times[config] for config in kept]))
+    here, mine = (
+        position(workload.problem, workload.features),
+        guessed(workload.problem, workload.features, device),
+    )
+    return expected(known, np.concatenate(logs), [_point(here, config, mine) for config in listed])
+
+
+def _point(place: Array, config: Config, guesses: dict[str, Config]) -> Point:
+    family, values = config
+    return Point(place, family, tuple(value for _, value in values), guesses.get(family) == config)
+
+
+def _telling(times: dict[Config, float]) -> list[Config]:
+    """The fastest configs, and of every family the fastest few."""
+    ordered = sorted(times, key=times.__getitem__)
+    of_family: Counter[str] = Counter()
+    kept = []
+    for place, config in enumerate(ordered):
+        if place < CANDIDATES or of_family[config[0]] < OF_EACH_FAMILY:
+            kept.append(config)
+            of_family[config[0]] += 1
+    return kept
 
 
 def guessed(problem: SpmmProblem, features: Features, device: Device) -> dict[str, Config]:

@@ -95,30 +95,49 @@ extern "C" __global__ void lane_stream_masks(int m, int total, int steps, int wa
   masks[static_cast<long long>(number) * 32 + lane] = make_uint2(words[0], words[1]);
 }
 
-// Where in its stream each lane is before each tile, and how far the farthest of a stream's lanes gets: a warp for each
-// stream. The rule by which lanes are brought together again is the multiplying kernel's own.
-extern "C" __global__ void lane_stream_positions(int blocks, int total, int warps, int refill_tiles, int slack,
-                                                 const uint2* masks, int2* positions, int* farthest) {
+// Elements that a ring must have got for its lanes to come so far: two more than the farthest, in whole pairs.
+__device__ __forceinline__ int needed_for(int position) {
+  return (__reduce_max_sync(kWholeWarp, position) + 2 + kPair - 1) / kPair * kPair;
+}
+
+// Where in its stream each lane is before each tile, what that asks of the ring, and how far the farthest of a stream's
+// lanes gets: a warp for each stream.
+extern "C" __global__ void lane_stream_positions(int blocks, int total, int warps, int orders_of_step, int refill_tiles,
+                                                 int ring_rows, const uint2* masks, int2* positions, unsigned* orders,
+                                                 int* farthest) {
   const int number = warp_number(), lane = threadIdx.x % 32;
   if (number >= blocks * warps) return;
   const int block = number / warps, warp = number % warps;
   const int begin = static_cast<int>(static_cast<long long>(block) * total / blocks);
   const int end = static_cast<int>(static_cast<long long>(block + 1) * total / blocks);
-  int at = 0, ahead = 0;
+  int at = 0, filled = 0;
   for (int step = begin; step < end; ++step) {
     const long long place = (static_cast<long long>(step) * warps + warp) * 32 + lane;
     const uint2 mask = masks[place];
+    const int taken[2] = {__popc(mask.x), __popc(mask.y)};
     int before[2];
+    unsigned order = 0;
     #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      if (tile % refill_tiles == 0 && ahead - __reduce_min_sync(kWholeWarp, at) > slack) at = ahead;
+      if (tile % refill_tiles == 0) {
+        const int ahead = refill_tiles == 2 ? taken[0] + taken[1] : taken[tile];
+        const int target = __reduce_max_sync(kWholeWarp, at);
+        if (needed_for(at + ahead) - ring_rows > __reduce_min_sync(kWholeWarp, at) + 1) {
+          at = target;
+          order |= (8u | static_cast<unsigned>(target % ring_rows) << 8) << 16 * tile;
+        }
+        const int needed = max(filled, needed_for(at + ahead));
+        order |= static_cast<unsigned>((needed - filled) / kPair) << 16 * tile;
+        filled = needed;
+      }
       before[tile] = at;
-      at += __popc(tile == 0 ? mask.x : mask.y);
-      ahead = __reduce_max_sync(kWholeWarp, at);
+      at += taken[tile];
     }
     positions[place] = make_int2(before[0], before[1]);
+    if (lane == 0) orders[static_cast<long long>(step) * orders_of_step + warp] = order;
   }
-  if (lane == 0) farthest[number] = ahead;
+  at = __reduce_max_sync(kWholeWarp, at);
+  if (lane == 0) farthest[number] = at;
 }
 
 // Calls put(place, number) for every nonzero of both tiles of a step's warp, in the order of its lanes' streams.

@@ -9,9 +9,14 @@ m16n8k16 products want them: rows 16 i + 8 h + g and columns 8 t + 4 u + 2 p + e
   order of tiles, s, r, e, are that lane's stream. Streams of a warp are interleaved in chunks of 8 elements (16
   bytes), so that the warp reads 512 bytes that follow one another. Element 0 of a stream stands before its values.
 
-Nothing says where in its stream a lane is; it has counted its bits. So that a ring of bounded length holds what all
-lanes need, they must not drift apart: after every ``refill_tiles`` tiles, if the lane that is farthest ahead is more
-than ``slack`` elements before the last one, all go on where it is. The kernel finds that out by the same rule.
+Nothing says where in its stream a lane is; it has counted its bits. A warp's lanes read from a ring that holds the last
+``ring_rows`` elements of each, and which all of them fill together, a pair of chunks at a time. Every ``refill_tiles``
+tiles there is an order for it: how many pairs the tiles up to the next one need, and, where lanes have drifted so far
+apart that the ring would lose what the last one still needs, that all go on where the farthest is.
+
+- *orders*: a word for each step and warp, for tile 0 in its low half and for tile 1 in its high one (which is 0 where
+  steps are refilled as a whole): bits 0 to 2 the pairs, bit 3 whether all go on together, bits 8 to 15 the ring's row
+  where they do.
 
 Rows and columns are filled up to whole tiles with zeros, which take a bit each and no value.
 """
@@ -34,6 +39,7 @@ TILES_PER_STEP = 2  # that a warp takes between two waits for its block
 STEP = TILE * TILES_PER_STEP  # columns
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
+ORDERS_AT_ONCE = 4  # words that a copy moves
 WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time (one group at least), in about 10 bytes each
 THREADS = min(4, os.cpu_count() or 1)  # most of NumPy's work here is done without the interpreter's lock
 
@@ -91,12 +97,14 @@ class LaneStreams:
 
     Attributes:
         masks: uint32 [steps of all groups, warps, lanes, 2].
+        orders: uint32 [steps of all groups, warps filled up to a multiple of 4].
         starts: int32, of each stream (block by block, warp by warp) where it begins, and where the last one ends, in
             pairs of chunks of all lanes.
         source: int32, of each stored element the nonzero's number in CSR order, or -1.
     """
 
     masks: Array
+    orders: Array
     starts: Array
     source: Array
 
@@ -127,13 +135,13 @@ def balanced_rows(lengths: Array, partition: Partition) -> Array:
 
 
 def pack(
-    matrix: CsrMatrix, partition: Partition, *, refill_tiles: int, slack: int, rows: Array | None = None
+    matrix: CsrMatrix, partition: Partition, *, refill_tiles: int, ring_rows: int, rows: Array | None = None
 ) -> LaneStreams:
     """Lay out a pattern.
 
     Args:
-        refill_tiles: tiles between two comparisons of the lanes; 1 or 2.
-        slack: elements by which a lane may lag.
+        refill_tiles: tiles between two orders; 1 or 2.
+        ring_rows: elements that a ring holds; at least what a lane can take between two orders, a pair and 2 more.
         rows: see `balanced_rows`; None for the matrix's own order.
 
     Raises:
@@ -145,7 +153,7 @@ def pack(
         sorting = functools.partial(_sort_groups, matrix, partition, rows, bits)
         order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
     counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)
-    positions, farthest = _positions(counts, partition, refill_tiles, slack)
+    positions, orders, farthest = _positions(counts, partition, refill_tiles, ring_rows)
     starts = starts_of(farthest, matrix.nnz)
     pairs = np.diff(starts).astype(np.int64)
     source = np.full(starts[-1] * PAIR * LANES, -1, dtype=np.int32)
@@ -161,7 +169,7 @@ def pack(
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(fill, range(partition.used_blocks)):
             pass
-    return LaneStreams(_as_masks(bits), starts, source)
+    return LaneStreams(_as_masks(bits), orders, starts, source)
 
 
 def starts_of(farthest: Array, nnz: int) -> Array:
@@ -174,7 +182,7 @@ def starts_of(farthest: Array, nnz: int) -> Array:
     Raises:
         MatrixError: the values pass the 32-bit range of their numbers.
     """
-    # The kernel wants two elements more in its ring than the farthest lane has used.
+    # As `_needed`.
     starts = np.r_[0, np.cumsum(-(-(farthest.astype(np.int64) + 2) // PAIR))]
     if starts[-1] * PAIR * LANES > MAX_INDEX:
         raise MatrixError(
@@ -235,31 +243,47 @@ def _nonzeros(matrix: CsrMatrix, begin: int, end: int, rows: Array | None) -> tu
     return numbers.astype(np.int32), lengths
 
 
-def _positions(counts: Array, partition: Partition, refill_tiles: int, slack: int) -> tuple[Array, Array]:
-    """Where in its stream each lane is before each tile.
+def _positions(
+    counts: Array, partition: Partition, refill_tiles: int, ring_rows: int
+) -> tuple[Array, Array, Array]:
+    """Where in its stream each lane is before each tile, and what that asks of the rings.
 
     Returns:
-        int32 of the shape of ``counts``, and how far the farthest of each stream's lanes gets.
+        int32 of the shape of ``counts``; the orders; and how far the farthest of each stream's lanes gets.
     """
     p = partition
     begins = p.begins()
     runs = np.diff(begins)
     at = np.zeros((p.used_blocks, p.warps, LANES), dtype=np.int32)
+    filled = np.zeros(at.shape[:2], dtype=np.int32)
     positions = np.empty(counts.shape, dtype=np.int32)
-    farthest = np.zeros(at.shape[:2], dtype=np.int32)
+    orders = np.zeros((p.total, -(-p.warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE), dtype=np.uint32)
     for step in range(int(runs.max(initial=0))):
         going = np.flatnonzero(step < runs)
         which = begins[going] + step
-        now, ahead = at[going], farthest[going]
-        for tile in range(TILES_PER_STEP):
-            if tile % refill_tiles == 0:
-                drifted = ahead - now.min(axis=-1) > slack
-                now = np.where(drifted[..., None], ahead[..., None], now)
-            positions[which, :, tile] = now
-            now = now + counts[which, :, tile]
-            ahead = now.max(axis=-1)
-        at[going], farthest[going] = now, ahead
-    return positions, farthest.ravel()
+        now, held = at[going], filled[going]
+        for tile in range(0, TILES_PER_STEP, refill_tiles):
+            tiles = counts[which, :, tile : tile + refill_tiles].astype(np.int32)
+            taken = tiles.sum(axis=2)
+            target = now.max(axis=-1)
+            # A row holds an element and the one before; the next that a lane reads is behind its position.
+            drifted = _needed(now + taken) - ring_rows > now.min(axis=-1) + 1
+            now = np.where(drifted[..., None], target[..., None], now)
+            needed = np.maximum(held, _needed(now + taken))
+            order = (needed - held) // PAIR | np.where(drifted, 8 | target % ring_rows << 8, 0)
+            orders[which, : p.warps] |= order.astype(np.uint32) << np.uint32(16 * tile)
+            positions[which, :, tile : tile + refill_tiles] = (
+                now[:, :, None] + np.cumsum(tiles, axis=2) - tiles
+            )
+            now, held = now + taken, needed
+        at[going], filled[going] = now, held
+    return positions, orders, at.max(axis=-1).ravel()
+
+
+def _needed(positions: Array) -> Array:
+    """Elements that a ring must have got for its lanes to come so far: two more than the farthest, in whole pairs."""
+    needed: Array = -(-(positions.max(axis=-1) + 2) // PAIR) * PAIR
+    return needed
 
 
 def _fill(source: Array, order: Array, counts: Array, positions: Array, starts: Array, pairs: Array) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsegen.device_memory import Buffer, PackingDevice
 from sparsegen.formats import Array, CsrMatrix
-from sparsegen.kernels._lane_stream import LANES, PAIR, TILES_PER_STEP, Partition, starts_of
+from sparsegen.kernels._lane_stream import LANES, ORDERS_AT_ONCE, PAIR, TILES_PER_STEP, Partition, starts_of
 from sparsegen.operators import DType
 
 FILE = "lane_stream.cu"
@@ -20,7 +20,7 @@ class DeviceStreams:
 
     Attributes:
         pattern: what the kernels take of partition and matrix.
-        masks, starts: as in `LaneStreams`.
+        masks, orders, starts: as in `LaneStreams`.
         positions: int32 [steps of all groups, warps, lanes, 2], where in its stream a lane is before each tile.
         rows: the order of rows, or a single zero.
         stored: elements of all streams.
@@ -30,6 +30,7 @@ class DeviceStreams:
     partition: Partition
     pattern: tuple[Buffer | int, ...]
     masks: Buffer
+    orders: Buffer
     positions: Buffer
     starts: Buffer
     rows: Buffer
@@ -43,7 +44,7 @@ class DeviceStreams:
         partition: Partition,
         *,
         refill_tiles: int,
-        slack: int,
+        ring_rows: int,
         rows: Array | None,
     ) -> DeviceStreams:
         """Send the pattern and find out how long each stream is; see `sparsegen.kernels._lane_stream.pack`.
@@ -62,11 +63,12 @@ class DeviceStreams:
             row_order,
         )
         masks, positions = device.filled(4 * max(1, words)), device.filled(4 * words)
-        farthest = device.filled(4 * streams)
+        orders_of_step = -(-p.warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE
+        orders, farthest = device.filled(4 * max(1, p.total * orders_of_step)), device.filled(4 * streams)
         sizes = (p.m, p.total, p.steps, p.warps_m, p.warps_k)
         device.run(f"{FILE}:lane_stream_masks", p.total * p.warps, *sizes, *pattern, masks)
-        found = (blocks, p.total, p.warps, refill_tiles, slack, masks, positions, farthest)
-        device.run(f"{FILE}:lane_stream_positions", streams, *found)
+        rings = (blocks, p.total, p.warps, orders_of_step, refill_tiles, ring_rows)
+        device.run(f"{FILE}:lane_stream_positions", streams, *rings, masks, positions, orders, farthest)
         reached = device.download(farthest, streams, np.int32)
         starts = starts_of(reached, matrix.nnz)
         return cls(
@@ -74,6 +76,7 @@ class DeviceStreams:
             partition,
             (*sizes, blocks, *pattern),
             masks,
+            orders,
             positions,
             device.upload(starts),
             row_order,

@@ -22,7 +22,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.kernels._lane_stream import PAIR, STEP, TILE, Partition, balanced_rows, pack
+from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, STEP, TILE, Partition, balanced_rows, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.operators import Layout, SpmmProblem
 
@@ -31,6 +31,8 @@ ROW_BYTES = 128  # of a ring: a word for each lane
 BARRIER_BYTES = 128
 MAX_N = 64
 MAX_WARPS = 16
+USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
+NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
 REGISTERS_PER_MULTIPROCESSOR = 65536
 FIRST_COMPUTE_CAPABILITY = (
     8,
@@ -53,17 +55,19 @@ class LaneStreamConfig:
         "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
         packs=True,
     )
-    warps_m: int = tunable(8, (1, 2, 4, 8), "warps over the rows of a group, 32 rows for each", packs=True)
+    warps_m: int = tunable(
+        8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, 32 rows for each", packs=True
+    )
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of a step, 64 columns for each", packs=True)
     ring_rows: int = tunable(
         160,
-        (96, 128, 144, 160, 192),
+        (64, 96, 128, 144, 160, 192),
         "decoded elements that a lane's ring holds",
-        searched=(128, 160),
+        searched=(64, 96, 128, 160),
         packs=True,
     )
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
-    depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(3, 4))
+    depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(2, 3, 4))
     slots: int = tunable(
         4, (2, 3, 4, 6, 8), "steps whose masks and activations are in shared memory", searched=(2, 4, 6)
     )
@@ -94,7 +98,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     template = "spmm/lane_stream_spmm.cu.j2"
     entry = "lane_stream_spmm"
     size_names = ("m", "k", "n", "groups", "steps")
-    packed_names = ("masks", "starts", "values", "rows")
+    packed_names = ("masks", "starts", "orders", "values", "rows")
     scratch_names = ("parts", "counters")
     problem_type = SpmmProblem
     config_type = LaneStreamConfig
@@ -131,13 +135,13 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             "own, and would wait forever",
         )
         yield Constraint(
-            _slack(c) > 0,
-            f"ring_rows ({c.ring_rows}) are more than the {c.ring_rows - _slack(c)} that a lane may take at once",
+            c.ring_rows >= _ring_minimum(c),
+            f"ring_rows ({c.ring_rows}) are at least {_ring_minimum(c)}, what a lane may take at once",
         )
-        # Sums, fragments of B, a pair of chunks, a fragment of A, and about 64 for addresses and counts.
-        columns, threads = _column_tiles(problem), self._threads(c)
-        needed = 12 * columns + PAIR // 2 + 4 + 64
-        available = min(255, REGISTERS_PER_MULTIPROCESSOR // threads)
+        # Sums and fragments of B, and what nvcc was seen to need beside them. Warps are given registers by fours.
+        needed = 64 + 11 * _column_tiles(problem)
+        given = -(-(warps + 1) // 4) * 4 * WARP
+        available = min(255, REGISTERS_PER_MULTIPROCESSOR // given // 8 * 8)
         yield Constraint(
             needed <= available,
             f"a thread needs about {needed} registers for its sums and operands and has {available}",
@@ -165,7 +169,11 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def _shared_bytes(problem: SpmmProblem, config: LaneStreamConfig) -> int:
         c = config
         warps = c.warps_m * c.warps_k
-        slot = warps * WARP * 8 + c.warps_k * 8 * _column_tiles(problem) * STEP * problem.dtype.itemsize
+        slot = (
+            warps * WARP * 8
+            + -(-warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE * 4
+            + c.warps_k * 8 * _column_tiles(problem) * STEP * problem.dtype.itemsize
+        )
         ring = (c.ring_rows + PAIR) * ROW_BYTES + c.depth * PAIR * WARP * 2
         return BARRIER_BYTES + c.slots * slot + warps * ring
 
@@ -175,14 +183,15 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: LaneStreamConfig, device: Device) -> bool:
         c = config
-        if c.warps_m * c.warps_k not in (4, 8) or c.blocks != _blocks(device, 8 // (c.warps_m * c.warps_k)):
+        warps = c.warps_m * c.warps_k
+        resident = max(1, USUAL_WARPS // warps)
+        if warps < 4 or c.blocks not in _block_counts(problem, c, resident * device.multiprocessors):
             return False
         if TILE * c.warps_m >= 2 * max(TILE, problem.m) or c.bulk != (
             device.compute_capability >= FIRST_WITH_BULK_COPIES
         ):
             return False
         # Rings and slots fill most of the shared memory, and more blocks than one have room.
-        resident = 8 // (c.warps_m * c.warps_k)
         shared = self._shared_bytes(problem, c) + 1024
         return resident * shared <= device.shared_memory_per_multiprocessor
 
@@ -197,13 +206,14 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
         c, partition = config, self._partition(problem, config)
         rows = _row_order(c, matrix, partition)
-        streams = pack(matrix, partition, refill_tiles=c.refill_tiles, slack=_slack(c), rows=rows)
+        streams = pack(matrix, partition, refill_tiles=c.refill_tiles, ring_rows=c.ring_rows, rows=rows)
         stored = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
         source = streams.source if streams.source.size else np.full(1, -1, dtype=np.int32)
         return Packed(
             arrays={
                 "masks": empty_as_one(streams.masks),
                 "starts": streams.starts,
+                "orders": empty_as_one(streams.orders),
                 "values": stored[source],
                 "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
             },
@@ -225,7 +235,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
                 matrix,
                 partition,
                 refill_tiles=config.refill_tiles,
-                slack=_slack(config),
+                ring_rows=config.ring_rows,
                 rows=rows,
             )
 
@@ -234,6 +244,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             buffers={
                 "masks": layout.masks,
                 "starts": layout.starts,
+                "orders": layout.orders,
                 "values": layout.values(matrix.values, problem.dtype),
                 "rows": layout.rows,
             },
@@ -274,7 +285,6 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         base = LaneStreamConfig(
-            blocks=_blocks(device, 1),
             refill_tiles=1 if features.density >= FULL_SHARE else 2,
             row_order="balanced" if features.row_cov > UNEVEN else "natural",
             bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
@@ -287,14 +297,17 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             for ring_rows in (160, 128, 96):
                 for slots in (6, 4, 3, 2):
                     config = replace(base, warps_m=warps_m, warps_k=warps_k, ring_rows=ring_rows, slots=slots)
+                    config = replace(
+                        config, blocks=min(_block_counts(problem, config, device.multiprocessors))
+                    )
                     if not self.broken_constraints(problem, config, device):
                         return config
         return base
 
 
-def _slack(config: LaneStreamConfig) -> int:
-    """Elements by which a lane may lag: what is left of its ring beside the tiles up to a refill, and a pair's end."""
-    return config.ring_rows - TILE * config.refill_tiles - PAIR - 2
+def _ring_minimum(config: LaneStreamConfig) -> int:
+    """Rows that a lane may take between two refills, with a pair that is not used up and two that are read ahead."""
+    return TILE * config.refill_tiles + PAIR + 2
 
 
 def _row_order(config: LaneStreamConfig, matrix: CsrMatrix, partition: Partition) -> Array | None:
@@ -305,9 +318,12 @@ def _column_tiles(problem: SpmmProblem) -> int:
     return -(-problem.n // 8)
 
 
-def _blocks(device: Device, resident: int) -> int:
-    """The largest number of blocks that the device has room for at a time."""
-    return max((b for b in BLOCKS if b <= resident * device.multiprocessors), default=BLOCKS[0])
+def _block_counts(problem: SpmmProblem, config: LaneStreamConfig, room: int) -> set[int]:
+    """The largest number of blocks within the room on the device, and one not much smaller that gets equal runs."""
+    total = Partition(problem.m, problem.k, config.warps_m, config.warps_k, 1).total
+    fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
+    equal = [b for b in fitting if total % b == 0 and b >= NEARLY_ALL * max(fitting)]
+    return {max(fitting), *equal[-1:]}
 
 
 FAMILY = LaneStreamSpmm()

@@ -43,15 +43,16 @@ constexpr int kMirrorBytes = kPair * kRowBytes;  // behind the ring: its first r
 constexpr int kPairBytes = 2 * kPair * 32;  // two chunks of all lanes
 constexpr int kWarpBytes = kRingBytes + kMirrorBytes + kDepth * kPairBytes;
 constexpr int kMaskBytes = kWarps * 32 * 2 * 4;
-constexpr int kSlotBytes = kMaskBytes + kWarpsK * kTokens * kStepK * 2;
+constexpr int kActivationBytes = kWarpsK * kTokens * kStepK * 2;
+constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;  // a word for each warp, filled up to what copies move
+constexpr int kSlotBytes = kMaskBytes + kActivationBytes + kOrderBytes;
 constexpr int kBarrierBytes = 128;
-constexpr int kSlack = kRingRows - 32 * kRefillTiles - kPair - 2;  // elements by which a lane may lag, as packed
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTileM == 32, "a lane has rows g, g + 8, g + 16 and g + 24 of a tile");
 static_assert(kSlots >= 2, "a warp waits for the next step's masks before it gives back its slot: one would never come");
 static_assert(2 * kSlots * 8 <= kBarrierBytes, "there is room for the barriers");
 static_assert(kRingRows % kPair == 0, "a ring is filled pair by pair");
-static_assert(kSlack > 0, "a ring holds what the lanes take between two refills, and more");
+static_assert(kRingRows >= 32 * kRefillTiles + kPair + 2, "a ring holds what lanes take between two refills");
 static_assert(kRefillTiles == 1 || kRefillTiles == 2, "rings are refilled after each tile or each step");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
@@ -158,6 +159,22 @@ __device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(address) : "memory");
 #endif
+}
+
+// Counts this warp; returns how many came before. What the warp wrote is seen by all that come later, and what the earlier
+// ones wrote is seen by it.
+__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned lane) {
+  unsigned before = 0;
+  __syncwarp();
+  if (lane == 0) {
+#if defined(SPARSEGEN_EMULATOR)
+    before = atomicAdd(counter, 1u);
+#else
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(counter) : "memory");
+#endif
+  }
+  __syncwarp();
+  return __shfl_sync(0xffffffffu, before, 0);
 }
 
 #if defined(SPARSEGEN_EMULATOR)
@@ -299,8 +316,7 @@ struct LaneStream {
   unsigned char* raw;  // the lane's part of the first pair on its way
   unsigned raw_offset = 0;  // of the next one, in bytes
   const uint4* source;  // of the next pair to copy
-  int filled = 0;  // elements that were put into the ring
-  int last_copied;  // of these, when the last pair of the stream was sent for
+  int to_copy;  // pairs of the stream that were not sent for
   unsigned last = 0;  // the two elements before the next pair
   unsigned words[kPair / 2];  // the next pair
 
@@ -311,7 +327,7 @@ struct LaneStream {
     source = values + static_cast<long long>(begin) * (kPairBytes / 16) + lane;
     #pragma unroll
     for (int pair = 0; pair < kDepth; ++pair) copy(raw + pair * kPairBytes, begin + pair < end);
-    last_copied = (end - begin - kDepth) * kPair;
+    to_copy = end - begin - kDepth;
     take();
   }
 
@@ -350,10 +366,17 @@ struct LaneStream {
     last = words[kPair / 2 - 1];
     to += kMirrorBytes;
     if (to == ring + kRingBytes) to = ring;
-    copy(raw + raw_offset, filled < last_copied);
-    filled += kPair;
+    copy(raw + raw_offset, to_copy > 0);
+    --to_copy;
     raw_offset = raw_offset == (kDepth - 1) * kPairBytes ? 0 : raw_offset + kPairBytes;
     take();
+  }
+
+  // What the packer found out for the tiles up to the next refill: how many pairs they take, and whether the lanes have
+  // drifted too far apart for the ring. Then all go on where the farthest is, at a row that it says.
+  __device__ __forceinline__ void follow(unsigned order) {
+    if (order & 8) at = ring + (order >> 8 & 0xff) * kRowBytes;
+    for (unsigned pairs = order & 7; pairs != 0; --pairs) refill();
   }
 
   __device__ __forceinline__ void wrap() {
@@ -385,9 +408,8 @@ struct LaneStream {
   }
 };
 
-// Adds the product of a tile and of the activations for its columns, and leaves out `skipped` elements of the stream.
-__device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, int skipped, SharedAddress activations,
-                                             Sums& sums) {
+// Adds the product of a tile and of the activations for its columns.
+__device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, SharedAddress activations, Sums& sums) {
   Vector<unsigned, 4> b[kColumnTiles];
   #pragma unroll
   for (int j = 0; j < kColumnTiles; ++j) b[j] = load_shared_16(activations + j * 8 * kStepK * 2);
@@ -408,7 +430,6 @@ __device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, 
   product(a, 1, sums, 0);
   stream.decode<3>(mask, a);
   product(a, 1, sums, 1);
-  stream.at += skipped * kRowBytes;
   stream.wrap();
 }
 
@@ -418,9 +439,10 @@ __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chu
   return kMaskBytes + row * (kStepK * 2) + (chunk ^ (row & 1) * 4) * 16;
 }
 
-// The copying warp's part in a step: masks, and kStepK activations of every token for each of kWarpsK.
+// The copying warp's part in a step: masks, orders, and kStepK activations of every token for each of kWarpsK.
 __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, unsigned lane, const uint4* masks,
-                                          const Element* b, int first_k, int k, int n) {
+                                          const uint4* orders, const Element* b, int first_k, int k, int n) {
+  if (lane < kOrderBytes / 16) copy_async<16>(slot + kMaskBytes + kActivationBytes + lane * 16, orders + lane);
   #pragma unroll
   for (unsigned i = 0; i < kMaskBytes / 16; i += 32) {
     if (kMaskBytes / 16 % 32 == 0 || i + lane < kMaskBytes / 16) copy_async<16>(slot + (i + lane) * 16, masks + i + lane);
@@ -469,24 +491,33 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
     const float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
     __stcg(mine + s * 32, make_float4(sum[0], sum[1], sum[2], sum[3]));
   }
-  __threadfence();
-  __syncwarp();
   const unsigned strip = warp % kWarpsM;
   unsigned* const counter = counters + group * kWarpsM + strip;
-  unsigned came = 0;
-  if (lane == 0) came = atomicAdd(counter, 1u);
-  came = __shfl_sync(0xffffffffu, came, 0);
-  if (came + 1 != count) return false;
-  __threadfence();
+  if (count_arrival(counter, lane) + 1 != count) return false;
   if (lane == 0) *counter = 0;
-  for (unsigned i = 0; i < count; ++i) {
-    const float4* const part = part_of(first + i / kWarpsK, i % kWarpsK * kWarpsM + strip);
+  #pragma unroll
+  for (int s = 0; s < 2 * kColumnTiles; ++s) {
+    float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
+    sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
+  }
+  constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;  // parts that are loaded before one is added
+  for (unsigned i = 0; i < count; i += kAtOnce) {
+    float4 theirs[kAtOnce][2 * kColumnTiles];
     #pragma unroll
-    for (int s = 0; s < 2 * kColumnTiles; ++s) {
-      const float4 theirs = __ldcg(part + s * 32);
-      float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
-      sum[0] = theirs.x + (i == 0 ? 0.0f : sum[0]), sum[1] = theirs.y + (i == 0 ? 0.0f : sum[1]);
-      sum[2] = theirs.z + (i == 0 ? 0.0f : sum[2]), sum[3] = theirs.w + (i == 0 ? 0.0f : sum[3]);
+    for (unsigned j = 0; j < kAtOnce; ++j) {
+      if (i + j >= count) continue;
+      const float4* const part = part_of(first + (i + j) / kWarpsK, (i + j) % kWarpsK * kWarpsM + strip);
+      #pragma unroll
+      for (int s = 0; s < 2 * kColumnTiles; ++s) theirs[j][s] = __ldcg(part + s * 32);
+    }
+    #pragma unroll
+    for (unsigned j = 0; j < kAtOnce; ++j) {
+      if (i + j >= count) continue;
+      #pragma unroll
+      for (int s = 0; s < 2 * kColumnTiles; ++s) {
+        float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
+        sum[0] += theirs[j][s].x, sum[1] += theirs[j][s].y, sum[2] += theirs[j][s].z, sum[3] += theirs[j][s].w;
+      }
     }
   }
   return true;
@@ -496,7 +527,8 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
 // block copies masks and activations of step after step to slots, the others decode A tile by tile and multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __restrict__ masks, const int* __restrict__ starts,
-                 const uint4* __restrict__ values, const int* __restrict__ rows, float* __restrict__ parts,
+                 const uint4* __restrict__ orders, const uint4* __restrict__ values, const int* __restrict__ rows,
+                 float* __restrict__ parts,
                  unsigned* __restrict__ counters, const Element* __restrict__ b,
                  const Element* __restrict__ bias,
                  Element* __restrict__ c) {
@@ -518,13 +550,14 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
   __syncthreads();
   int slot = 0;
   unsigned parity = 0;
-  unsigned group = begin / steps, step_of_group = begin % steps;
+  unsigned group = begin / steps;
 
   if (warp == kWarps) {
+    unsigned step_of_group = begin % steps;
     for (unsigned step = begin; step < end; ++step) {
       barrier_wait(empty + slot, parity ^ 1);
-      copy_step(slots + slot * kSlotBytes, full + slot, lane, masks + static_cast<long long>(step) * (kMaskBytes / 16), b,
-                static_cast<int>(step_of_group) * (kWarpsK * kStepK), k, n);
+      copy_step(slots + slot * kSlotBytes, full + slot, lane, masks + static_cast<long long>(step) * (kMaskBytes / 16),
+                orders + static_cast<long long>(step) * (kOrderBytes / 16), b, static_cast<int>(step_of_group) * (kWarpsK * kStepK), k, n);
       if (++step_of_group == static_cast<unsigned>(steps)) step_of_group = 0;
       if (++slot == kSlots) slot = 0, parity ^= 1;
     }
@@ -539,46 +572,40 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
   const auto masks_of = [&](int of_slot) {
     return load_vector<2>(reinterpret_cast<const unsigned*>(slots + of_slot * kSlotBytes + mask_offset));
   };
-  const auto taken = [](unsigned first, unsigned second) {  // elements that the tiles up to the next refill take
-    return __popc(first) + (kRefillTiles == 2 ? __popc(second) : 0);
+  const auto order_of = [&](int of_slot) {
+    const unsigned char* const slot_orders = slots + of_slot * kSlotBytes + kMaskBytes + kActivationBytes;
+    return reinterpret_cast<const unsigned*>(slot_orders)[warp];
   };
 
-  // `position` is where the lane is after the tiles up to the next refill; so the ring can be filled for them ahead.
   barrier_wait(full, 0);
   auto mask = masks_of(0);
-  int position = taken(mask.element[0], mask.element[1]);
-  int farthest = __reduce_max_sync(0xffffffffu, position), nearest = __reduce_min_sync(0xffffffffu, position);
-  while (stream.filled < farthest + 2) stream.refill();
-  Sums sums = {};
-  for (unsigned step = begin; step < end; ++step) {
-    const int this_slot = slot;
-    if (++slot == kSlots) slot = 0, parity ^= 1;
-    Vector<unsigned, 2> next_mask = {};
-    #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      if (tile == 1 && step + 1 < end) {
-        barrier_wait(full + slot, parity);
-        next_mask = masks_of(slot);
+  unsigned order = order_of(0);  // for the first tile in the low half, for the second in the high one
+  stream.follow(order);
+  for (unsigned step = begin; step < end; ++group) {
+    const unsigned group_end = min(end, (group + 1) * steps);
+    Sums sums = {};
+    for (; step < group_end; ++step) {
+      const int this_slot = slot;
+      if (++slot == kSlots) slot = 0, parity ^= 1;
+      Vector<unsigned, 2> next_mask = {};
+      unsigned next_order = 0;
+      #pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        if (tile == 1 && step + 1 < end) {
+          barrier_wait(full + slot, parity);
+          next_mask = masks_of(slot);
+          next_order = order_of(slot);
+        }
+        const SharedAddress activations = shared_address(slots + this_slot * kSlotBytes) + (activation ^ tile * 64);
+        multiply_add(stream, mask.element[tile], activations, sums);
+        if (tile == 1) stream.follow(next_order);
+        if (tile == 0) stream.follow(order >> 16);
       }
-      constexpr int kLastTile = kRefillTiles - 1;
-      int skipped = 0;
-      if (tile >= kLastTile) {
-        if (farthest - nearest > kSlack) skipped = farthest - position;
-        position += skipped;
-        position += tile == 0 ? __popc(mask.element[1]) : taken(next_mask.element[0], next_mask.element[1]);
-        farthest = __reduce_max_sync(0xffffffffu, position), nearest = __reduce_min_sync(0xffffffffu, position);
-      }
-      const SharedAddress activations = shared_address(slots + this_slot * kSlotBytes) + (activation ^ tile * 64);
-      multiply_add(stream, mask.element[tile], skipped, activations, sums);
-      if (tile >= kLastTile) {
-        while (stream.filled < farthest + 2) stream.refill();
-      }
+      mask = next_mask, order = next_order;
+      __syncwarp();
+      if (lane == 0) barrier_arrive(empty + this_slot);
     }
-    mask = next_mask;
-    __syncwarp();
-    if (lane == 0) barrier_arrive(empty + this_slot);
 
-    if (++step_of_group < static_cast<unsigned>(steps) && step + 1 < end) continue;
     if (add_up_parts(sums, parts, counters, group, warp, lane, steps, total)) {
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -597,9 +624,6 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
         }
       }
     }
-    #pragma unroll
-    for (int i = 0; i < 2 * kColumnTiles * 4; ++i) sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4] = 0.0f;
-    step_of_group = 0, ++group;
   }
   copy_async_wait<0>();
 }

@@ -1,0 +1,51 @@
+"""What a Gaussian process expects of configs on workloads that were not measured."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sparsegen.regression import UNKNOWN, Point, expected, log_slowdowns
+
+
+def point(place: float, family: str, *values: int | str, is_guess: bool = False) -> Point:
+    return Point(np.array([place, 0.0]), family, values, is_guess)
+
+
+def test_what_is_known_comes_back_nearly() -> None:
+    known = [point(0, "a", 8), point(0, "a", 128), point(9, "a", 8)]
+    logs = np.array([0.0, 0.4, 0.2])
+    np.testing.assert_allclose(expected(known, logs, known), logs, atol=0.05)
+
+
+def test_far_from_everything_nothing_is_known() -> None:
+    [found] = expected([point(0, "a", 8)], np.array([0.0]), [point(50, "a", 8)])
+    assert found == np.float64(UNKNOWN)
+
+
+def test_a_trend_along_the_workloads_goes_on() -> None:
+    """Family a is best on small workloads and b on large ones; a vote of all four would be a draw."""
+    known = [point(x, f, 1) for x in (0.0, 1.0, 3.0, 4.0) for f in ("a", "b")]
+    logs = np.array([0.0, 0.6, 0.0, 0.3, 0.3, 0.0, 0.6, 0.0])
+    small, large = (expected(known, logs, [point(x, "a", 1), point(x, "b", 1)]) for x in (0.5, 3.5))
+    assert small[0] < small[1] - 0.1 and large[1] < large[0] - 0.1
+
+
+def test_near_numbers_are_more_alike_than_far_ones_and_other_words() -> None:
+    known = [point(0, "a", 64, "x")]
+    near, far, other = expected(
+        known, np.array([0.0]), [point(0, "a", 32, "x"), point(0, "a", 4, "x"), point(0, "a", 64, "y")]
+    )
+    assert 0 < near < other < UNKNOWN and near < far < UNKNOWN
+
+
+def test_a_guess_tells_of_guesses() -> None:
+    known = [point(0, "a", 64, is_guess=True)]
+    logs = np.array([0.0])
+    guess, not_guess = expected(known, logs, [point(0, "a", 4, is_guess=True), point(0, "a", 4)])
+    assert guess < not_guess
+
+
+def test_slowdowns() -> None:
+    np.testing.assert_allclose(log_slowdowns([20.0, 10.0]), [math.log(2), 0])
