@@ -28,7 +28,7 @@ LAYERS = (
     {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
     {"packing", "launching", "verification", "references", "baselines", "neighbours"},
     {"dispatch", "tuner", "tuning", "pruned_times"},
-    {"operator", "arrays", "dense_operator"},
+    {"operator", "arrays", "dense_operator", "saved_operator"},
     {"api"},
     {"bench"},
     {"report"},

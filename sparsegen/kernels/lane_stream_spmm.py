@@ -238,6 +238,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             source=lambda: (
                 laid_out().source()
             ),  # laid out again: the pattern does not stay on the device for it
+            nnz=matrix.nnz,
             scratch=self._scratch(problem, partition),
         )
 
