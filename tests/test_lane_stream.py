@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsegen.formats import Array, CsrMatrix
-from sparsegen.kernels._lane_stream import LANES, PAIR, LaneStreams, Partition, balanced_rows, pack
+from sparsegen.kernels._lane_stream import LANES, PAIR, LaneStreams, Partition, pack
+from sparsegen.kernels._lane_stream_rows import _in_runs, balanced_rows, levelled_rows
 
 SLACK, TIGHT = 110, 14
 
@@ -65,7 +66,7 @@ def expected(matrix: CsrMatrix) -> Array:
 def assert_round_trip(
     matrix: CsrMatrix, partition: Partition, refill_tiles: int, slack: int, balanced: bool
 ) -> None:
-    rows = balanced_rows(np.diff(matrix.row_offsets), partition) if balanced else None
+    rows = levelled_rows(matrix, partition) if balanced else None
     streams = pack(matrix, partition, refill_tiles=refill_tiles, slack=slack, rows=rows)
     found = unpack(streams, partition, refill_tiles=refill_tiles, slack=slack)
     assert np.count_nonzero(streams.source >= 0) == matrix.nnz
@@ -192,3 +193,42 @@ def test_the_ring_is_long_enough_for_every_lane() -> None:
             assert at.min() + 1 >= filled - ring_rows
             at += taken
         assert drifted > 3
+
+
+@pytest.mark.parametrize("warps", [(1, 1), (4, 1), (2, 2), (1, 4)])
+def test_what_lanes_have_in_runs(warps: tuple[int, int]) -> None:
+    """Streams are as long as those of the fullest lanes by this count, over the one or two groups of a block's run."""
+    matrix = uneven(200, 700, 0.4, 0.5)
+    warps_m, warps_k = warps
+    partition = Partition(200, 700, warps_m, warps_k, 7)
+    rows = balanced_rows(np.diff(matrix.row_offsets), partition)
+    counted = _in_runs(matrix, partition, rows.reshape(-1, 32))
+    held = counted.reshape(partition.groups, warps_m, 4, 8, -1, warps_k, 4).sum(axis=2)
+    streams = pack(matrix, partition, refill_tiles=1, slack=10**6, rows=rows)
+    pairs = np.diff(streams.starts).reshape(-1, warps_k, warps_m)
+    begins = partition.begins()
+    for block in range(partition.used_blocks):
+        reached = np.zeros((warps_k, warps_m, 8, 4), dtype=np.int64)
+        groups = np.unique(np.arange(begins[block], begins[block + 1]) // partition.steps)
+        for group in groups:
+            first = np.searchsorted(begins, group * partition.steps, side="right") - 1
+            reached += held[group, :, :, block - first].transpose(2, 0, 1, 3)
+        np.testing.assert_array_equal(pairs[block], -(-(reached.max(axis=(2, 3)) + 2) // PAIR))
+
+
+def test_short_runs_are_levelled() -> None:
+    """As those of 4096 x 4096 on 132 blocks."""
+    partition = Partition(1024, 1024, 8, 1, 8)
+    for density, most in ((0.5, 0.105), (0.25, 0.17)):
+        matrix = uneven(1024, 1024, density, 0.3)
+        by_length = balanced_rows(np.diff(matrix.row_offsets), partition)
+        levelled = levelled_rows(matrix, partition)
+        assert sorted(levelled) == list(range(1024))
+        stored = [
+            pack(matrix, partition, refill_tiles=1, slack=SLACK, rows=r).source.size
+            for r in (by_length, levelled)
+        ]
+        assert stored[1] < 0.975 * stored[0]
+        over = (1024 * 1024 / 8 + 2 * stored[1]) / (1024 * 1024 / 8 + 2 * matrix.nnz) - 1
+        assert over < most
+        np.testing.assert_array_equal(levelled, levelled_rows(matrix, partition), "the order does not change")

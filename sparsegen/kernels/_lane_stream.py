@@ -35,7 +35,6 @@ STEP = TILE * TILES_PER_STEP  # columns
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
 WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time (one group at least), in about 10 bytes each
-EXCHANGES = 24  # of rows within a strip, at most
 THREADS = min(4, os.cpu_count() or 1)  # most of NumPy's work here is done without the interpreter's lock
 
 # Bit 8 s + 2 r + e, the order of values, to bit 8 r + 2 s + e, the order of masks.
@@ -100,51 +99,6 @@ class LaneStreams:
     masks: Array
     starts: Array
     source: Array
-
-
-def balanced_rows(lengths: Array, partition: Partition) -> Array:
-    """An order of the rows in which lanes, warps and blocks have about equally many nonzeros.
-
-    Rows by falling length are dealt out to the strips of 32 rows, to and fro. In a strip, longest first, each goes to
-    that of the 8 places g (whose four rows share lanes) that has the fewest nonzeros so far and is not full. Then rows
-    of the fullest and the emptiest place are exchanged as long as that levels them.
-
-    Returns:
-        int32: of each place the row; places beyond the matrix have row ``m`` or more.
-    """
-    strips = partition.groups * partition.warps_m
-    padded = np.zeros(strips * TILE, dtype=np.int64)
-    padded[: lengths.size] = lengths
-    dealt = np.argsort(-padded, kind="stable").astype(np.int32).reshape(TILE, strips)
-    dealt[1::2] = dealt[1::2, ::-1]
-    places = np.empty((strips, 4, 8), dtype=np.int32)
-    held, taken = np.zeros((strips, 8), dtype=np.int64), np.zeros((strips, 8), dtype=np.int64)
-    strip = np.arange(strips)
-    for row in dealt:
-        emptiest = np.where(taken < 4, held, np.iinfo(np.int64).max).argmin(axis=1)
-        places[strip, taken[strip, emptiest], emptiest] = row
-        held[strip, emptiest] += padded[row]
-        taken[strip, emptiest] += 1
-    for _ in range(EXCHANGES):
-        _exchange(places, padded, held)
-    return places.reshape(-1)
-
-
-def _exchange(places: Array, lengths: Array, held: Array) -> None:
-    """In each strip, exchange those rows of the fullest and the emptiest place that level the two best."""
-    strip = np.arange(held.shape[0])
-    full, empty = held.argmax(axis=1), held.argmin(axis=1)
-    surplus = held[strip, full] - held[strip, empty]
-    from_full, from_empty = places[strip, :, full], places[strip, :, empty]
-    moved = lengths[from_full][:, :, None] - lengths[from_empty][:, None, :]
-    best = np.abs(2 * moved - surplus[:, None, None]).reshape(-1, 16).argmin(axis=1)
-    i, j = np.divmod(best, 4)
-    moved = moved[strip, i, j]
-    levels = (moved > 0) & (moved < surplus)
-    strip, i, j, full, empty, moved = (a[levels] for a in (strip, i, j, full, empty, moved))
-    places[strip, i, full], places[strip, j, empty] = places[strip, j, empty], places[strip, i, full]
-    held[strip, full] -= moved
-    held[strip, empty] += moved
 
 
 def pack(

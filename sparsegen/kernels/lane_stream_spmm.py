@@ -22,8 +22,9 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.kernels._lane_stream import PAIR, STEP, TILE, Partition, balanced_rows, pack
+from sparsegen.kernels._lane_stream import PAIR, STEP, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
+from sparsegen.kernels._lane_stream_rows import levelled_rows
 from sparsegen.operators import Layout, SpmmProblem
 
 WARP = 32
@@ -92,6 +93,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     size_names = ("m", "k", "n", "groups", "steps")
     packed_names = ("masks", "starts", "values", "rows")
     scratch_names = ("parts", "counters")
+    packing_version = 2
     problem_type = SpmmProblem
     config_type = LaneStreamConfig
 
@@ -295,7 +297,7 @@ def _slack(config: LaneStreamConfig) -> int:
 
 
 def _row_order(config: LaneStreamConfig, matrix: CsrMatrix, partition: Partition) -> Array | None:
-    return balanced_rows(np.diff(matrix.row_offsets), partition) if config.row_order == "balanced" else None
+    return levelled_rows(matrix, partition) if config.row_order == "balanced" else None
 
 
 def _column_tiles(problem: SpmmProblem) -> int:
