@@ -70,8 +70,10 @@ def by_host(
     numbers = packed.value_source.astype(np.int32, copy=False)
     if not numbers.size:
         numbers = np.full(1, -1, dtype=np.int32)
+    buffers = {name: executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()}
+    executor.synchronize()  # launches may come on other streams than the uploads
     return PackedOnDevice(
-        buffers={name: executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()},
+        buffers=buffers,
         sizes=packed.sizes,
         values=packed.values,
         source=lambda: executor.upload(numbers),

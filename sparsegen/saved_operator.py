@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +21,7 @@ from sparsegen.device_memory import Buffer
 from sparsegen.dispatch import Choice, How
 from sparsegen.errors import OutputError, SavedOperatorError
 from sparsegen.executor import Executor
-from sparsegen.family import Array, Device, Family, PackedOnDevice
+from sparsegen.family import Array, Device, PackedOnDevice
 from sparsegen.launching import shared_executor
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import SpmmProblem
@@ -57,15 +58,82 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
     name = str(file) if isinstance(file, str | Path) else "the operator's file"
     try:
         with np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        header = json.loads(arrays["header"].tobytes())
-        if header["format"] != FORMAT:
-            raise SavedOperatorError(f"{name} has format {header['format']}, this sparsegen reads {FORMAT}")
-        return _operator(header, arrays, name, device)
+            saved = Saved.of({key: archive[key] for key in archive.files})
     except (OSError, EOFError, KeyError, TypeError, AttributeError, ValueError, zipfile.BadZipFile) as error:
         raise SavedOperatorError(
             f"{name} is not an operator that sparsegen.save_operator wrote, or is damaged: {error}"
         ) from error
+    family = saved.choice.family
+    if saved.packing_version != family.packing_version:
+        raise SavedOperatorError(
+            f"{name} was packed by another version of {family.name} ({saved.packing_version}, here "
+            f"{family.packing_version}); prepare the matrix and save it again"
+        )
+    family.require_valid(saved.choice.problem, saved.choice.config, device)
+    executor = shared_executor(device)
+    return SparseOperator(
+        saved.choice,
+        saved.uploaded(executor),
+        executor=executor,
+        toolchain=backends.toolchain(device),
+        bias=saved.bias,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved:
+    """What a file holds.
+
+    Attributes:
+        packed: bytes of each packed array.
+        source: see the module; None if it was left out.
+        bias: real numbers.
+    """
+
+    choice: Choice
+    packing_version: int
+    packed: dict[str, Array]
+    sizes: dict[str, int]
+    scratch: dict[str, int]
+    values: str
+    nnz: int
+    source: Array | None
+    bias: Array | None
+
+    @classmethod
+    def of(cls, arrays: dict[str, Array]) -> Saved:
+        """Raises KeyError, TypeError, AttributeError or ValueError where something is not as it should be."""
+        header = json.loads(arrays["header"].tobytes())
+        if header["format"] != FORMAT:
+            raise ValueError(f"it has format {header['format']}, this sparsegen reads {FORMAT}")
+        family, problem = kernels.family(str(header["family"])), SpmmProblem.from_dict(header["problem"])
+        why = f"loaded from a file; when it was prepared: {header['why']}"
+        bias = arrays.get("bias")
+        return cls(
+            choice=Choice(problem, family, family.config(**header["config"]), How.NAMED, why),
+            packing_version=int(header["packing_version"]),
+            packed={name: arrays[PREFIX + name] for name in family.packed_names},
+            sizes={str(name): int(value) for name, value in header["sizes"].items()},
+            scratch={name: int(header["scratch"][name]) for name in family.scratch_names},
+            values=str(header["values"]),
+            nnz=int(header["nnz"]),
+            source=arrays.get("source"),
+            bias=None if bias is None else problem.dtype.from_storage(bias),
+        )
+
+    def uploaded(self, executor: Executor) -> PackedOnDevice:
+        source = self.source
+        with executor.entered():
+            buffers = {name: executor.upload(array) for name, array in self.packed.items()}
+            executor.synchronize()  # launches may come on other streams than the uploads
+        return PackedOnDevice(
+            buffers=buffers,
+            sizes=self.sizes,
+            values=self.values,
+            source=None if source is None else lambda: executor.upload(source),
+            nnz=self.nnz,
+            scratch=self.scratch,
+        )
 
 
 def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
@@ -78,8 +146,8 @@ def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
         "config": choice.config_dict,
         "problem": choice.problem.to_dict(),
         "why": choice.why,
-        "sizes": dict(packed.sizes),
-        "scratch": dict(packed.scratch),
+        "sizes": {name: int(value) for name, value in packed.sizes.items()},
+        "scratch": {name: int(nbytes) for name, nbytes in packed.scratch.items()},
         "values": packed.values,
         "nnz": packed.nnz,
     }
@@ -98,44 +166,3 @@ def _bytes(buffer: Buffer, executor: Executor) -> Array:
     found = np.empty(buffer.nbytes, dtype=np.uint8)
     executor.download(buffer, found)
     return found
-
-
-def _operator(header: dict[str, Any], arrays: dict[str, Array], name: str, device: Device) -> SparseOperator:
-    family = kernels.family(str(header["family"]))
-    if header["packing_version"] != family.packing_version:
-        raise SavedOperatorError(
-            f"{name} was packed by another version of {family.name} ({header['packing_version']}, here "
-            f"{family.packing_version}); prepare the matrix and save it again"
-        )
-    problem = SpmmProblem.from_dict(header["problem"])
-    config = family.config(**header["config"])
-    family.require_valid(problem, config, device)
-    executor = shared_executor(device)
-    packed = _packed(header, arrays, family, executor)
-    bias = arrays.get("bias")
-    return SparseOperator(
-        Choice(
-            problem, family, config, How.NAMED, f"loaded from a file; when it was prepared: {header['why']}"
-        ),
-        packed,
-        executor=executor,
-        toolchain=backends.toolchain(device),
-        bias=None if bias is None else problem.dtype.from_storage(bias),
-    )
-
-
-def _packed(
-    header: dict[str, Any], arrays: dict[str, Array], family: Family[Any, Any], executor: Executor
-) -> PackedOnDevice:
-    source = arrays.get("source")
-    with executor.entered():
-        buffers = {name: executor.upload(arrays[PREFIX + name]) for name in family.packed_names}
-        executor.synchronize()  # launches may come on other streams than the uploads
-    return PackedOnDevice(
-        buffers=buffers,
-        sizes={str(name): int(value) for name, value in header["sizes"].items()},
-        values=header["values"],
-        source=None if source is None else lambda: executor.upload(source),
-        nnz=int(header["nnz"]),
-        scratch={name: int(header["scratch"][name]) for name in family.scratch_names},
-    )
