@@ -69,6 +69,19 @@ class Timing:
     throttle_reasons: int | None = None
 
 
+def undisturbed(taken: Sequence[tuple[float, bool]], samples: int) -> list[float]:
+    """Times of the samples in which the device did not wait for the host.
+
+    If they are less than half of what was asked for, the host is late as a rule and not by accident: then all.
+
+    Args:
+        taken: microseconds, and whether the host was late.
+        samples: asked for.
+    """
+    kept = [us for us, late in taken if not late]
+    return kept if 2 * len(kept) >= samples else [us for us, _ in taken]
+
+
 class Executor(Protocol):
     """Runs kernels on one device, from one thread at a time."""
 
@@ -126,6 +139,8 @@ class Executor(Protocol):
         lead: Callable[[], Any] | None = None,
     ) -> Timing:
         """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget.
+
+        A sample in which the device waited for the host is taken anew while the budget lasts.
 
         Args:
             lead: queued ahead of each first event: something that keeps the device busy for as long as the host

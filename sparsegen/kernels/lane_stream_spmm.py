@@ -41,7 +41,7 @@ FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
 UNEVEN = 0.05  # row_cov from which sorted rows pay
 FULL_SHARE = 0.45  # density from which a ring is refilled after every tile
-BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 264)
+BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 256, 264)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,11 @@ class LaneStreamConfig:
     warps_m: int = tunable(8, (1, 2, 4, 8), "warps over the rows of a group, 32 rows for each", packs=True)
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of a step, 64 columns for each", packs=True)
     ring_rows: int = tunable(
-        160, (96, 128, 160, 192), "decoded elements that a lane's ring holds", searched=(128, 160), packs=True
+        160,
+        (96, 128, 144, 160, 192),
+        "decoded elements that a lane's ring holds",
+        searched=(128, 160),
+        packs=True,
     )
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
     depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(3, 4))
