@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsegen.api import lookup, prepare, prune, tune
+    from sparsegen.api import load_operator, lookup, prepare, prune, save_operator, tune
     from sparsegen.dispatch import Choice, How, OnMiss
     from sparsegen.errors import SparsegenError
     from sparsegen.formats import CsrMatrix, as_csr
@@ -29,9 +29,11 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "SpmmProblem": "operators",
     "as_csr": "formats",
     "load_matrix": "matrix_io",
+    "load_operator": "api",
     "lookup": "api",
     "prepare": "api",
     "prune": "api",
+    "save_operator": "api",
     "tune": "api",
 }
 
@@ -49,9 +51,11 @@ __all__ = [
     "__version__",
     "as_csr",
     "load_matrix",
+    "load_operator",
     "lookup",
     "prepare",
     "prune",
+    "save_operator",
     "tune",
 ]
 

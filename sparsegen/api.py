@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from sparsegen import backends, dense_operator, dispatch
 from sparsegen.dense_operator import DenseOperator
@@ -25,6 +25,7 @@ from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruner import prune
 from sparsegen.pruning.report import PruneReport
+from sparsegen.saved_operator import read_operator, save_operator
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Effort
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers
@@ -37,7 +38,17 @@ log = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=StrEnum)
 
-__all__ = ["as_csr", "load_matrix", "lookup", "prepare", "prune", "pruned_times", "tune"]
+__all__ = [
+    "as_csr",
+    "load_matrix",
+    "load_operator",
+    "lookup",
+    "prepare",
+    "prune",
+    "pruned_times",
+    "save_operator",
+    "tune",
+]
 
 
 def member(kind: type[E], value: E | str, name: str) -> E:
@@ -154,6 +165,23 @@ def prepare(
     return SparseOperator(
         choice, csr, executor=shared_executor(where), toolchain=backends.toolchain(where), bias=bias
     )
+
+
+def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = None) -> SparseOperator:
+    """An operator that `save_operator` wrote, uploaded as it was packed: nothing is looked up or packed again.
+
+    Load only what you trust: a file that was changed on purpose can make the kernel read out of bounds.
+
+    Args:
+        file: a path, or a file open for reading (seekable).
+        device: as for `prepare`; it may be another one than that which it was prepared for.
+
+    Raises:
+        SavedOperatorError: no such file, damaged, or packed by another version; prepare and save it again.
+        ConfigError: the variant is not valid on this device.
+        DeviceUnavailableError, CompileError, LaunchError: as for `prepare`.
+    """
+    return read_operator(file, _device(device))
 
 
 def named_choice(

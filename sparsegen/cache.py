@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 @contextmanager
@@ -32,7 +33,14 @@ def publish_folder(final: Path) -> Iterator[Path]:
 
 
 def publish_text(final: Path, text: str) -> None:
-    """Write or replace a UTF-8 file: whoever is killed here leaves the old file or the new one.
+    """Write or replace a UTF-8 file; see `publish_file`."""
+    with publish_file(final) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def publish_file(final: Path) -> Iterator[BinaryIO]:
+    """Write or replace a file: whoever is killed here leaves the old file or the new one.
 
     Raises:
         OSError: the folder or the file cannot be written.
@@ -41,8 +49,8 @@ def publish_text(final: Path, text: str) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{final.name}-", dir=final.parent)
     work = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         work.chmod(0o644)  # mkstemp makes it private

@@ -126,7 +126,7 @@ class DenseOperator:
         if tuple(np.shape(values)) != (pattern.nnz,):
             raise OperandError(f"values: expected shape ({pattern.nnz},), got {tuple(np.shape(values))}")
         if not isinstance(values, torch.Tensor):
-            values = torch.as_tensor(host_values(values))
+            values = torch.as_tensor(np.array(host_values(values)))  # a copy: it may be read-only
         # Places are sent again for each update: 8 bytes a nonzero are more than the weight itself takes.
         lengths = torch.as_tensor(np.diff(pattern.row_offsets), device=self._place)
         begins = torch.arange(pattern.shape[0], device=self._place) * pattern.shape[1]

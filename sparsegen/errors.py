@@ -41,6 +41,12 @@ class ConfigError(SparsegenError):
     exit_code = 3
 
 
+class SavedOperatorError(SparsegenError):
+    """A file is not one that `sparsegen.save_operator` wrote, is damaged, or was packed by another version."""
+
+    exit_code = 3
+
+
 class PruningError(SparsegenError):
     """A pruning request that cannot be met: an unknown word, a sparsity out of range, no tensor that it fits."""
 

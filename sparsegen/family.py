@@ -109,13 +109,16 @@ class PackedOnDevice:
     Attributes:
         buffers: what `Packed.arrays` holds, by the same names.
         sizes, values, scratch: as in `Packed`.
-        source: makes the int32 elements of `Packed.value_source` on the device, which only new values need.
+        source: makes the int32 elements of `Packed.value_source` on the device, which only new values need; None where
+            they were not kept.
+        nnz: nonzeros of the matrix.
     """
 
     buffers: Mapping[str, Buffer]
     sizes: Mapping[str, int]
     values: str
-    source: Callable[[], Buffer]
+    source: Callable[[], Buffer] | None
+    nnz: int
     scratch: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -191,6 +194,7 @@ class Family(ABC, Generic[P, C]):
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
+    packing_version: ClassVar[int] = 1  # raised whenever `prepare` lays out the same matrix otherwise
     problem_type: type[P]
     config_type: type[C]
 

@@ -20,7 +20,7 @@ from sparsegen.family import (
 )
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
-from sparsegen.packing import Gather, pack
+from sparsegen.packing import Gather, pack, value_source
 from sparsegen.render import render
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
@@ -63,14 +63,16 @@ class PreparedVariant:
         family: Family[Any, Any],
         problem: SpmmProblem,
         config: Any,
-        matrix: CsrMatrix,
+        matrix: CsrMatrix | PackedOnDevice,
         executor: Executor,
         toolchain: Toolchain,
     ) -> None:
         self.source = render(family, problem, config)
         self.compiled: CompiledKernel = toolchain.compile(family.name, family.entry, self.source)
         self.digest = source_digest(self.source, toolchain)
-        self.packed: PackedOnDevice = pack(family, problem, config, matrix, executor)
+        if isinstance(matrix, CsrMatrix):
+            matrix = pack(family, problem, config, matrix, executor)
+        self.packed = matrix
         self.buffers: Mapping[str, Buffer] = self.packed.buffers
         self.executor = executor
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
@@ -135,3 +137,12 @@ class PreparedVariant:
             if self._gather is None:
                 self._gather = Gather(self.packed, self._itemsize, self.executor)
             self._gather(values, stream)
+
+    def value_source(self) -> Buffer:
+        """int32 on the device: of each packed value the nonzero's number in CSR order, or -1.
+
+        Raises:
+            OperandError: these numbers were not kept.
+        """
+        with self.executor.entered():
+            return value_source(self.packed) if self._gather is None else self._gather.source

@@ -12,7 +12,7 @@ from sparsegen.arrays import Call, Target, caller, missing_bias
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.executor import Address, Buffer, Executor, Toolchain
-from sparsegen.family import Array, Device
+from sparsegen.family import Array, Device, PackedOnDevice
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
 from sparsegen.operators import SpmmProblem
@@ -35,7 +35,7 @@ class SparseOperator:
     def __init__(
         self,
         choice: Choice,
-        matrix: CsrMatrix,
+        matrix: CsrMatrix | PackedOnDevice,
         *,
         executor: Executor,
         toolchain: Toolchain,
@@ -44,6 +44,7 @@ class SparseOperator:
         """Compile (or find), pack, upload.
 
         Args:
+            matrix: packed already, or to be packed.
             bias: m values kept for every call; None to pass them with each call.
 
         Raises:
@@ -53,7 +54,6 @@ class SparseOperator:
         self.choice = choice
         self.problem: SpmmProblem = choice.problem
         self.device: Device = executor.device
-        self._pattern = matrix
         self.prepared = PreparedVariant(
             choice.family, choice.problem, choice.config, matrix, executor, toolchain
         )
@@ -98,6 +98,17 @@ class SparseOperator:
         return call(b, out, stream, bias)
 
     @property
+    def bias(self) -> Array | None:
+        """The bias that is kept for every call, m values in storage form."""
+        buffer, executor = self._target.bias, self.prepared.executor
+        if buffer is None:
+            return None
+        kept = np.empty(self.problem.m, dtype=self.problem.dtype.storage)
+        with executor.entered():
+            executor.download(buffer, kept)
+        return kept
+
+    @property
     def variant(self) -> Variant:
         """Family, config and source digest, as the database knows them."""
         config = tuple(self.choice.config_dict.items())
@@ -131,7 +142,7 @@ class SparseOperator:
         """
         if isinstance(values, CsrMatrix):
             values = values.values
-        nnz = self._pattern.nnz
+        nnz = self.prepared.packed.nnz
         if tuple(np.shape(values)) != (nnz,):
             raise OperandError(f"values: expected shape ({nnz},), got {tuple(np.shape(values))}")
         with self._changing:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsegen.device_memory import Buffer
+from sparsegen.errors import OperandError
 from sparsegen.executor import Executor, LoadedKernel
 from sparsegen.family import Array, Family, Launch, PackedOnDevice, empty_as_one
 from sparsegen.formats import CsrMatrix
@@ -51,6 +52,7 @@ def by_device(
         return None
     packer.finish()
     make_source = packed.source
+    assert make_source is not None
 
     def source() -> Buffer:
         made = make_source()
@@ -68,13 +70,30 @@ def by_host(
     numbers = packed.value_source.astype(np.int32, copy=False)
     if not numbers.size:
         numbers = np.full(1, -1, dtype=np.int32)
+    buffers = {name: executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()}
+    executor.synchronize()  # launches may come on other streams than the uploads
     return PackedOnDevice(
-        buffers={name: executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()},
+        buffers=buffers,
         sizes=packed.sizes,
         values=packed.values,
         source=lambda: executor.upload(numbers),
+        nnz=matrix.nnz,
         scratch=packed.scratch,
     )
+
+
+def value_source(packed: PackedOnDevice) -> Buffer:
+    """int32: of each packed value the nonzero's number in CSR order, or -1.
+
+    Raises:
+        OperandError: these numbers were not kept.
+    """
+    if packed.source is None:
+        raise OperandError(
+            "where each packed value came from was not kept: the operator was saved with updatable=False; "
+            "prepare it again for new values"
+        )
+    return packed.source()
 
 
 class Packer:
@@ -122,11 +141,14 @@ class Gather:
     """Puts new values into packed ones, on the device.
 
     The numbers of their nonzeros, 4 bytes for each packed value, stay on the device from the first time on.
+
+    Raises:
+        OperandError: these numbers were not kept.
     """
 
     def __init__(self, packed: PackedOnDevice, itemsize: int, executor: Executor) -> None:
         self._target, self._executor = packed.buffers[packed.values], executor
-        self._source = packed.source()
+        self.source = value_source(packed)
         (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))
         self._count = self._target.nbytes // itemsize
         executor.synchronize()  # calls may come on other streams than the upload
@@ -134,4 +156,4 @@ class Gather:
     def __call__(self, values: Buffer, stream: int = 0) -> None:
         """Start it on a stream; ``values`` are those of all nonzeros in CSR order, in storage form."""
         launch = Launch((-(-self._count // THREADS), 1, 1), (THREADS, 1, 1))
-        self._executor.launch(self._kernel, launch, [self._count, self._source, values, self._target], stream)
+        self._executor.launch(self._kernel, launch, [self._count, self.source, values, self._target], stream)

@@ -38,7 +38,7 @@ LAYERS = (
     },
     {"packing", "launching", "verification", "references", "baselines", "neighbours"},
     {"dispatch", "tuner", "tuning", "pruned_times"},
-    {"operator", "arrays", "dense_operator"},
+    {"operator", "arrays", "dense_operator", "saved_operator"},
     {"api"},
     {"bench"},
     {"report"},

@@ -109,31 +109,6 @@ class LaneStreams:
     source: Array
 
 
-def balanced_rows(lengths: Array, partition: Partition) -> Array:
-    """An order of the rows in which lanes, warps and blocks have about equally many nonzeros.
-
-    Rows by falling length are dealt out to the strips of 32 rows, to and fro. In a strip, longest first, each goes to
-    that of the 8 places g (whose four rows share lanes) that has the fewest nonzeros so far and is not full.
-
-    Returns:
-        int32: of each place the row; places beyond the matrix have row ``m`` or more.
-    """
-    strips = partition.groups * partition.warps_m
-    padded = np.zeros(strips * TILE, dtype=np.int64)
-    padded[: lengths.size] = lengths
-    dealt = np.argsort(-padded, kind="stable").astype(np.int32).reshape(TILE, strips)
-    dealt[1::2] = dealt[1::2, ::-1]
-    places = np.empty((strips, 4, 8), dtype=np.int32)
-    held, taken = np.zeros((strips, 8), dtype=np.int64), np.zeros((strips, 8), dtype=np.int64)
-    strip = np.arange(strips)
-    for row in dealt:
-        emptiest = np.where(taken < 4, held, np.iinfo(np.int64).max).argmin(axis=1)
-        places[strip, taken[strip, emptiest], emptiest] = row
-        held[strip, emptiest] += padded[row]
-        taken[strip, emptiest] += 1
-    return places.reshape(-1)
-
-
 def pack(
     matrix: CsrMatrix, partition: Partition, *, refill_tiles: int, ring_rows: int, rows: Array | None = None
 ) -> LaneStreams:

@@ -22,8 +22,9 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, STEP, TILE, Partition, balanced_rows, pack
+from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, STEP, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
+from sparsegen.kernels._lane_stream_rows import levelled_rows
 from sparsegen.operators import Layout, SpmmProblem
 
 WARP = 32
@@ -100,6 +101,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     size_names = ("m", "k", "n", "groups", "steps")
     packed_names = ("masks", "starts", "orders", "values", "rows")
     scratch_names = ("parts", "counters")
+    packing_version = 3
     problem_type = SpmmProblem
     config_type = LaneStreamConfig
 
@@ -253,6 +255,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             source=lambda: (
                 laid_out().source()
             ),  # laid out again: the pattern does not stay on the device for it
+            nnz=matrix.nnz,
             scratch=self._scratch(problem, partition),
         )
 
@@ -311,7 +314,7 @@ def _ring_minimum(config: LaneStreamConfig) -> int:
 
 
 def _row_order(config: LaneStreamConfig, matrix: CsrMatrix, partition: Partition) -> Array | None:
-    return balanced_rows(np.diff(matrix.row_offsets), partition) if config.row_order == "balanced" else None
+    return levelled_rows(matrix, partition) if config.row_order == "balanced" else None
 
 
 def _column_tiles(problem: SpmmProblem) -> int:

@@ -1,0 +1,168 @@
+"""Operators in files: the packed matrix as it lies on the device, and all that a launch needs to know of it.
+
+A file is a NumPy archive (``.npz``, not compressed): ``header`` is JSON, ``packed.NAME`` the bytes of each packed
+array, ``source`` (int32) where each packed value came from, ``bias`` a kept bias. Archives carry checksums, so that
+damage is found when they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from sparsegen import backends, kernels
+from sparsegen.cache import publish_file
+from sparsegen.device_memory import Buffer
+from sparsegen.dispatch import Choice, How
+from sparsegen.errors import OutputError, SavedOperatorError
+from sparsegen.executor import Executor
+from sparsegen.family import Array, Device, PackedOnDevice
+from sparsegen.launching import shared_executor
+from sparsegen.operator import SparseOperator
+from sparsegen.operators import SpmmProblem
+
+FORMAT = 1
+PREFIX = "packed."
+
+
+def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, updatable: bool = True) -> None:
+    """Write an operator to a file, from which `sparsegen.load_operator` makes it again without packing.
+
+    Args:
+        file: a path, or a file open for writing (a part of a model's checkpoint, for example).
+        updatable: also keep where each packed value came from, 4 bytes for each, which `update_values` needs.
+
+    Raises:
+        OutputError: the file cannot be written; what was there before is untouched.
+        OperandError: ``updatable``, but the operator was itself loaded from a file without these numbers.
+    """
+    arrays = _arrays(operator, updatable=updatable)
+    write: Any = np.savez  # its stub takes every name for an option
+    if not isinstance(file, str | Path):
+        write(file, **arrays)
+        return
+    try:
+        with publish_file(Path(file)) as opened:
+            write(opened, **arrays)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error}", path=file) from error
+
+
+def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator:
+    """See `sparsegen.load_operator`."""
+    name = str(file) if isinstance(file, str | Path) else "the operator's file"
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            saved = Saved.of({key: archive[key] for key in archive.files})
+    except (OSError, EOFError, KeyError, TypeError, AttributeError, ValueError, zipfile.BadZipFile) as error:
+        raise SavedOperatorError(
+            f"{name} is not an operator that sparsegen.save_operator wrote, or is damaged: {error}"
+        ) from error
+    family = saved.choice.family
+    if saved.packing_version != family.packing_version:
+        raise SavedOperatorError(
+            f"{name} was packed by another version of {family.name} ({saved.packing_version}, here "
+            f"{family.packing_version}); prepare the matrix and save it again"
+        )
+    family.require_valid(saved.choice.problem, saved.choice.config, device)
+    executor = shared_executor(device)
+    return SparseOperator(
+        saved.choice,
+        saved.uploaded(executor),
+        executor=executor,
+        toolchain=backends.toolchain(device),
+        bias=saved.bias,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved:
+    """What a file holds.
+
+    Attributes:
+        packed: bytes of each packed array.
+        source: see the module; None if it was left out.
+        bias: real numbers.
+    """
+
+    choice: Choice
+    packing_version: int
+    packed: dict[str, Array]
+    sizes: dict[str, int]
+    scratch: dict[str, int]
+    values: str
+    nnz: int
+    source: Array | None
+    bias: Array | None
+
+    @classmethod
+    def of(cls, arrays: dict[str, Array]) -> Saved:
+        """Raises KeyError, TypeError, AttributeError or ValueError where something is not as it should be."""
+        header = json.loads(arrays["header"].tobytes())
+        if header["format"] != FORMAT:
+            raise ValueError(f"it has format {header['format']}, this sparsegen reads {FORMAT}")
+        family, problem = kernels.family(str(header["family"])), SpmmProblem.from_dict(header["problem"])
+        why = f"loaded from a file; when it was prepared: {header['why']}"
+        bias = arrays.get("bias")
+        return cls(
+            choice=Choice(problem, family, family.config(**header["config"]), How.NAMED, why),
+            packing_version=int(header["packing_version"]),
+            packed={name: arrays[PREFIX + name] for name in family.packed_names},
+            sizes={str(name): int(value) for name, value in header["sizes"].items()},
+            scratch={name: int(header["scratch"][name]) for name in family.scratch_names},
+            values=str(header["values"]),
+            nnz=int(header["nnz"]),
+            source=arrays.get("source"),
+            bias=None if bias is None else problem.dtype.from_storage(bias),
+        )
+
+    def uploaded(self, executor: Executor) -> PackedOnDevice:
+        source = self.source
+        with executor.entered():
+            buffers = {name: executor.upload(array) for name, array in self.packed.items()}
+            executor.synchronize()  # launches may come on other streams than the uploads
+        return PackedOnDevice(
+            buffers=buffers,
+            sizes=self.sizes,
+            values=self.values,
+            source=None if source is None else lambda: executor.upload(source),
+            nnz=self.nnz,
+            scratch=self.scratch,
+        )
+
+
+def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
+    choice, prepared = operator.choice, operator.prepared
+    packed, executor = prepared.packed, prepared.executor
+    header = {
+        "format": FORMAT,
+        "family": choice.family.name,
+        "packing_version": choice.family.packing_version,
+        "config": choice.config_dict,
+        "problem": choice.problem.to_dict(),
+        "why": choice.why,
+        "sizes": {name: int(value) for name, value in packed.sizes.items()},
+        "scratch": {name: int(nbytes) for name, nbytes in packed.scratch.items()},
+        "values": packed.values,
+        "nnz": packed.nnz,
+    }
+    arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
+    with executor.entered():
+        executor.synchronize()  # new values may be on their way
+        for name, buffer in packed.buffers.items():
+            arrays[PREFIX + name] = _bytes(buffer, executor)
+        if updatable:
+            arrays["source"] = _bytes(prepared.value_source(), executor).view(np.int32)
+    bias = operator.bias
+    return arrays if bias is None else arrays | {"bias": bias}
+
+
+def _bytes(buffer: Buffer, executor: Executor) -> Array:
+    found = np.empty(buffer.nbytes, dtype=np.uint8)
+    executor.download(buffer, found)
+    return found
