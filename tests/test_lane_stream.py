@@ -37,10 +37,10 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
                 for tile in range(2):
                     order = int(streams.orders[step, warp]) >> (16 * tile) & 0xFFFF
                     assert tile % refill_tiles == 0 or order == 0
-                    if order & 8:
-                        assert order >> 8 == at.max() % ring_rows
-                        at[:] = at.max()
                     filled += PAIR * (order & 7)
+                    if order & 8:
+                        assert at.min() < filled - ring_rows - 1
+                        np.maximum(at, filled - ring_rows - 1, out=at)
                     assert at.min() + 1 >= filled - ring_rows, "the last lane's next row is not overwritten"
                     column = (within * p.warps_k + warp // p.warps_m) * 64 + tile * 32
                     for lane in range(LANES):
@@ -151,19 +151,18 @@ def over_bitmap_and_values(matrix: CsrMatrix, blocks: int, *, balanced: bool, re
 @pytest.mark.parametrize("row_cov", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("density", [0.5, 0.4, 0.3, 0.2])
 def test_uneven_rows_cost_no_more_than_even_ones(density: float, row_cov: float) -> None:
-    """In runs as long as those of 28672 x 8192 on 132 blocks. What remains is chance: lanes that drift apart, and the
-    ends of runs. A place has four rows: one longer than four mean ones cannot be made up for."""
+    """In runs as long as those of 28672 x 8192 on 132 blocks within 5 % of bitmap and values. What remains is chance
+    and the ends of runs. A place has four rows: one longer than four mean ones cannot be made up for."""
     matrix, refill_tiles = uneven(1024, 2048, density, row_cov), 1 if density >= 0.45 else 2
     lengths = np.diff(matrix.row_offsets)
     even, natural, balanced = (
         over_bitmap_and_values(one, 1, balanced=order, refill_tiles=refill_tiles)
         for one, order in ((uneven(1024, 2048, density, 0), False), (matrix, False), (matrix, True))
     )
-    assert natural > 0.1
     if lengths.max() > 4 * lengths.mean():
         assert balanced < natural - 0.1
     else:
-        assert balanced < even + 0.01 and balanced < (0.05 if density == 0.5 else 0.1)
+        assert balanced < even + 0.01 and balanced < 0.05 < natural
 
 
 def test_streams_hold_balanced_rows_longer_than_four_mean_ones() -> None:

@@ -121,13 +121,11 @@ extern "C" __global__ void lane_stream_positions(int blocks, int total, int warp
     for (int tile = 0; tile < 2; ++tile) {
       if (tile % refill_tiles == 0) {
         const int ahead = refill_tiles == 2 ? taken[0] + taken[1] : taken[tile];
-        const int target = __reduce_max_sync(kWholeWarp, at);
-        if (needed_for(at + ahead) - ring_rows > __reduce_min_sync(kWholeWarp, at) + 1) {
-          at = target;
-          order |= (8u | static_cast<unsigned>(target % ring_rows) << 8) << 16 * tile;
-        }
         const int needed = max(filled, needed_for(at + ahead));
-        order |= static_cast<unsigned>((needed - filled) / kPair) << 16 * tile;
+        const int kept = needed - ring_rows - 1;  // the next row that a lane reads is one that the ring keeps
+        const unsigned late = __any_sync(kWholeWarp, at < kept) ? 8u : 0u;
+        at = max(at, kept);
+        order |= (static_cast<unsigned>((needed - filled) / kPair) | late) << 16 * tile;
         filled = needed;
       }
       before[tile] = at;

@@ -11,12 +11,11 @@ m16n8k16 products want them: rows 16 i + 8 h + g and columns 8 t + 4 u + 2 p + e
 
 Nothing says where in its stream a lane is; it has counted its bits. A warp's lanes read from a ring that holds the last
 ``ring_rows`` elements of each, and which all of them fill together, a pair of chunks at a time. Every ``refill_tiles``
-tiles there is an order for it: how many pairs the tiles up to the next one need, and, where lanes have drifted so far
-apart that the ring would lose what the last one still needs, that all go on where the farthest is.
+tiles there is an order for it: how many pairs the tiles up to the next one need. Where lanes have drifted so far apart
+that these come over what the last ones still need, those leave out elements until they do not: nothing is stored there.
 
 - *orders*: a word for each step and warp, for tile 0 in its low half and for tile 1 in its high one (which is 0 where
-  steps are refilled as a whole): bits 0 to 2 the pairs, bit 3 whether all go on together, bits 8 to 15 the ring's row
-  where they do.
+  steps are refilled as a whole): bits 0 to 2 the pairs, bit 3 whether lanes leave out elements.
 
 Rows and columns are filled up to whole tiles with zeros, which take a bit each and no value.
 """
@@ -240,12 +239,12 @@ def _positions(
         for tile in range(0, TILES_PER_STEP, refill_tiles):
             tiles = counts[which, :, tile : tile + refill_tiles].astype(np.int32)
             taken = tiles.sum(axis=2)
-            target = now.max(axis=-1)
-            # A row holds an element and the one before; the next that a lane reads is behind its position.
-            drifted = _needed(now + taken) - ring_rows > now.min(axis=-1) + 1
-            now = np.where(drifted[..., None], target[..., None], now)
             needed = np.maximum(held, _needed(now + taken))
-            order = (needed - held) // PAIR | np.where(drifted, 8 | target % ring_rows << 8, 0)
+            # The next row that a lane reads is behind its position, and has to be one that the ring keeps.
+            kept = needed[..., None] - ring_rows - 1
+            late = (now < kept).any(axis=-1)
+            now = np.maximum(now, kept)
+            order = (needed - held) // PAIR | late << 3
             orders[which, : p.warps] |= order.astype(np.uint32) << np.uint32(16 * tile)
             positions[which, :, tile : tile + refill_tiles] = (
                 now[:, :, None] + np.cumsum(tiles, axis=2) - tiles

@@ -372,11 +372,18 @@ struct LaneStream {
     take();
   }
 
-  // What the packer found out for the tiles up to the next refill: how many pairs they take, and whether the lanes have
-  // drifted too far apart for the ring. Then all go on where the farthest is, at a row that it says.
+  // What the packer found out for the tiles up to the next refill: how many pairs they take, and whether they come over
+  // rows that a lane still has to read. Such a lane leaves those out: its stream has nothing there.
   __device__ __forceinline__ void follow(unsigned order) {
-    if (order & 8) at = ring + (order >> 8 & 0xff) * kRowBytes;
-    for (unsigned pairs = order & 7; pairs != 0; --pairs) refill();
+    unsigned pairs = order & 7;
+    if (order & 8) {
+      int behind = static_cast<int>(to - at);  // at least two rows, and at most one more than the ring has
+      if (behind < 2 * kRowBytes) behind += kRingBytes;
+      const int kept = kRingBytes + kRowBytes - static_cast<int>(pairs) * kMirrorBytes;
+      if (behind > kept) at += behind - kept;
+      wrap();
+    }
+    for (; pairs != 0; --pairs) refill();
   }
 
   __device__ __forceinline__ void wrap() {
