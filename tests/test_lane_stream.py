@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsegen.formats import Array, CsrMatrix
-from sparsegen.kernels._lane_stream import LANES, PAIR, LaneStreams, Partition, pack
+from sparsegen.kernels._lane_stream import LANES, PAIR, LaneStreams, Partition, _positions, pack
 from sparsegen.kernels._lane_stream_rows import _in_runs, balanced_rows, levelled_rows
 
 ROOMY, TIGHT = 160, 96
@@ -39,8 +39,8 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
                     assert tile % refill_tiles == 0 or order == 0
                     filled += PAIR * (order & 7)
                     if order & 8:
-                        assert at.min() < filled - ring_rows - 1
-                        np.maximum(at, filled - ring_rows - 1, out=at)
+                        assert at.min() < filled - ring_rows
+                        np.maximum(at, filled - ring_rows, out=at)
                     assert at.min() + 1 >= filled - ring_rows, "the last lane's next row is not overwritten"
                     column = (within * p.warps_k + warp // p.warps_m) * 64 + tile * 32
                     for lane in range(LANES):
@@ -181,6 +181,32 @@ def test_equal_shares_of_the_steps() -> None:
     assert runs.sum() == partition.total == 8 * 63 and np.ptp(runs) <= 1
     assert Partition(32, 64, 1, 1, 13).used_blocks == 1
     assert Partition(0, 64, 1, 1, 13).used_blocks == 0 and Partition(32, 0, 1, 1, 13).total == 1
+
+
+@pytest.mark.parametrize(("ring_rows", "refill_tiles"), [(64, 1), (96, 2), (160, 2)])
+@pytest.mark.parametrize("density", [0.05, 0.3, 0.5])
+def test_the_kernel_finds_the_packers_places(ring_rows: int, refill_tiles: int, density: float) -> None:
+    """By where it is in its ring a lane knows where it is in its stream, however far behind."""
+    partition = Partition(8192, 8192, 8, 1, 16)
+    rng = np.random.default_rng(0)
+    counts = rng.binomial(32, density, (partition.total, 8, 2, LANES)).astype(np.uint8)
+    positions, orders, _ = _positions(counts, partition, refill_tiles, ring_rows)
+    begins = partition.begins()
+    at = np.zeros((partition.used_blocks, 8, LANES), dtype=np.int64)  # rows of rings
+    filled = np.zeros((*at.shape[:2], 1), dtype=np.int64)
+    left_out = 0
+    for step in range(int(np.diff(begins).min())):
+        which = begins[:-1] + step
+        for tile in range(2):
+            order = orders[which, :8, None].astype(np.int64) >> 16 * tile & 0xFFFF
+            behind = filled % ring_rows - at
+            behind[behind <= 0] += ring_rows
+            skipped = np.maximum(0, behind - (ring_rows - PAIR * (order & 7))) * (order >> 3)
+            left_out += np.count_nonzero(skipped)
+            at, filled = (at + skipped) % ring_rows, filled + PAIR * (order & 7)
+            np.testing.assert_array_equal(at, positions[which, :, tile] % ring_rows)
+            at = (at + counts[which, :, tile]) % ring_rows
+    assert left_out > 0 or density < 0.1
 
 
 def test_drifting_lanes_are_brought_together_in_time() -> None:

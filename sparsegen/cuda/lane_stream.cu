@@ -122,7 +122,7 @@ extern "C" __global__ void lane_stream_positions(int blocks, int total, int warp
       if (tile % refill_tiles == 0) {
         const int ahead = refill_tiles == 2 ? taken[0] + taken[1] : taken[tile];
         const int needed = max(filled, needed_for(at + ahead));
-        const int kept = needed - ring_rows - 1;  // the next row that a lane reads is one that the ring keeps
+        const int kept = needed - ring_rows;  // no lane is more than a ring behind
         const unsigned late = __any_sync(kWholeWarp, at < kept) ? 8u : 0u;
         at = max(at, kept);
         order |= (static_cast<unsigned>((needed - filled) / kPair) | late) << 16 * tile;

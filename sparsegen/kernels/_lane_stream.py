@@ -240,8 +240,8 @@ def _positions(
             tiles = counts[which, :, tile : tile + refill_tiles].astype(np.int32)
             taken = tiles.sum(axis=2)
             needed = np.maximum(held, _needed(now + taken))
-            # The next row that a lane reads is behind its position, and has to be one that the ring keeps.
-            kept = needed[..., None] - ring_rows - 1
+            # No lane is more than a whole ring behind: so where it is in the ring says where it is in its stream.
+            kept = needed[..., None] - ring_rows
             late = (now < kept).any(axis=-1)
             now = np.maximum(now, kept)
             order = (needed - held) // PAIR | late << 3

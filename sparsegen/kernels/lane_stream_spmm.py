@@ -29,7 +29,7 @@ from sparsegen.operators import Layout, SpmmProblem
 
 WARP = 32
 ROW_BYTES = 128  # of a ring: a word for each lane
-BARRIER_BYTES = 128
+BARRIER_BYTES = 256
 MAX_N = 64
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
@@ -42,7 +42,6 @@ FIRST_COMPUTE_CAPABILITY = (
 FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
 UNEVEN = 0.05  # row_cov from which sorted rows pay
-FULL_SHARE = 0.45  # density from which a ring is refilled after every tile
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 256, 264)
 
 
@@ -70,7 +69,10 @@ class LaneStreamConfig:
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
     depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(2, 3, 4))
     slots: int = tunable(
-        4, (2, 3, 4, 6, 8), "steps whose masks and activations are in shared memory", searched=(2, 4, 6)
+        4,
+        (2, 3, 4, 6, 8, 12),
+        "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
+        searched=(2, 4, 6, 8),
     )
     row_order: str = tunable(
         "natural",
@@ -288,7 +290,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         base = LaneStreamConfig(
-            refill_tiles=1 if features.density >= FULL_SHARE else 2,
+            refill_tiles=2,
             row_order="balanced" if features.row_cov > UNEVEN else "natural",
             bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
         )
@@ -297,8 +299,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             warps_m = next((w for w in (8, 4, 2) if w <= min(warps, strips)), 1)
             warps_k = min(4, warps // warps_m, max(1, -(-problem.k // STEP)))
             warps_k = 1 << (warps_k.bit_length() - 1)
-            for ring_rows in (160, 128, 96):
-                for slots in (6, 4, 3, 2):
+            for slots in (6, 4, 3, 2):
+                for ring_rows in (160, 128, 96):
                     config = replace(base, warps_m=warps_m, warps_k=warps_k, ring_rows=ring_rows, slots=slots)
                     config = replace(
                         config, blocks=min(_block_counts(problem, config, device.multiprocessors))

@@ -46,7 +46,7 @@ constexpr int kMaskBytes = kWarps * 32 * 2 * 4;
 constexpr int kActivationBytes = kWarpsK * kTokens * kStepK * 2;
 constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;  // a word for each warp, filled up to what copies move
 constexpr int kSlotBytes = kMaskBytes + kActivationBytes + kOrderBytes;
-constexpr int kBarrierBytes = 128;
+constexpr int kBarrierBytes = 256;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTileM == 32, "a lane has rows g, g + 8, g + 16 and g + 24 of a tile");
 static_assert(kSlots >= 2, "a warp waits for the next step's masks before it gives back its slot: one would never come");
@@ -377,9 +377,9 @@ struct LaneStream {
   __device__ __forceinline__ void follow(unsigned order) {
     unsigned pairs = order & 7;
     if (order & 8) {
-      int behind = static_cast<int>(to - at);  // at least two rows, and at most one more than the ring has
-      if (behind < 2 * kRowBytes) behind += kRingBytes;
-      const int kept = kRingBytes + kRowBytes - static_cast<int>(pairs) * kMirrorBytes;
+      int behind = static_cast<int>(to - at);  // at least two rows, and at most a whole ring
+      if (behind <= 0) behind += kRingBytes;
+      const int kept = kRingBytes - static_cast<int>(pairs) * kMirrorBytes;
       if (behind > kept) at += behind - kept;
       wrap();
     }
