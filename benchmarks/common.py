@@ -94,10 +94,11 @@ class Bench:
         self.matrix, self.problem, self.device = matrix, problem, device
         self.vendors = baselines.Session(matrix, problem, device)
         self.executor: Executor = self.vendors.executor
-        operands = problem.random_operands(np.random.default_rng(7))
+        operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
         self.reference = problem.reference(matrix, operands, threads=os.cpu_count() or 1)
-        self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands]
-        self.output = self.executor.allocate(problem.result.nbytes)
+        self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
+        self.written = problem.result(matrix.nnz)
+        self.output = self.executor.allocate(self.written.nbytes)
         self._kept: list[PreparedVariant] = []
 
     def variant(self, family: str, config: Mapping[str, Any]) -> Callable[[], None]:
@@ -116,7 +117,7 @@ class Bench:
         addresses = [buffer.address for buffer in (*self.inputs, self.output)]
         self.executor.fill(self.output, 0xFF)
         bound(0, *addresses)
-        out: Array = np.empty(self.problem.result.shape, dtype=self.problem.dtype.storage)
+        out: Array = np.empty(self.written.shape, dtype=self.written.dtype.storage)
         self.executor.synchronize()
         self.executor.download(self.output, out)
         worst = self.reference.worst_error(out)

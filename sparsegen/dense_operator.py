@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.arrays import check_numpy, mismatch, missing_bias, numpy_type, stream_handle
+from sparsegen.arrays import check_numpy, mismatch, numpy_type, stream_handle
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operator import host_values
+from sparsegen.operator import host_values, missing_bias
 from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
 
 
@@ -36,8 +36,11 @@ class DenseOperator:
         """Raises OperandError for a bias of the wrong shape, or for an epilogue without one."""
         import torch
 
+        assert isinstance(choice.problem, SpmmProblem)
         self.choice = choice
-        self.problem: SpmmProblem = choice.problem
+        self.problem = choice.problem
+        self._operands = self.problem.operands(matrix.nnz)
+        self._result = self.problem.result(matrix.nnz)
         self.device = device
         self._torch = torch
         self._place = torch.device(device.backend, device.index)
@@ -49,21 +52,21 @@ class DenseOperator:
         self.update_values(matrix.values)
         if bias is not None and not self.problem.epilogue.has_bias:
             raise missing_bias(self.problem)
-        self._bias = None if bias is None else self._sent(host_values(bias), self.problem.operands[1])
+        self._bias = None if bias is None else self._sent(host_values(bias), self._operands[1])
 
     def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
         """See `SparseOperator.__call__`; CuPy arrays are refused."""
         torch, problem = self._torch, self.problem
         if isinstance(b, np.ndarray):
             return self._numpy(b, out, stream, bias)
-        self._check(b, problem.operands[0])
+        self._check(b, self._operands[0])
         bias = self._bias if bias is None else bias
         if (bias is not None) != problem.epilogue.has_bias:
             raise missing_bias(problem)
         if bias is not None:
-            self._check(bias, problem.operands[1])
+            self._check(bias, self._operands[1])
         if out is not None:
-            self._check(out, problem.result)
+            self._check(out, self._result)
         if stream is None:
             return self._multiply(b, out, bias)
         with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=self._place)):
@@ -87,15 +90,11 @@ class DenseOperator:
                 "stream= has no meaning for NumPy arrays: the call returns when the result is there"
             )
         problem = self.problem
-        sent = (
-            None
-            if bias is None
-            else self._sent(check_numpy(bias, problem.operands[-1]), problem.operands[-1])
-        )
-        computed = self(self._sent(check_numpy(b, problem.operands[0]), problem.operands[0]), bias=sent)
+        sent = None if bias is None else self._sent(check_numpy(bias, self._operands[-1]), self._operands[-1])
+        computed = self(self._sent(check_numpy(b, self._operands[0]), self._operands[0]), bias=sent)
         if out is None:
-            out = np.empty(problem.result.shape, numpy_type(problem.dtype))
-        check_numpy(out, problem.result)[...] = computed.float().cpu().numpy()
+            out = np.empty(self._result.shape, numpy_type(problem.dtype))
+        check_numpy(out, self._result)[...] = computed.float().cpu().numpy()
         return out  # type: ignore[no-any-return]
 
     def _sent(self, array: Array, spec: TensorSpec) -> Any:

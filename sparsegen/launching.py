@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
 from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Packed, size_value
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.render import render
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
@@ -40,12 +41,15 @@ class PreparedVariant:
     """A variant compiled, loaded, and bound to one packed matrix on one device.
 
     `bound` gives each thread a launch of its own, since a bound launch is not to be shared.
+
+    Attributes:
+        operands, result: what a launch takes, in call order, and what it writes.
     """
 
     def __init__(
         self,
         family: Family[Any, Any],
-        problem: SpmmProblem,
+        problem: Problem,
         config: Any,
         matrix: CsrMatrix,
         executor: Executor,
@@ -64,12 +68,14 @@ class PreparedVariant:
             }
         arguments = family.arguments(problem)
         self._arguments = [self._argument(problem, a) for a in arguments]
-        called_with = [*(spec.name for spec in problem.operands), problem.result.name]
+        self.operands = problem.operands(matrix.nnz)
+        self.result = problem.result(matrix.nnz)
+        called_with = [*(spec.name for spec in self.operands), self.result.name]
         open_slots = [a.name for a, value in zip(arguments, self._arguments, strict=True) if value is None]
         self._order = [called_with.index(name) for name in open_slots]
         self._mine = threading.local()
 
-    def _argument(self, problem: SpmmProblem, argument: Argument) -> Buffer | int | None:
+    def _argument(self, problem: Problem, argument: Argument) -> Buffer | int | None:
         if argument.kind is ArgumentKind.PACKED:
             return self.buffers[argument.name]
         if argument.kind is ArgumentKind.SIZE:
@@ -98,7 +104,14 @@ class PreparedVariant:
 
         Args:
             encoded: nnz values in CSR order, in the problem's storage dtype.
+
+        Raises:
+            OperandError: the variant packs no values.
         """
+        if self.packed.values is None:
+            raise OperandError(
+                "the result depends on the matrix's pattern alone: there are no values to replace"
+            )
         source = self.packed.value_source
         gathered = np.zeros(source.shape, dtype=encoded.dtype)
         held = source >= 0

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
@@ -23,11 +24,11 @@ from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels import families
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import DType, Epilogue, Layout, Problem, SpmmProblem, field_types
 from sparsegen.render import render
 
-COLUMNS = (1, 7, 8, 32, 40, 64, 132)
-RANDOM_VARIANTS = 4  # for each dtype, layout and epilogue
+SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
+RANDOM_VARIANTS = 4  # for each kind
 TRIES = 60
 
 
@@ -88,16 +89,24 @@ def matrices() -> dict[str, CsrMatrix]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A problem without its matrix."""
+    """A problem without its matrix: dense sizes and traits by name."""
 
-    n: int
-    dtype: DType
-    layout: Layout
-    epilogue: Epilogue
+    problem_type: type[Problem]
+    sizes: tuple[tuple[str, int], ...]
+    traits: tuple[tuple[str, StrEnum], ...]
 
-    def problem(self, matrix: CsrMatrix) -> SpmmProblem:
-        m, k = matrix.shape
-        return SpmmProblem(m, k, self.n, self.dtype, self.layout, self.epilogue)
+    @classmethod
+    def spmm(cls, n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> Kind:
+        return cls(SpmmProblem, (("n", n),), (("dtype", dtype), ("layout", layout), ("epilogue", epilogue)))
+
+    def __str__(self) -> str:
+        return "-".join([*(str(t) for _, t in self.traits), *(f"{name}{size}" for name, size in self.sizes)])
+
+    def problem(self, matrix: CsrMatrix) -> Problem:
+        return self.problem_type.of(matrix.shape, **dict(self.sizes), **dict(self.traits))
+
+    def with_sizes(self, size: int) -> Kind:
+        return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
 
 
 @dataclass(frozen=True)
@@ -116,11 +125,10 @@ class Variant:
             for t in tunables(self.family.config_type)
             if getattr(self.config, t.name) != t.default
         ]
-        kind = f"{self.kind.dtype}-{self.kind.layout}-{self.kind.epilogue}-n{self.kind.n}"
-        return "-".join([self.family.name, kind, *changed])
+        return "-".join([self.family.name, str(self.kind), *changed])
 
 
-def guess(family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix) -> Any:
+def guess(family: Family[Any, Any], problem: Problem, matrix: CsrMatrix) -> Any:
     return family.guess(problem, Features.of(matrix), device())
 
 
@@ -130,7 +138,7 @@ def random_config(family: Family[Any, Any], rng: random.Random) -> Any:
 
 
 def random_valid_config(
-    family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
+    family: Family[Any, Any], problem: Problem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
 ) -> Any | None:
     """The guess with some tunables fixed and as many random changes as the constraints let pass."""
     start = family.config_dict(guess(family, problem, matrix)) | fixed
@@ -143,10 +151,13 @@ def random_valid_config(
     return None
 
 
-def kinds(rng: random.Random) -> Iterator[Kind]:
-    """Every dtype, layout and epilogue, each with some n."""
-    for dtype, layout, epilogue in itertools.product(DType, Layout, Epilogue):
-        yield Kind(rng.choice(COLUMNS), dtype, layout, epilogue)
+def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
+    """Every dtype, layout and epilogue that the family's operator has, each with some sizes."""
+    problem_type = family.problem_type
+    traits = {name: kind for name, kind in field_types(problem_type).items() if kind is not int}
+    for members in itertools.product(*traits.values()):
+        sizes = tuple((name, rng.choice(SIZES)) for name in problem_type.dense_sizes)
+        yield Kind(problem_type, sizes, tuple(zip(traits, members, strict=True)))
 
 
 @cache
@@ -163,11 +174,11 @@ def sample(name: str) -> tuple[Variant, ...]:
             source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source)
         )
 
-    for kind in kinds(rng):
+    for kind in kinds(family, rng):
         focus = next(names)
         add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     for _ in range(RANDOM_VARIANTS):
-        for kind in kinds(rng):
+        for kind in kinds(family, rng):
             focus = next(names)
             config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
             if config is not None:
@@ -175,7 +186,7 @@ def sample(name: str) -> tuple[Variant, ...]:
     for tunable, choice in missing_choices(family, found.values()):
         if (tunable, choice) not in missing_choices(family, found.values()):
             continue  # an earlier one of these brought it along
-        places = list(itertools.product(kinds(rng), matrices()))
+        places = list(itertools.product(kinds(family, rng), matrices()))
         for kind, focus in rng.sample(places, len(places)):
             fixed = {tunable.name: choice}
             config = random_valid_config(
@@ -218,10 +229,16 @@ class Call:
 
 
 def call(
-    family: Family[Any, Any], problem: SpmmProblem, config: Any, packed: Packed, operands: dict[str, Array]
+    family: Family[Any, Any],
+    problem: Problem,
+    config: Any,
+    packed: Packed,
+    operands: dict[str, Array],
+    nnz: int,
 ) -> Call:
     """All that a launch takes; the result is full of NaN (0xFF bytes)."""
-    result = np.full(problem.result.shape, 0, dtype=problem.dtype.storage)
+    written = problem.result(nnz)
+    result = np.full(written.shape, 0, dtype=written.dtype.storage)
     result.view(np.uint8)[...] = 0xFF
     arguments: list[Array | int] = []
     place = arrays = 0
@@ -244,7 +261,7 @@ def call(
 def run_and_compare(
     variant: Variant,
     kernel: CompiledKernel,
-    problem: SpmmProblem,
+    problem: Problem,
     matrix: CsrMatrix,
     packed: Packed,
     *,
@@ -256,8 +273,8 @@ def run_and_compare(
         AssertionError: the result is wrong, or an input was written to.
         KernelFault: a sanitizer or the emulator caught it at something undefined.
     """
-    operands = problem.random_operands(np.random.default_rng(0))
-    prepared = call(variant.family, problem, variant.config, packed, operands)
+    operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
+    prepared = call(variant.family, problem, variant.config, packed, operands, matrix.nnz)
     given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
     arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
     worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])

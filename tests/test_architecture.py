@@ -28,7 +28,7 @@ LAYERS = (
     {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
     {"launching", "verification", "baselines", "neighbours"},
     {"dispatch", "tuner", "tuning", "pruned_times"},
-    {"operator", "arrays", "dense_operator"},
+    {"operator", "pattern_operators", "arrays", "dense_operator"},
     {"api"},
     {"bench"},
     {"report"},

@@ -26,7 +26,7 @@ CONFIG = FAMILY.config(
     staging="shared_async",
     index_bits=32,
 )
-KIND = Kind(20, DType.FLOAT32, Layout.ROW, Epilogue.BIAS_RELU)
+KIND = Kind.spmm(20, DType.FLOAT32, Layout.ROW, Epilogue.BIAS_RELU)
 MATRIX = "odd_shape"
 PLANTED = {
     "missing wait": ("copy_async_wait<1>();", ""),

@@ -181,7 +181,7 @@ def test_it_explains_itself(pattern: Any) -> None:
 def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
     """As the tuner would."""
     csr = sparsegen.as_csr(matrix)
-    problem = api.problem_of(csr, N, "float32", "row", "none")
+    problem = api.problem_of(csr, "spmm", n=N)
     choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
     variant = Variant("csr_spmm", tuple(choice.config_dict.items()), "ab" * 32)

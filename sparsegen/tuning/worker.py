@@ -24,7 +24,7 @@ from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.family import ArgumentKind, Array, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import Reference, SpmmProblem
+from sparsegen.operators import Problem, Reference
 from sparsegen.tuning.child import answer, requests
 
 WARMUP = 3
@@ -43,7 +43,7 @@ class Prepare:
     """
 
     matrix: CsrMatrix
-    problem: SpmmProblem
+    problem: Problem
     device: Device
     open_executor: str
     seed: int
@@ -139,11 +139,12 @@ class Bench:
         self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
-        operands = self._problem.random_operands(np.random.default_rng(prepare.seed))
+        operands = self._problem.random_operands(np.random.default_rng(prepare.seed), self._matrix.nnz)
         self._operands = {
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
         }
-        self._result = self._executor.allocate(max(1, self._problem.result.nbytes))
+        self._written = self._problem.result(self._matrix.nnz)
+        self._result = self._executor.allocate(max(1, self._written.nbytes))
         threads = os.cpu_count() or 1
         self._reference = self._problem.reference(self._matrix, operands, threads=threads)
         self._threads = ThreadPoolExecutor(threads)
@@ -190,7 +191,7 @@ class Bench:
         if not np.array_equal(last.view(np.uint8), first.view(np.uint8)):
             facts["worst_error"] = max(facts["worst_error"], self._worst_error(last))
             if facts["worst_error"] > 1.0:
-                reason = "right at first, but not after more launches (a race, or sums left in C): "
+                reason = "right at first, but not after more launches (a race, or sums left in the output): "
                 return Measured(None, reason + self._explain(last), **facts)
         return Measured(timing, **facts)
 
@@ -240,8 +241,7 @@ class Bench:
         return launch, arguments, self._kernels[binary]
 
     def _download(self) -> Array:
-        spec = self._problem.result
-        stored = np.empty(spec.shape, dtype=spec.dtype.storage)
+        stored = np.empty(self._written.shape, dtype=self._written.dtype.storage)
         if stored.size:
             self._executor.download(self._result, stored)
         return stored
@@ -266,8 +266,9 @@ class Bench:
         place = np.unravel_index(int(np.argmax(error)), error.shape)
         wrong = int(np.count_nonzero(error > 1.0))
         index = ", ".join(str(int(i)) for i in place)
+        element = f"{self._written.name}[{index}]"
         return (
-            f"{wrong} of {error.size} values are wrong; the worst is c[{index}] = {actual[place]:.6g}, which "
+            f"{wrong} of {error.size} values are wrong; the worst is {element} = {actual[place]:.6g}, which "
             f"should be {self._reference.exact[place]:.6g} ± {self._reference.bound[place]:.2g}"
         )
 
