@@ -87,7 +87,9 @@ class Problem(ABC):
                 raise ConfigError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]")
 
     def __str__(self) -> str:
-        return " ".join([self.operator, *(f"{name}={value}" for name, value in self.to_dict().items())])
+        sizes = (f"{name}={size}" for name, size in self.sizes.items())
+        traits = (f"epilogue={t}" if name == "epilogue" else t.value for name, t in self.traits.items())
+        return " ".join([self.operator, *sizes, *traits])
 
     # --- its fields ---
 
