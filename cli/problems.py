@@ -161,7 +161,7 @@ def words(*enums: type[StrEnum]) -> list[str]:
 
 def option_of(size: str) -> str:
     """How a size is given on a command line."""
-    return "-n" if size == "n" else f"--{size}"
+    return "--m" if size == "m" else f"-{size}"
 
 
 def command_line(problem: Problem) -> str:
