@@ -19,12 +19,13 @@ import numpy as np
 from sparsegen import baselines
 from sparsegen.backends import toolchain
 from sparsegen.executor import Executor
-from sparsegen.family import Array, Device
+from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.generators import random_uniform
 from sparsegen.kernels import family as family_named
 from sparsegen.launching import PreparedVariant
 from sparsegen.operators import DType, SpmmProblem
+from sparsegen.references import judge
 
 HERE = Path(__file__).parent
 
@@ -95,10 +96,9 @@ class Bench:
         self.vendors = baselines.Session(matrix, problem, device)
         self.executor: Executor = self.vendors.executor
         operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
-        self.reference = problem.reference(matrix, operands, threads=os.cpu_count() or 1)
+        self._judge = judge(problem, matrix, operands, self.executor)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
-        self.written = problem.result(matrix.nnz)
-        self.output = self.executor.allocate(self.written.nbytes)
+        self.output = self.executor.allocate(problem.result(matrix.nnz).nbytes)
         self._kept: list[PreparedVariant] = []
 
     def variant(self, family: str, config: Mapping[str, Any]) -> Callable[[], None]:
@@ -117,10 +117,8 @@ class Bench:
         addresses = [buffer.address for buffer in (*self.inputs, self.output)]
         self.executor.fill(self.output, 0xFF)
         bound(0, *addresses)
-        out: Array = np.empty(self.written.shape, dtype=self.written.dtype.storage)
         self.executor.synchronize()
-        self.executor.download(self.output, out)
-        worst = self.reference.worst_error(out)
+        worst = self._judge.worst_error(self.output)
         if not worst <= 1:
             raise ValueError(f"{family} {config} is wrong: {worst:g} times its error bound")
         return lambda: bound(0, *addresses)

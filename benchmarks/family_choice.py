@@ -2,9 +2,9 @@
 
     python -m benchmarks.family_choice --db tuned.db
 
-The matrices, half with rows of equal length and half without, are in no database. Of each family two configs run: its
-guess, and what its measurements on the nearest workloads suggest; the faster one stands for the family. Dispatch's
-choice is timed in turn with them in one process, after a check of every result.
+The matrices, half with rows of equal length and half without, are in no database. Of each family up to three configs
+run: its guess, and the two that its measurements on the nearest workloads suggest; the fastest stands for the family.
+Dispatch's choice is timed in turn with them in one process, after a check of every result.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predic
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
 SIZES = (256, 384, 512, 768, 1024, 1536, 2048)
@@ -69,7 +70,7 @@ def cases(count: int, seed: int = 11) -> Iterator[Case]:
 def configs_of(
     family: Family[Any, Any], case: Case, features: Features, device: Device, known: Layers
 ) -> list[dict[str, Any]]:
-    """The family's guess, and what its measurements on the nearest workloads suggest."""
+    """The family's guess, and the two that its measurements on the nearest workloads suggest."""
     found = [family.guess(case.problem, features, device)]
 
     def is_allowed(config: Config) -> bool:
@@ -78,7 +79,8 @@ def configs_of(
 
     near = nearest(case.problem, features, device, known.list_workloads(like=device))[:NEIGHBOURS]
     votes = [(n, known.measurements(n.workload, n.device)) for n in near]
-    found += [configured(p.config)[1] for p in predict(votes, is_allowed)[:1]]
+    workload = Workload(case.problem, case.matrix.fingerprint(), features)
+    found += [configured(p.config)[1] for p in predict(workload, device, votes, is_allowed)[:2]]
     suited = [c for c in dict.fromkeys(found) if family.suits(case.problem, features, c, device)]
     return [family.config_dict(config) for config in suited]
 

@@ -1,6 +1,9 @@
-"""Make the packaged seeds from tuning databases: the fastest few variants of each workload, and the baselines.
+"""Make the packaged seeds from tuning databases.
 
-python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
+    python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
+
+Of each workload stay the fastest few variants, each family's fastest and each family's guess (by these dispatch
+compares families and guesses), and the baselines. A JSON export may stand for a database.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from pathlib import Path
 
 import click
 
-from sparsegen.tuning_db.exchange import Content, dump, merge
+from sparsegen.neighbours import canonical, guessed
+from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Measurement
 from sparsegen.tuning_db.store import Store
@@ -24,6 +28,9 @@ from sparsegen.tuning_db.store import Store
 def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "all.db") as store:
         for database in databases:
+            if database.endswith(".json"):
+                import_json(store, Path(database).read_text(), database)
+                continue
             with Store.open(database) as other:
                 merge(store, other)
         by_workload: dict[object, list[Measurement]] = defaultdict(list)
@@ -31,11 +38,27 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
         baselines = tuple(store.all_baselines())
-        kept = [r.measurement for group in by_workload.values() for r in ranked(group)[:keep]]
+        kept = [m for group in by_workload.values() for m in chosen(group, keep)]
     output.write_text(dump(Content(tuple(kept), baselines)))
     click.echo(
         f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
     )
+
+
+def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
+    """What stays of one workload's measurements, fastest first."""
+    order = ranked(group)
+    workload, device = group[0].workload, group[0].device
+    guesses = set(guessed(workload.problem, workload.features, device).values())
+    seen: set[str] = set()
+    stay = []
+    for place, found in enumerate(order):
+        variant = found.variant
+        is_guess = canonical(variant.family, variant.config) in guesses
+        if place < keep or variant.family not in seen or is_guess:
+            stay.append(found.measurement)
+        seen.add(variant.family)
+    return stay
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import click
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
-from sparsegen.bench.summary import Mean, summarize
+from sparsegen.bench.summary import Mean, geometric, summarize
 from sparsegen.errors import SparsegenError
 
 HERE = Path(__file__).parent
@@ -154,6 +154,49 @@ def reproduction() -> str:
     return table(["second run's time over the first's", *contenders], rows) + bench_origin(second)
 
 
+def uniform() -> str:
+    """docs/performance.md: every point of the uniform-sparsity sweeps."""
+    document = load("uniform")
+    rows = []
+    for r in document["rows"]:
+        us = r["us"]
+        others = (us[name] for name in ("cusparse", "cublas", "paper (1, 8)", "paper (2, 8)"))
+        ratios = (r["to_cusparse"], r["paper_to_cusparse"] or NONE, r["to_cublas"], r["to_paper_settings"])
+        rows.append(
+            [r["workload"], r["family"], _number(us[r["family"]]), *(_number(t) for t in others)]
+            + [f"{x:.2f}" if isinstance(x, float) else x for x in ratios]
+        )
+    head = ["m × k × n, sparsity", "family", "µs", "cuSPARSE", "cuBLAS", "setting (1, 8)", "setting (2, 8)"]
+    ratios_of = ["over cuSPARSE", "the paper's", "over dense", "over the better setting"]
+    return table([*head, *ratios_of], rows) + origin("uniform")
+
+
+def uniform_summary() -> str:
+    """README: the same as geometric means of the sweeps."""
+    document = load("uniform")
+    sweeps: dict[str, list[Mapping[str, Any]]] = {}
+    for r in document["rows"]:
+        sweeps.setdefault(r["sweep"], []).append(r)
+    names = {
+        "shapes": "128² to 1024² at 60 %, n = 128 and 1024",
+        "sparsity": "128³ and 1024³ at 5 to 95 %",
+        "columns": "1024² at 60 %, n = 256 to 16384",
+        "list": "1024² at 95 %, n = 128 and 16384",
+    }
+    keys = ("to_cusparse", "to_paper_settings", "to_csr_spmm", "to_cublas")
+    rows = [
+        [names[sweep], len(found), *(_mean_of(found, key) for key in keys)] for sweep, found in sweeps.items()
+    ]
+    rows.append(["all", len(document["rows"]), *(_mean_of(document["rows"], key) for key in keys)])
+    head = ["geometric mean of the speedup", "points", "over cuSPARSE", "over the paper's kernel"]
+    return table([*head, "over our `csr_spmm`", "over dense cuBLAS"], rows) + origin("uniform")
+
+
+def _mean_of(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    found = [row[key] for row in rows if row[key] is not None]
+    return f"{geometric(found).value:.2f} ×" if found else NONE
+
+
 def ablation() -> str:
     """Slowdown when one idea of csr_spmm is taken away."""
     document = load("ablation_float32")
@@ -220,6 +263,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "performance": performance,
     "cases": cases,
     "reproduction": reproduction,
+    "uniform": uniform,
+    "uniform-summary": uniform_summary,
     "ablation": ablation,
     "search": search,
     "dispatch": dispatch,

@@ -15,7 +15,7 @@ from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.request import Progress, Request, Step
+from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step
 from sparsegen.bench.results import L2, Protocol, Results, Row
 from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
@@ -57,6 +57,10 @@ from sparsegen.operators import DType, Layout
 @click.option(
     "--tune", default="off", show_default=True, metavar="off|quick|normal|SECONDS",
     help="Tune every row first that has no finished tuning.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True,
+    help="With --tune: rows to tune side by side, before the first is measured.",
 )  # fmt: skip
 @click.option(
     "--l2", type=EnumChoice(L2), default="cold", show_default=True, help="State of the L2 before each call."
@@ -101,6 +105,7 @@ def command(
     left_out: tuple[str, ...],
     own: tuple[str, ...],
     tune: str,
+    jobs: int,
     l2: L2,
     rounds: int,
     samples: int,
@@ -141,6 +146,7 @@ def command(
         output=output,
         remeasure=remeasure,
         seconds=limit,
+        jobs=jobs,
         command=context.meta["sparsegen.command"],
     )
     if where.backend == "emulator" and not as_json:
@@ -211,6 +217,9 @@ def _progress(done: list[Row], *, as_json: bool) -> Iterator[Progress]:
                     f"[{step.index + 1} of {step.total}, {seconds:.1f} s] {row_line(step.row)}",
                     soft_wrap=True,
                 )
+        elif step.doing == TUNED_AHEAD and not as_json:
+            console.print(f"[{step.index + 1} of {step.total}] {step.key}: tuned", soft_wrap=True)
+            last = time.monotonic()
         elif status is not None:
             status.update(f"{step.index + 1} of {step.total}: {step.key}: {step.doing}")
 

@@ -19,13 +19,14 @@ from weakref import WeakKeyDictionary
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device, Family, Value
 from sparsegen.features import Features
-from sparsegen.kernels import by_guessed_rate
+from sparsegen.kernels import by_guessed_rate, families
 from sparsegen.neighbours import (
     NEIGHBOURS,
     Config,
     Neighbour,
     canonical,
     configured,
+    guess_of,
     nearest,
     predict,
     suspects,
@@ -41,6 +42,7 @@ BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 FARTHEST = 8.0  # octaves; beyond it a rule of thumb knows better
 DENSE = "cublas"  # the contender that a dense product is
 CACHED_CHOICES = 4096
+WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tried on nothing near
 
 
 class How(StrEnum):
@@ -231,9 +233,13 @@ class _Search:
                 return None
             if neighbour.workload.problem != self.problem or neighbour.device.key != self.device.key:
                 continue
-            found = self.first_allowed(self.database.measurements(neighbour.workload, neighbour.device))
+            measured = self.database.measurements(neighbour.workload, neighbour.device)
+            found = self.first_allowed(measured)
             if found is not None:
                 config, time_us = found
+                newer = self.untried(measured, config)
+                if newer is not None:
+                    return newer
                 why = "the fastest on a matrix of the same size with nearly the same row lengths"
                 return self.estimated(
                     config, How.BUCKET, why, time_us * self.work_ratio(neighbour), [neighbour]
@@ -243,10 +249,13 @@ class _Search:
     def nearest(self, near: Sequence[Neighbour]) -> Choice | None:
         asked = [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
         records = [(n, self.database.measurements(n.workload, n.device)) for n in asked]
-        predictions = predict(records, self.is_allowed)
+        predictions = predict(self.workload, self.device, records, self.is_allowed)
         if not predictions:
             return None
         first = predictions[0]
+        newer = self.untried([m for _, measured in records for m in measured], first.config)
+        if newer is not None:
+            return newer
         flop = max(1, self.problem.cost(self.workload.features.nnz).flop)
         percent = (first.slowdown - 1) * 100
         if len(asked) == 1:
@@ -258,16 +267,35 @@ class _Search:
             )
         return self.estimated(first.config, How.NEAREST, why, first.seconds_per_flop * 1e6 * flop, asked)
 
+    def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
+        """The guess of a family that these measurements do not know and that should be much faster than all they do.
+
+        Otherwise a database would keep every family from being used that is newer than it.
+        """
+        features, tried = self.workload.features, {m.variant.family for m in measured} & families().keys()
+        known = max(families()[name].guessed_rate(self.problem, features) for name in tried)
+        for family in by_guessed_rate(self.problem, features):
+            gain = family.guessed_rate(self.problem, features) / known
+            if gain < WORTH_UNTRIED:
+                return None
+            config = guess_of(family, self.problem, features, self.device)
+            if family.name not in tried and self.is_allowed(config):
+                why = (
+                    f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
+                    f"faster than what was, of which {best[0]} is the fastest"
+                )
+                return self.choice(config, How.DEFAULT, why, dense_us=None)
+        return None
+
     def default(self) -> Choice:
         reasons = []
         for family in by_guessed_rate(self.problem, self.workload.features):
+            key = guess_of(family, self.problem, self.workload.features, self.device)
             try:
-                config = family.guess(self.problem, self.workload.features, self.device)
-                family.require_suited(self.problem, self.workload.features, config, self.device)
+                family.require_suited(self.problem, self.workload.features, configured(key)[1], self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
-            key: Config = (family.name, tuple(family.config_dict(config).items()))
             if key in self.suspects:
                 reasons.append(f"{family.name}'s guess failed on this workload")
                 continue

@@ -62,6 +62,7 @@ class ArgumentKind(StrEnum):
     """Where a kernel parameter comes from."""
 
     PACKED = "packed"  # pointer to an array that `Family.prepare` made
+    SCRATCH = "scratch"  # pointer to memory that the kernel may write; see `Packed.scratch`
     OPERAND = "operand"  # pointer to a dense input of the call
     RESULT = "result"  # pointer to the dense output
     SIZE = "size"  # a 32-bit signed integer: a field of the problem or a size of the packed matrix
@@ -85,12 +86,15 @@ class Packed:
         values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.
         value_source: for each element of that array the nonzero's number in CSR order, or -1 for padding;
             new values on the same pattern are a gather through it. Empty where there is no such array.
+        scratch: bytes of each SCRATCH argument. Zero before the first launch, and left by every launch as the next one
+            needs it; launches that share it must not overlap. Depends on the problem and the tunables that pack.
     """
 
     arrays: Mapping[str, Array]
     sizes: Mapping[str, int]
     values: str | None = None
     value_source: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    scratch: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -164,19 +168,32 @@ class Family(ABC, Generic[P, C]):
     entry: ClassVar[str]  # name of the __global__ function
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
+    scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
     problem_type: type[P]
     config_type: type[C]
 
     def arguments(self, problem: P) -> tuple[Argument, ...]:
-        """The kernel's parameters in the order of its CUDA signature: sizes, packed arrays, operands, result."""
+        """The kernel's parameters in the CUDA signature's order: sizes, packed arrays, scratch, operands, result."""
         return (
             *(Argument(ArgumentKind.SIZE, name) for name in self.size_names),
             *(Argument(ArgumentKind.PACKED, name) for name in self.packed_names),
+            *(Argument(ArgumentKind.SCRATCH, name) for name in self.scratch_names),
             *(
                 Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands(0)
             ),  # names know no nonzeros
             Argument(ArgumentKind.RESULT, problem.result(0).name),
         )
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        """What a problem must be like for this family to compute it with any config at all; default nothing.
+
+        `constraints` begins with these, and no config is valid for a problem outside; `guess` need not be.
+        """
+        return iter(())
+
+    def computes(self, problem: P) -> bool:
+        """Whether a problem is in the family's `scope`."""
+        return all(c.holds for c in self.scope(problem))
 
     @abstractmethod
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
@@ -196,7 +213,7 @@ class Family(ABC, Generic[P, C]):
 
     @abstractmethod
     def guess(self, problem: P, features: Features, device: Device) -> C:
-        """The untuned config for these features: a rule of thumb, always valid."""
+        """The untuned config for these features: a rule of thumb, valid for every problem in `scope`."""
 
     @abstractmethod
     def guessed_rate(self, problem: P, features: Features) -> float:

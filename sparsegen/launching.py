@@ -37,10 +37,18 @@ def source_digest(source: str, toolchain: Toolchain) -> str:
     return hashlib.sha256(source.encode() + b"\0" + toolchain.fingerprint.encode()).hexdigest()
 
 
+def zeroed(executor: Executor, nbytes: int) -> Buffer:
+    """New scratch memory, as a kernel finds it before its first launch."""
+    buffer = executor.allocate(max(1, nbytes))
+    executor.fill(buffer, 0)
+    executor.synchronize()  # the first launch may be on another stream
+    return buffer
+
+
 class PreparedVariant:
     """A variant compiled, loaded, and bound to one packed matrix on one device.
 
-    `bound` gives each thread a launch of its own, since a bound launch is not to be shared.
+    `bound` gives each thread a launch of its own, since a bound launch is not to be shared, nor is scratch memory.
 
     Attributes:
         operands, result: what a launch takes, in call order, and what it writes.
@@ -68,12 +76,17 @@ class PreparedVariant:
             }
         arguments = family.arguments(problem)
         self._arguments = [self._argument(problem, a) for a in arguments]
+        self._scratch = {
+            place: self.packed.scratch[a.name]
+            for place, a in enumerate(arguments)
+            if a.kind is ArgumentKind.SCRATCH
+        }
         self.operands = problem.operands(matrix.nnz)
         self.result = problem.result(matrix.nnz)
         called_with = [*(spec.name for spec in self.operands), self.result.name]
-        open_slots = [a.name for a, value in zip(arguments, self._arguments, strict=True) if value is None]
-        self._order = [called_with.index(name) for name in open_slots]
+        self._order = [called_with.index(a.name) for a in arguments if a.name in called_with]
         self._mine = threading.local()
+        self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
 
     def _argument(self, problem: Problem, argument: Argument) -> Buffer | int | None:
         if argument.kind is ArgumentKind.PACKED:
@@ -91,7 +104,11 @@ class PreparedVariant:
 
     def _bind_here(self) -> Bound:
         self.executor.activate()
-        bound = self.executor.bind(self._kernel, self._launch, self._arguments)
+        arguments = list(self._arguments)
+        for place, nbytes in self._scratch.items():
+            arguments[place] = buffer = zeroed(self.executor, nbytes)
+            self._kept.append(buffer)
+        bound = self.executor.bind(self._kernel, self._launch, arguments)
         order = self._order
         if order == sorted(order):
             self._mine.bound = bound

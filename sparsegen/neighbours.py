@@ -1,9 +1,10 @@
 """What the configs measured on similar workloads say about one that was not measured.
 
-The k nearest workloads in log-feature space each vote on every candidate config with its slowdown against the
-best config there, weighted by nearness; a config that a neighbour has not tried is judged by the similar ones
-it has (Nadaraya-Watson regression over the share of equal tunables). The winner of a single neighbour would
-be its noise as much as its merit.
+The k nearest workloads in log-feature space each vote on every candidate with its slowdown against the best config
+there, weighted by nearness. Candidates are the configs that were good there, and every family's guess: that is another
+config on another workload, made for its sizes, and is judged by how good the guesses were where they were measured. A
+config that a neighbour has not tried is judged by the similar ones it has (Nadaraya-Watson regression over the share of
+equal tunables). The winner of a single neighbour would be its noise as much as its merit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.family import Array, Device, Family, Value
 from sparsegen.features import Features
-from sparsegen.kernels import families
+from sparsegen.kernels import families, families_of
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
@@ -118,37 +119,59 @@ def suspects(measurements: Iterable[Measurement]) -> set[Config]:
 
 
 def predict(
-    neighbours: Sequence[tuple[Neighbour, Sequence[Measurement]]], is_allowed: Callable[[Config], bool]
+    workload: Workload,
+    device: Device,
+    neighbours: Sequence[tuple[Neighbour, Sequence[Measurement]]],
+    is_allowed: Callable[[Config], bool],
 ) -> list[Prediction]:
-    """The candidates that are allowed here, the best expected one first; empty when there is none.
+    """The candidates that are allowed here, the best expected one first; empty when nothing was measured.
 
     Args:
+        workload, device: here.
         neighbours: each with everything measured on it.
         is_allowed: whether a config may run here at all.
     """
-    voters = []
-    for neighbour, measurements in neighbours:
-        times = _times(measurements)
-        if times:
-            flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
-            voters.append((1.0 / (neighbour.distance**2 + OWN_WEIGHT**2), flop, times))
+    voters = [(n, times) for n, measured in neighbours if (times := _times(measured))]
+    if not voters:
+        return []
     doubtful = {config for _, measurements in neighbours for config in suspects(measurements)}
     candidates: dict[Config, None] = {}  # an ordered set: equal scores go to the nearer neighbour's config
-    for _, _, times in voters:
-        for config in sorted(times, key=times.__getitem__)[:CANDIDATES]:
-            if config not in candidates and config not in doubtful and is_allowed(config):
-                candidates[config] = None
-    if not candidates:
+    for _, times in voters:
+        candidates |= dict.fromkeys(sorted(times, key=times.__getitem__)[:CANDIDATES])
+    configs = [c for c in candidates if c not in doubtful and is_allowed(c)]
+    # A family's guess, where what it guesses on some neighbour was measured there.
+    there = [guessed(n.workload.problem, n.workload.features, n.device) for n, _ in voters]
+    tried = {f for g, (_, times) in zip(there, voters, strict=True) for f, c in g.items() if c in times}
+    guesses = {
+        f: c
+        for f, c in guessed(workload.problem, workload.features, device).items()
+        if f in tried and c not in doubtful and is_allowed(c)
+    }
+    listed = [*configs, *guesses.values()]
+    if not listed:
         return []
-    listed = list(candidates)
-    total = sum(weight for weight, _, _ in voters)
+    weights = np.array([1.0 / (n.distance**2 + OWN_WEIGHT**2) for n, _ in voters])
     slowdown, pace = np.zeros(len(listed)), np.zeros(len(listed))
-    for weight, flop, times in voters:
-        logs = _log_times(listed, times)
-        slowdown += weight / total * (logs - math.log(min(times.values())))
-        pace += weight / total * (logs - math.log(flop))
+    for weight, theirs, (neighbour, times) in zip(weights / weights.sum(), there, voters, strict=True):
+        logs = _log_times([*configs, *(theirs[f] for f in guesses)], times)
+        flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
+        slowdown += weight * (logs - math.log(min(times.values())))
+        pace += weight * (logs - math.log(flop))
     order = np.argsort(slowdown, kind="stable")
-    return [Prediction(listed[i], math.exp(slowdown[i]), math.exp(pace[i]) * 1e-6) for i in order]
+    best: dict[Config, Prediction] = {}  # a guess may be one of the configs too
+    for i in order:
+        best.setdefault(listed[i], Prediction(listed[i], math.exp(slowdown[i]), math.exp(pace[i]) * 1e-6))
+    return list(best.values())
+
+
+def guessed(problem: Problem, features: Features, device: Device) -> dict[str, Config]:
+    """What each family of the operator guesses, by its name."""
+    return {f.name: guess_of(f, problem, features, device) for f in families_of(problem.operator)}
+
+
+def guess_of(family: Family[Any, Any], problem: Problem, features: Features, device: Device) -> Config:
+    """What a family guesses."""
+    return family.name, tuple(family.config_dict(family.guess(problem, features, device)).items())
 
 
 def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:

@@ -24,7 +24,9 @@ class PreparedOperator:
     """What the operator objects of all operators share; make one with `sparsegen.prepare`.
 
     Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph
-    captures them (capture after one call in the same thread). Gradients are not recorded.
+    captures them (capture after one call in the same thread). Gradients are not recorded. Where the family has
+    scratch memory (`Family.scratch_names`), launches of one thread must not overlap: a stream each for several calls
+    needs an event between them, or an operator each.
 
     Every call takes ``out``, the result's array, of the operands' kind (by default a new one), and ``stream``, where to
     launch: a handle, or a stream of PyTorch, CuPy or the CUDA stream protocol; by default the current stream of the

@@ -210,7 +210,10 @@ def _where_to_search(
     known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
     near = nearest(problem, features, device, known)[:NEIGHBOURS]
     votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
-    similar = [Candidate(*configured(p.config)) for p in predict(votes, is_allowed)[:FROM_NEIGHBOURS]]
+    similar = [
+        Candidate(*configured(p.config))
+        for p in predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
+    ]
     promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
     guesses = [Candidate(f, f.guess(problem, features, device)) for f in promising]
     published = [Candidate(f, config) for f in promising for config in f.published()]

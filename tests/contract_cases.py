@@ -7,6 +7,7 @@ that leads to the same source.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from sparsegen.render import render
 
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 RANDOM_VARIANTS = 4  # for each kind
+SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
 
 
@@ -99,11 +101,21 @@ class Kind:
     def spmm(cls, n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> Kind:
         return cls(SpmmProblem, (("n", n),), (("dtype", dtype), ("layout", layout), ("epilogue", epilogue)))
 
+    @classmethod
+    def sized(cls, family: Family[Any, Any], size: int, traits: tuple[tuple[str, StrEnum], ...]) -> Kind:
+        """One of the family's operator with this size for each dense size."""
+        of = family.problem_type
+        return cls(of, tuple((name, size) for name in of.dense_sizes), traits)
+
     def __str__(self) -> str:
         return "-".join([*(str(t) for _, t in self.traits), *(f"{name}{size}" for name, size in self.sizes)])
 
     def problem(self, matrix: CsrMatrix) -> Problem:
         return self.problem_type.of(matrix.shape, **dict(self.sizes), **dict(self.traits))
+
+    def alone(self) -> Problem:
+        """The problem of the smallest matrix."""
+        return self.problem_type.of((1, 1), **dict(self.sizes), **dict(self.traits))
 
     def with_sizes(self, size: int) -> Kind:
         return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
@@ -152,12 +164,19 @@ def random_valid_config(
 
 
 def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
-    """Every dtype, layout and epilogue that the family's operator has, each with some sizes."""
-    problem_type = family.problem_type
+    """Every dtype, layout and epilogue that the family computes, each with some sizes."""
+    for traits in traits_of(family.problem_type):
+        computed = [size for size in SIZES if family.computes(Kind.sized(family, size, traits).alone())]
+        if computed:
+            sizes = tuple((name, rng.choice(computed)) for name in family.problem_type.dense_sizes)
+            yield Kind(family.problem_type, sizes, traits)
+
+
+def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
+    """Every combination of the traits that an operator has."""
     traits = {name: kind for name, kind in field_types(problem_type).items() if kind is not int}
     for members in itertools.product(*traits.values()):
-        sizes = tuple((name, rng.choice(SIZES)) for name in problem_type.dense_sizes)
-        yield Kind(problem_type, sizes, tuple(zip(traits, members, strict=True)))
+        yield tuple(zip(traits, members, strict=True))
 
 
 @cache
@@ -177,7 +196,8 @@ def sample(name: str) -> tuple[Variant, ...]:
     for kind in kinds(family, rng):
         focus = next(names)
         add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-    for _ in range(RANDOM_VARIANTS):
+    points = math.prod(len(t.choices) for t in tunables(family.config_type))
+    for _ in range(RANDOM_VARIANTS if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
             focus = next(names)
             config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
@@ -221,11 +241,19 @@ def _matrices_of(family: Family[Any, Any], config: Any, kind: Kind, source: str)
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One launch: geometry, arguments in order, and the result's place among the arrays."""
+    """One launch: geometry, arguments in order, and the places of the result and of scratch among the arrays."""
 
     launch: Launch
     arguments: list[Array | int]
     result: int
+    scratch: tuple[int, ...] = ()
+
+    def again(self, arrays: list[Array]) -> Call:
+        """The launch that follows one that left ``arrays``: on the scratch memory as it is now."""
+        place = itertools.count()
+        numbered = [(a, next(place) if isinstance(a, np.ndarray) else -1) for a in self.arguments]
+        arguments = [arrays[i] if i in self.scratch else a for a, i in numbered]
+        return replace(self, arguments=arguments)
 
 
 def call(
@@ -242,6 +270,7 @@ def call(
     result.view(np.uint8)[...] = 0xFF
     arguments: list[Array | int] = []
     place = arrays = 0
+    scratch = []
     for argument in family.arguments(problem):
         match argument.kind:
             case ArgumentKind.SIZE:
@@ -249,13 +278,17 @@ def call(
                 continue
             case ArgumentKind.PACKED:
                 arguments.append(packed.arrays[argument.name])
+            case ArgumentKind.SCRATCH:
+                scratch.append(arrays)
+                arguments.append(np.zeros(max(1, packed.scratch[argument.name]), dtype=np.uint8))
             case ArgumentKind.OPERAND:
                 arguments.append(operands[argument.name])
             case ArgumentKind.RESULT:
                 place = arrays
                 arguments.append(result)
         arrays += 1
-    return Call(family.launch(problem, config, packed.sizes, device()), arguments, place)
+    launch = family.launch(problem, config, packed.sizes, device())
+    return Call(launch, arguments, place, tuple(scratch))
 
 
 def run_and_compare(
@@ -269,8 +302,10 @@ def run_and_compare(
 ) -> None:
     """Run a compiled variant under the sanitizers and hold its result against the reference.
 
+    With scratch memory it runs once more, on what the first launch left there.
+
     Raises:
-        AssertionError: the result is wrong, or an input was written to.
+        AssertionError: the result is wrong, an input was written to, or a second launch gives other bits.
         KernelFault: a sanitizer or the emulator caught it at something undefined.
     """
     operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
@@ -280,4 +315,9 @@ def run_and_compare(
     worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])
     assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
     for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
-        assert i == prepared.result or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+        written = (prepared.result, *prepared.scratch)
+        assert i in written or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+    if prepared.scratch:
+        second = run_sanitized(kernel.binary, prepared.launch, prepared.again(arrays).arguments)
+        same = second[prepared.result].tobytes() == arrays[prepared.result].tobytes()
+        assert same, f"{where}: the second launch gives something else"

@@ -26,7 +26,7 @@ LAYERS = (
     {"operators", "family", "executor"},
     {"kernels"},
     {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
-    {"launching", "verification", "baselines", "neighbours"},
+    {"launching", "verification", "references", "device_references", "baselines", "neighbours"},
     {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "pattern_operators", "arrays", "dense_operator"},
     {"api"},

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from contract_cases import (
     SIZES,
+    Kind,
     Variant,
     guess,
     kinds,
@@ -21,6 +24,7 @@ from contract_cases import (
     random_valid_config,
     run_and_compare,
     sample,
+    traits_of,
 )
 
 from sparsegen.emulator import device
@@ -28,6 +32,7 @@ from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.executor import CompiledKernel
 from sparsegen.family import ArgumentKind, Family, Packed, size_value, tunables
+from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels import families
 from sparsegen.operators import Problem
@@ -87,12 +92,7 @@ def test_new_values_are_a_gather_through_value_source(
     if packed.values is None:
         pytest.skip("the result depends on the pattern alone")
     new = old.with_values(np.random.default_rng(1).standard_normal(old.nnz).astype(np.float32))
-    updated = Packed(
-        arrays={**packed.arrays, packed.values: gathered(problem, packed, new)},
-        sizes=packed.sizes,
-        values=packed.values,
-        value_source=packed.value_source,
-    )
+    updated = replace(packed, arrays={**packed.arrays, packed.values: gathered(problem, packed, new)})
     run_and_compare(variant, compiled[variant.source].result(), problem, new, updated, where=name)
 
 
@@ -117,8 +117,9 @@ def test_the_sample_makes_every_choice(family: Family[Any, Any]) -> None:
 def test_the_sample_meets_every_matrix_and_kind(family: Family[Any, Any]) -> None:
     variants = sample(family.name)
     assert {name for v in variants for name in v.matrices} == set(matrices())
-    wanted = {kind.traits for kind in kinds(family, random.Random(0))}
-    assert {v.kind.traits for v in variants} == wanted
+    met = {v.kind.traits for v in variants}
+    computed = {kind.traits for kind in kinds(family, random.Random(0))}
+    assert met == computed and computed
 
 
 @each_variant
@@ -131,6 +132,7 @@ def test_packing_is_consistent(variant: Variant) -> None:
         arguments = family.arguments(problem)
         by_kind = {kind: [a.name for a in arguments if a.kind is kind] for kind in ArgumentKind}
         assert sorted(packed.arrays) == sorted(by_kind[ArgumentKind.PACKED])
+        assert sorted(packed.scratch) == sorted(by_kind[ArgumentKind.SCRATCH])
         assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands(matrix.nnz)]
         assert by_kind[ArgumentKind.RESULT] == [problem.result(matrix.nnz).name]
         assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
@@ -192,7 +194,19 @@ def test_guesses_are_valid(family: Family[Any, Any]) -> None:
             for kind in kinds(family, rng):
                 problem = kind.with_sizes(size).problem(matrix)
                 broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
-                assert not broken, f"{name}, {problem}"
+                assert not broken or not family.computes(problem), f"{name}, {problem}"
+
+
+@each_family
+def test_no_config_is_valid_outside_the_scope(family: Family[Any, Any]) -> None:
+    features = Features.of(matrices()["dense"])
+    for size, traits in itertools.product(SIZES, traits_of(family.problem_type)):
+        problem = Kind.sized(family, size, traits).problem(matrices()["dense"])
+        outside = [c.sentence for c in family.scope(problem) if not c.holds]
+        assert family.computes(problem) == (not outside)
+        if outside:
+            broken = family.broken_constraints(problem, family.guess(problem, features, device()), device())
+            assert set(outside) <= set(broken)
 
 
 @each_family

@@ -43,8 +43,8 @@ def executor() -> Iterator[Executor]:
 def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Toolchain:
     """The toolchain, with all variants of the selected tests compiled."""
     toolchain = backends.toolchain(executor.device)
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    wanted = [item.callspec.params["variant"] for item in items if "variant" in item.callspec.params]
+    specs = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = [spec.params["variant"] for spec in specs if spec and "variant" in spec.params]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda v: toolchain.compile(v.family.name, v.family.entry, v.source), wanted))
     return toolchain

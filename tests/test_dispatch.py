@@ -25,7 +25,7 @@ from tuning_samples import (
 from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device
-from sparsegen.kernels import families_of
+from sparsegen.kernels import families_of, family
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
@@ -98,6 +98,31 @@ def test_the_nearest_vote() -> None:
     assert choice.neighbours[0].distance <= choice.neighbours[1].distance
 
 
+def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
+    """It is another config on each of them, made for their sizes; that of the asked workload was measured nowhere."""
+    csr = family("csr_spmm")
+    measured = []
+    for n in (16, 32):
+        of = workload(n, tag=str(n))
+        guess = csr.config_dict(csr.guess(of.problem, of.features, H100))
+        measured += [
+            timed(10, of, **guess),
+            timed(11, of, tile_n=8, threads_per_row=2),
+            timed(11, of, tile_n=128),
+        ]
+    asked = workload(64, tag="asked")
+    wanted = csr.guess(asked.problem, asked.features, H100)
+    assert all(m.variant.config_dict != csr.config_dict(wanted) for m in measured)
+    choice = ask(measured, asked)
+    assert (choice.how, choice.config) == (How.NEAREST, wanted)
+    slower = [
+        timed(14 if m.sample.median_us == 10 else 11, m.workload, **m.variant.config_dict)
+        for m in measured
+        if m.sample
+    ]
+    assert ask(slower, asked).config != wanted
+
+
 def test_nearer_neighbours_weigh_more() -> None:
     close, distant = workload(tag="c", nnz=3600), workload(tag="d", nnz=12000)
     measured = [
@@ -162,10 +187,10 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
     """Every family's guess has failed here."""
     of = workload()
     failures = []
-    for family in families_of("spmm"):
-        guess = family.config_dict(family.guess(of.problem, of.features, H100))
+    for each in families_of("spmm"):
+        guess = each.config_dict(each.guess(of.problem, of.features, H100))
         failures.append(
-            replace(failed(Outcome.WRONG), variant=Variant(family.name, tuple(guess.items()), DIGEST))
+            replace(failed(Outcome.WRONG), variant=Variant(each.name, tuple(guess.items()), DIGEST))
         )
     with pytest.raises(NoVariantError, match="failed on this workload"):
         ask(failures)
@@ -181,6 +206,23 @@ def test_the_default_is_the_family_of_the_highest_guessed_rate() -> None:
     assert default(2000) == "csr_spmm"
     assert default(1000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
     assert default(16000, dtype=DType.FLOAT16) == "mma_spmm"
+
+
+def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_faster() -> None:
+    """All that is known of half of a matrix in float16 is csr_spmm; the tensor cores should be six times faster."""
+    half = replace(workload(nnz=16000), problem=replace(workload().problem, dtype=DType.FLOAT16))
+    same = [timed(40, half, tile_n=32)]
+    asked = replace(half, fingerprint=workload(tag="asked").fingerprint)
+    choice = ask(same, asked)
+    assert (choice.how, choice.family.name) == (How.DEFAULT, "mma_spmm")
+    assert "tried on nothing near" in choice.explain()
+    wide = replace(asked, problem=replace(asked.problem, n=256))
+    assert ask(same, wide).family.name == "mma_spmm"
+    assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
+    of = family("mma_spmm")
+    guess = of.config_dict(of.guess(half.problem, half.features, H100))
+    slow = replace(timed(90, half), variant=Variant("mma_spmm", tuple(guess.items()), DIGEST))
+    assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
 
 def test_what_was_wrong_on_a_neighbour_is_not_chosen() -> None:

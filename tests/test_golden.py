@@ -77,7 +77,7 @@ GOLDENS = [
     Golden(family, name, problem)
     for family in families().values()
     for name, problem in PROBLEMS.items()
-    if isinstance(problem, family.problem_type)
+    if isinstance(problem, family.problem_type) and family.computes(problem)
 ]
 
 

@@ -21,7 +21,7 @@ from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Constraint
 from sparsegen.features import Features
 from sparsegen.kernels import families, family
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Variant, Workload
@@ -126,7 +126,8 @@ def test_dispatch_does_not_follow_neighbours_where_a_family_does_not_suit() -> N
 
 def test_every_family_suits_uniform_rows() -> None:
     matrix = matrices()["uniform_rows"]
-    problem, features = SpmmProblem(*matrix.shape, 32), Features.of(matrix)
+    problem = SpmmProblem(*matrix.shape, 32, DType.FLOAT16, Layout.COLUMN)
+    features = Features.of(matrix)
     assert features.row_cov == 0 and np.ptp(np.diff(matrix.row_offsets)) == 0
     for candidate in families().values():
         assert candidate.suits(problem, features, candidate.guess(problem, features, device()), device())

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import numpy as np
 
-from sparsegen import backends
 from sparsegen.bench.case import Operator
 from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
+from sparsegen.device_references import THREADS, compiled_kernels, elementwise
 from sparsegen.executor import Buffer, Executor, LoadedKernel
 from sparsegen.family import Array, Launch
 from sparsegen.operators import Layout
 
-THREADS = 256
 SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which does no harm
 COPY_BLOCKS_PER_MULTIPROCESSOR = 2
 COPY_THREADS = 1024
 COPY_BYTES_PER_STEP = 16
-
-
-def _kernel(executor: Executor, file: str, entry: str) -> LoadedKernel:
-    source = (files("sparsegen.bench") / "cuda" / file).read_text(encoding="utf-8")
-    compiled = backends.toolchain(executor.device).compile("bench", entry, source)
-    return executor.load(compiled)
-
-
-def _grid(elements: int) -> Launch:
-    return Launch((-(-elements // THREADS), 1, 1), (THREADS, 1, 1))
 
 
 class Spinner:
@@ -38,7 +25,7 @@ class Spinner:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._kernel = _kernel(executor, "timing.cu", "spin")
+        (self._kernel,) = compiled_kernels(executor, ("timing.cu", "spin"))
 
     def lead(self, us: float) -> _Lead:
         """A launch that keeps the device busy for about so long."""
@@ -62,7 +49,7 @@ class Copier:
     """
 
     def __init__(self, executor: Executor, nbytes: int) -> None:
-        kernel = _kernel(executor, "timing.cu", "copy")
+        (kernel,) = compiled_kernels(executor, ("timing.cu", "copy"))
         blocks = executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR
         self._buffers = executor.allocate(nbytes), executor.allocate(nbytes)
         executor.fill(self._buffers[0], 0)
@@ -80,7 +67,7 @@ class DenseMatrix:
     def __init__(self, bench: Workbench) -> None:
         self._bench, executor, matrix = bench, bench.executor, bench.matrix
         entry = f"scatter_{8 * bench.task.dtype.itemsize}"
-        self._kernel = _kernel(executor, "dense.cu", entry)
+        (self._kernel,) = compiled_kernels(executor, ("dense.cu", entry))
         arrays = (matrix.row_offsets, matrix.column_indices, bench.encoded)
         self._arrays = [executor.upload(array) for array in arrays]
 
@@ -109,17 +96,17 @@ def expected_on_device(parcel: Parcel, executor: Executor) -> Expected:
     exact, magnitude = executor.allocate(count * 8), executor.allocate(count * 4)
     if task.operator is Operator.SDDMM:
         rows = np.repeat(np.arange(task.m, dtype=np.int32), np.diff(matrix.row_offsets))
-        kernel = _kernel(executor, "reference.cu", "sddmm_reference")
+        (kernel,) = compiled_kernels(executor, ("reference.cu", "sddmm_reference"))
         pattern = [executor.upload(rows), executor.upload(matrix.column_indices)]
         arguments: list[Buffer | int] = [count, task.k, *pattern, dense["a"], dense["b"], exact, magnitude]
     else:
-        kernel = _kernel(executor, "reference.cu", "spmm_reference")
+        (kernel,) = compiled_kernels(executor, ("reference.cu", "spmm_reference"))
         sparse = [
             executor.upload(a)
             for a in (matrix.row_offsets, matrix.column_indices, matrix.values.astype(np.float32, copy=False))
         ]
         arguments = [task.m, task.n, *sparse, dense["b"], *_strides(task), exact, magnitude]
-    executor.launch(kernel, _grid(count), arguments)
+    executor.launch(kernel, elementwise(count), arguments)
     executor.synchronize()
     found: list[Array] = [np.empty(shape, np.float64), np.empty(shape, np.float32)]
     for buffer, array in zip((exact, magnitude), found, strict=True):

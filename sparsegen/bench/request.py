@@ -23,6 +23,7 @@ class Request:
         contenders: in the order in which they take turns.
         output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
         seconds: no row is begun after so much time; None for no limit.
+        jobs: rows that are tuned side by side before any is measured; with 1, each just before its turn.
         command: the command line, for the record.
     """
 
@@ -34,8 +35,12 @@ class Request:
     output: Path | None = None
     remeasure: bool = False
     seconds: float | None = None
+    jobs: int = 1
     command: str = ""
     limits: Limits = field(default_factory=Limits)
+
+
+TUNED_AHEAD = "tuned ahead"  # what a row's step says when its search, side by side with others', has ended
 
 
 @dataclass(frozen=True, slots=True)

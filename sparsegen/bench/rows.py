@@ -51,10 +51,8 @@ class Rows:
         self._budget = budget_of(request.protocol.tune) if tunes else None
         self.skipped: list[tuple[RowKey, str]] = []
 
-    def measure(self, progress: Progress, rates: Rates | None) -> Iterator[Row]:
-        """Those that the time suffices for."""
-        limit = self._request.seconds
-        deadline = None if limit is None else time.monotonic() + limit
+    def measure(self, progress: Progress, rates: Rates | None, deadline: float | None) -> Iterator[Row]:
+        """Those that begin before the deadline (`time.monotonic` seconds, None for none)."""
         for index, (key, (case, _)) in enumerate(self._wanted):
             if deadline is not None and time.monotonic() >= deadline:
                 return

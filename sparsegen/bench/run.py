@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sparsegen import __version__, backends
+from sparsegen import __version__, backends, kernels
 from sparsegen.bench import maker, result_file
-from sparsegen.bench.maker import ParcelQueue
+from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import parcel_folder
 from sparsegen.bench.referee import MeasureRates, SetUp
-from sparsegen.bench.request import Progress, Request, planned
+from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
 from sparsegen.bench.results import (
+    TUNED,
     BenchDevice,
     Invocation,
     Rates,
@@ -25,6 +27,7 @@ from sparsegen.bench.results import (
 )
 from sparsegen.bench.rows import Rows, turn
 from sparsegen.bench.runner import Runner
+from sparsegen.bench.tuned import budget_of, tune_side_by_side
 from sparsegen.errors import SparsegenError
 from sparsegen.tuning.child import ChildDiedError, ChildProcess
 
@@ -67,6 +70,8 @@ def run(request: Request, progress: Progress) -> Finished:
     table = _Table(request, old)
     if not wanted:
         return Finished(table.results, (), kept=len(keys), left=0, skipped=(), missing=())
+    deadline = None if request.seconds is None else time.monotonic() + request.seconds
+    _tune_ahead(request, list(wanted.items()), deadline, progress)
     with ExitStack() as resources:
         folder = resources.enter_context(parcel_folder())
         runners = [
@@ -80,7 +85,7 @@ def run(request: Request, progress: Progress) -> Finished:
         table.set_conditions(referee, runners)
         rows = Rows(request, parcels, referee, runners, list(wanted.items()))
         measured = []
-        for row in rows.measure(progress, table.results.rates):
+        for row in rows.measure(progress, table.results.rates, deadline):
             table.add(row, began)
             measured.append(row.key)
         return Finished(
@@ -91,6 +96,29 @@ def run(request: Request, progress: Progress) -> Finished:
             skipped=tuple(rows.skipped),
             missing=tuple((r.contender.name, r.missing) for r in runners if r.missing is not None),
         )
+
+
+def _tune_ahead(
+    request: Request, wanted: Sequence[tuple[RowKey, Pair]], deadline: float | None, progress: Progress
+) -> None:
+    tunes = any(c.name == TUNED for c in request.contenders) and budget_of(request.protocol.tune) is not None
+    rows = [(key, pair) for key, pair in wanted if kernels.families_of(pair[0].operator)]
+    if request.jobs < 2 or not tunes or not rows:
+        return
+    keys = {pair: key for key, pair in rows}
+
+    def done(number: int, pair: Pair) -> None:
+        progress(Step(number - 1, len(rows), keys[pair], TUNED_AHEAD))
+
+    tune_side_by_side(
+        list(keys),
+        request.device,
+        request.db,
+        request.protocol.tune,
+        jobs=request.jobs,
+        deadline=deadline,
+        done=done,
+    )
 
 
 class _Table:

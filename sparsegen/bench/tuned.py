@@ -1,15 +1,24 @@
-"""Tunes a row before it is measured, unless its tuning was finished earlier, and records what others took."""
+"""Tunes rows before they are measured, unless their tuning was finished earlier, and records what others took."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 
+from sparsegen.bench.case import Case
+from sparsegen.bench.maker import Pair
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import L2, Cell
-from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.bench.task import Task
+from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
 from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import DType
 from sparsegen.settings import Settings
 from sparsegen.tuner import Budget, Effort, tune
 from sparsegen.tuning_db.records import Baseline, Sample, Workload
@@ -44,6 +53,58 @@ def budget_of(word: str) -> Budget | None:
     return Budget(seconds=seconds)
 
 
+def tune_side_by_side(
+    pairs: Sequence[Pair],
+    device: Device,
+    db: str | None,
+    word: str,
+    *,
+    jobs: int,
+    deadline: float | None,
+    done: Callable[[int, Pair], None],
+) -> None:
+    """Tune rows in several processes, which take turns on the device: one compiles while another measures.
+
+    A row whose matrix cannot be had, or for which nothing works, is left for the measuring to tell.
+
+    Args:
+        word: of ``--tune``.
+        deadline: no search begins later, in `time.monotonic` seconds; None for no limit.
+        done: called with the number of finished rows, and the one that was.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; what was measured is recorded.
+        DatabaseError: the database cannot be used.
+    """
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
+        pending = {
+            pool.submit(_tune_row, case, dtype, device, db, word, deadline): (case, dtype)
+            for case, dtype in pairs
+        }
+        for number, future in enumerate(as_completed(pending), 1):
+            future.result()
+            done(number, pending[future])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _tune_row(
+    case: Case, dtype: DType, device: Device, db: str | None, word: str, deadline: float | None
+) -> None:
+    """Runs in a process of its own."""
+    budget = budget_of(word)
+    if budget is None or (deadline is not None and time.monotonic() >= deadline):
+        return
+    try:
+        matrix = case.matrix()
+    except (MatrixError, SuiteError) as error:
+        logger.warning("%s: %s", case.name, error)
+        return
+    problem = Task.of(case, dtype).problem
+    _tune(matrix, Workload(problem, matrix.fingerprint(), Features.of(matrix)), device, db, budget)
+
+
 def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget) -> None:
     """Tune the row's workload if no finalist is recorded for it; that nothing works is logged.
 
@@ -51,13 +112,16 @@ def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget)
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
         DatabaseError: the database cannot be used.
     """
+    _tune(parcel.matrix(), _workload(parcel), device, db, budget)
+
+
+def _tune(matrix: CsrMatrix, workload: Workload, device: Device, db: str | None, budget: Budget) -> None:
     with _opened(db) as store:
-        workload = _workload(parcel)
         if any(m.final for m in store.measurements(workload, device)):
             return
         try:
             result = tune(
-                parcel.matrix(),
+                matrix,
                 workload.problem,
                 device=device,
                 store=store,

@@ -2,33 +2,44 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "block.h"
 #include "fault.h"
 
 namespace sparsegen::emulator {
 
-void AsyncCopies::issue(void* shared, const void* global, std::size_t bytes, bool valid) {
-    Copy copy{.destination = shared, .bytes = bytes, .group = open_group_, .data = {}};
-    if (valid) {
-        std::memcpy(copy.data, global, bytes);
+PendingCopy::PendingCopy(void* shared, const void* global, std::size_t bytes) : destination(shared), data(bytes) {
+    if (global != nullptr) {
+        std::memcpy(data.data(), global, bytes);
     }
-    // Whoever reads the destination before the copy has landed, or still reads what was there, must see it.
     std::memset(shared, SharedMemory::kUninitialised, bytes);
-    copies_.push_back(copy);
 }
+
+void PendingCopy::land() const { std::memcpy(destination, data.data(), data.size()); }
+
+void AsyncCopies::issue(PendingCopy copy) { copies_.push_back({std::move(copy), open_group_}); }
 
 void AsyncCopies::commit() { ++open_group_; }
 
 void AsyncCopies::wait(int pending_groups) {
     const int first_pending = open_group_ - pending_groups;
-    std::erase_if(copies_, [&](const Copy& copy) {
-        const bool lands = copy.group < first_pending && copy.group < open_group_;
+    std::erase_if(copies_, [&](const Grouped& grouped) {
+        const bool lands = grouped.group < first_pending && grouped.group < open_group_;
         if (lands) {
-            std::memcpy(copy.destination, copy.data, copy.bytes);
+            grouped.copy.land();
         }
         return lands;
     });
+}
+
+std::vector<PendingCopy> AsyncCopies::take_all() {
+    std::vector<PendingCopy> taken;
+    for (Grouped& grouped : copies_) {
+        taken.push_back(std::move(grouped.copy));
+    }
+    copies_.clear();
+    return taken;
 }
 
 void AsyncCopies::clear() {
@@ -51,7 +62,7 @@ void copy_async(void* shared, const void* global, int bytes, bool valid, int lin
         fault("line %d: the global address %p of an asynchronous copy is not aligned to its %d bytes", line, global,
               bytes);
     }
-    running_thread->copies.issue(shared, global, static_cast<std::size_t>(bytes), valid);
+    running_thread->copies.issue(PendingCopy(shared, valid ? global : nullptr, static_cast<std::size_t>(bytes)));
 }
 
 void copy_async_commit() { running_thread->copies.commit(); }

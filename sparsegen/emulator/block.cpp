@@ -27,6 +27,15 @@ std::string format_list(const char* text, va_list arguments) {
     return line;
 }
 
+const char* describe(ThreadState state) {
+    switch (state) {
+        case ThreadState::at_block_barrier: return "__syncthreads";
+        case ThreadState::at_warp_meeting: return "a warp operation";
+        case ThreadState::at_barrier: return "a phase of a barrier";
+        default: return "nothing";
+    }
+}
+
 }  // namespace
 
 constinit thread_local Thread* running_thread = nullptr;
@@ -64,6 +73,7 @@ void Block::run(uint3 index) {
     live_ = count_;
     waiting_ = 0;
     shared_memory_.reset();
+    barriers_.clear();
     for (unsigned i = 0; i < count_; ++i) {
         threads_[i].state = ThreadState::ready;
     }
@@ -143,6 +153,20 @@ void Block::open_barrier_if_complete() {
     waiting_ = 0;
     for (unsigned i = 0; i < count_; ++i) {
         if (threads_[i].state == ThreadState::at_block_barrier) {
+            threads_[i].state = ThreadState::ready;
+        }
+    }
+}
+
+void Block::wait_for_barrier(Thread& thread, int line) {
+    thread.line = line;
+    thread.state = ThreadState::at_barrier;
+    suspend(thread);
+}
+
+void Block::wake_waiting_for_barriers() {
+    for (unsigned i = 0; i < count_; ++i) {
+        if (threads_[i].state == ThreadState::at_barrier) {
             threads_[i].state = ThreadState::ready;
         }
     }
@@ -233,9 +257,7 @@ std::string Block::describe_deadlock() const {
     }
     std::string text = name() + ": divergent barrier or warp operation, no thread can go on:";
     for (const auto& [place, number] : places) {
-        const bool block_wide = place.first == ThreadState::at_block_barrier;
-        text += format(" %u threads wait at %s on line %d,", number,
-                       block_wide ? "__syncthreads" : "a warp operation", place.second);
+        text += format(" %u threads wait at %s on line %d,", number, describe(place.first), place.second);
     }
     return text + format(" %u have exited", count_ - live_) + missing;
 }

@@ -9,6 +9,7 @@
 #include <vector_types.h>
 
 #include "async_copy.h"
+#include "barriers.h"
 #include "fiber.h"
 #include "shared_memory.h"
 #include "stacks.h"
@@ -22,7 +23,7 @@ struct KernelCall {
     void** arguments;
 };
 
-enum class ThreadState : unsigned char { ready, at_block_barrier, at_warp_meeting, exited };
+enum class ThreadState : unsigned char { ready, at_block_barrier, at_warp_meeting, at_barrier, exited };
 
 class Block;
 
@@ -52,12 +53,16 @@ public:
     // --- called on the block's threads ---
     void sync(Thread& thread, int line);
     void meet(Thread& thread, WarpRequest& request);
+    /// Lets other threads run until some barrier in shared memory has completed a phase.
+    void wait_for_barrier(Thread& thread, int line);
+    void wake_waiting_for_barriers();
     [[noreturn]] void fail(Thread& thread, const std::string& text);
 
     const uint3& index() const { return index_; }
     const dim3& size() const { return size_; }
     const dim3& grid_size() const { return grid_size_; }
     SharedMemory& shared_memory() { return shared_memory_; }
+    Barriers& barriers() { return barriers_; }
 
 private:
     static void thread_main();
@@ -80,6 +85,7 @@ private:
     std::unique_ptr<Thread[]> threads_;
     Fiber scheduler_;
     SharedMemory shared_memory_;
+    Barriers barriers_;
     unsigned live_ = 0;     // threads that have not exited
     unsigned waiting_ = 0;  // of these, at the block's barrier
     int barrier_line_ = 0;

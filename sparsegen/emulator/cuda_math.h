@@ -17,6 +17,38 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((1ull * a * b) >> 32); }
 
+
+namespace sparsegen::emulator {
+
+/// prmt.b32: byte i of the result is byte `selector >> 4 i & 7` of the two words, or copies of that byte's sign.
+inline unsigned permute_bytes(unsigned low, unsigned high, unsigned selector) {
+    const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
+    unsigned result = 0;
+    for (unsigned i = 0; i < 4; ++i) {
+        const unsigned nibble = selector >> 4 * i & 15u;
+        unsigned byte = static_cast<unsigned>(both >> 8 * (nibble & 7u)) & 0xFFu;
+        if (nibble & 8u) {
+            byte = byte & 0x80u ? 0xFFu : 0u;
+        }
+        result |= byte << 8 * i;
+    }
+    return result;
+}
+
+}  // namespace sparsegen::emulator
+
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    return sparsegen::emulator::permute_bytes(x, y, selector & 0x7777u);
+}
+
+/// The sum of the products of four pairs of unsigned bytes, and c.
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (unsigned shift = 0; shift < 32; shift += 8) {
+        c += (a >> shift & 0xFFu) * (b >> shift & 0xFFu);
+    }
+    return c;
+}
+
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

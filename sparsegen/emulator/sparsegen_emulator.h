@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "async_copy.h"
+#include "barriers.h"
 #include "cuda_atomics.h"
 #include "cuda_builtins.h"
 #include "cuda_half.h"
@@ -13,3 +14,4 @@
 #include "shared_memory.h"
 #include "tensor_core.h"
 #include "warp.h"
+#include "warp_exchange.h"

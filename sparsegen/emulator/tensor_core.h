@@ -10,25 +10,9 @@
 #include <cuda_fp16.h>
 
 #include "block.h"
-#include "warp.h"
+#include "warp_exchange.h"
 
 namespace sparsegen::emulator {
-
-/// What each lane of the running warp brought, readable from `read` until it returns.
-///
-/// All 32 lanes take part. They meet before the reading and after it, so that no lane overwrites what another reads.
-template <class T, class Read>
-void exchange(const T& mine, int line, Read read) {
-    constexpr unsigned kMaxWarps = 32;
-    static thread_local T brought[kMaxWarps][kWarpSize];
-    T* const lanes = brought[running_thread->number / kWarpSize];
-    lanes[lane()] = mine;
-    WarpRequest before{.mask = kFullMask, .line = line};
-    meet(before);
-    read(static_cast<const T*>(lanes));
-    WarpRequest after{.mask = kFullMask, .line = line};
-    meet(after);
-}
 
 /// ldmatrix: lane i holds the address of row i % 8 (16 bytes) of 8 × 8 matrix i / 8; 16-bit elements.
 template <int kMatrices>

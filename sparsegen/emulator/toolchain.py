@@ -51,7 +51,15 @@ class Flavour:
     runtime: tuple[str, ...]
 
 
-RUNTIME = ("async_copy.cpp", "block.cpp", "fiber.cpp", "launch.cpp", "shared_memory.cpp", "stacks.cpp")
+RUNTIME = (
+    "async_copy.cpp",
+    "barriers.cpp",
+    "block.cpp",
+    "fiber.cpp",
+    "launch.cpp",
+    "shared_memory.cpp",
+    "stacks.cpp",
+)
 PLAIN = Flavour("kernel.so", ("-O2",), ("-shared",), RUNTIME)
 SANITIZED = Flavour(
     "kernel",

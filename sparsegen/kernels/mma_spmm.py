@@ -12,13 +12,17 @@ from sparsegen.errors import MatrixError
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A in shared memory: one is multiplied, one filled, one cleared
 STEP = 8  # nonzeros per load
 WARP = 32
+BATCH = WARP * STEP  # nonzeros that a warp loads at once
+MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 MAX_GRID_Y = 65535
 REGISTERS_PER_MULTIPROCESSOR = 65536
+STREAMED_BYTES = 2.5e6  # of A that come from memory in a microsecond on an H100
 FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynchronous copies
 
 
@@ -218,33 +222,31 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         element = (row % c.tile_m * c.tile_k + column % c.tile_k)[order]
         lengths = np.bincount(tile, minlength=blocks * panels)
         source, element = self._interleaved(lengths, order, element)
-        present = source >= 0
-        values = np.zeros(source.size, dtype=matrix.values.dtype)
-        values[present] = matrix.values[source[present]]
+        source = empty_as_padding(source)
         counts, tiles = self._lists(lengths.reshape(blocks, panels))
         return Packed(
             arrays={
                 "tile_counts": empty_as_one(counts),
                 "tiles": empty_as_one(tiles),
-                "places": empty_as_one(self._places(problem, c, element).astype(np.uint16)),
-                "values": problem.dtype.to_storage(empty_as_one(values)),
+                "places": empty_as_one(self._places(problem, c)[element]),
+                "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"panels": panels},
             values="values",
-            value_source=source if source.size else np.full(1, -1, dtype=np.int32),
+            value_source=source,
         )
 
     @staticmethod
-    def _places(problem: SpmmProblem, config: MmaSpmmConfig, element: Array) -> Array:
-        """Where a tile's element (row-major number) lies in shared memory: swizzled as in the template."""
+    def _places(problem: SpmmProblem, config: MmaSpmmConfig) -> Array:
+        """Where each element of a tile, row by row, lies in shared memory (uint16): swizzled as in the template."""
         chunk = 16 // problem.dtype.itemsize
         length = min(config.tile_k, 8 * chunk)  # of a block's row
         chunks = length // chunk
-        row, column = element // config.tile_k, element % config.tile_k
-        block, within = column // length, column % length
+        row, column = np.divmod(np.arange(config.tile_m * config.tile_k), config.tile_k)
+        block, within = np.divmod(column, length)
         swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
         place: Array = (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
-        return place
+        return place.astype(np.uint16)
 
     @staticmethod
     def _lists(lengths: Array) -> tuple[Array, Array]:
@@ -289,22 +291,26 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         """
         padded = -(-lengths // STEP) * STEP
         total = int(padded.sum())
-        if total > MAX_INDEX:
+        if total > MOST_PLACES:
             raise MatrixError(
-                f"{order.size} nonzeros take {total} places, more than 32-bit offsets reach ({MAX_INDEX}); split the "
+                f"{order.size} nonzeros take {total} places, more than 32-bit offsets reach ({MOST_PLACES}); split the "
                 "matrix by rows"
             )
         starts, begins = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
+        lengths, padded, starts, begins = (a.astype(np.int32) for a in (lengths, padded, starts, begins))
         source, elements = np.full(total, -1, dtype=np.int32), np.zeros(total, dtype=np.int32)
-        rank = np.arange(order.size) - np.repeat(starts, lengths)
+        rank = np.arange(order.size, dtype=np.int32) - np.repeat(starts, lengths)
         place = np.repeat(begins, lengths) + _interleaved_rank(rank, np.repeat(padded, lengths))
         source[place], elements[place] = order, element
+        # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank.
+        # Within a tile that distance never falls, so that one sorted array tells their number for all tiles.
+        farthest = int(element.max(initial=0)) + 1
+        distance = np.repeat(np.arange(lengths.size, dtype=np.int64) * farthest, lengths) + (element - rank)
         for j in range(STEP - 1):
-            # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank.
-            behind = np.r_[0, np.cumsum(element - rank <= j)]
             tile = np.flatnonzero(padded - lengths > j)
+            behind = np.searchsorted(distance, tile * farthest + j, side="right") - starts[tile]
             place = begins[tile] + _interleaved_rank(lengths[tile] + j, padded[tile])
-            elements[place] = behind[starts[tile] + lengths[tile]] - behind[starts[tile]] + j
+            elements[place] = behind + j
         return source, elements
 
     def launch(
@@ -317,8 +323,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        # The tensor cores multiply zeros as well.
-        return (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
+        # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
+        multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
+        return min(multiplied, STREAMED_BYTES / (problem.dtype.itemsize + 2) * problem.n)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
@@ -371,10 +378,14 @@ def _interleaved_rank(rank: Array, padded: Array) -> Array:
     """Where the nonzero of that rank stands among a tile's places.
 
     Up to 256 at a time are given out to a warp: lane after lane takes one, and so on until each has a step of 8.
+
+    Args:
+        rank, padded: int32; of each nonzero its rank in its tile, and the tile's places.
     """
-    within = rank % (WARP * STEP)
-    lanes = np.minimum(padded - (rank - within), WARP * STEP) // STEP
-    place: Array = rank - within + within % lanes * STEP + within // lanes
+    place: Array = rank & -BATCH | (rank % WARP) * STEP | rank % BATCH // WARP
+    last = np.flatnonzero(rank >= (padded & -BATCH))  # in a batch that does not fill all lanes
+    within, lanes = rank[last] % BATCH, padded[last] % BATCH // STEP
+    place[last] = (rank[last] & -BATCH) + within % lanes * STEP + within // lanes
     return place
 
 

@@ -279,10 +279,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _few_ticks(axis: Any, limits: tuple[float, float], text: Callable[[float], str]) -> None:
-    """Ticks at powers of two where few octaves are shown, at 1, 2, 5, 10 where more are, else at powers of ten."""
+    """Ticks at every digit within two octaves; beyond, at powers of two, at 1, 2 and 5, or at powers of ten."""
     low, high = limits
     octaves = math.log2(high / low) if low > 0 else 0.0
-    if octaves <= 6:
+    if octaves <= 2:
+        axis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), numticks=12))
+    elif octaves <= 6:
         axis.set_major_locator(LogLocator(base=2, numticks=12))
     elif octaves <= 11:
         axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))

@@ -6,12 +6,10 @@ It imports neither Optuna nor SQLAlchemy, so that it is ready while the first va
 from __future__ import annotations
 
 import importlib
-import os
 import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -22,9 +20,11 @@ import numpy as np
 
 from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
-from sparsegen.family import ArgumentKind, Array, Device, Family, Launch, Value, empty_as_one, size_value
+from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import Problem, Reference
+from sparsegen.launching import zeroed
+from sparsegen.operators import Problem
+from sparsegen.references import judge
 from sparsegen.tuning.child import answer, requests
 
 WARMUP = 3
@@ -143,11 +143,9 @@ class Bench:
         self._operands = {
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
         }
-        self._written = self._problem.result(self._matrix.nnz)
-        self._result = self._executor.allocate(max(1, self._written.nbytes))
-        threads = os.cpu_count() or 1
-        self._reference = self._problem.reference(self._matrix, operands, threads=threads)
-        self._threads = ThreadPoolExecutor(threads)
+        written = self._problem.result(self._matrix.nnz)
+        self._result = self._executor.allocate(max(1, written.nbytes))
+        self._judge = judge(self._problem, self._matrix, operands, self._executor)
         self._packings: OrderedDict[tuple[Any, ...], PackedOnDevice] = OrderedDict()
         self._kernels: dict[Path, LoadedKernel] = {}
 
@@ -182,17 +180,15 @@ class Bench:
         call()
         self._executor.synchronize()
         is_slow = time.perf_counter() - began > SLOW_LAUNCH_SECONDS
-        first = self._download()
-        facts["worst_error"] = self._worst_error(first)
-        if facts["worst_error"] > 1.0:
-            return Measured(None, self._explain(first), **facts)
+        first = self._judge.worst_error(self._result)
+        facts["worst_error"] = first
+        if first > 1.0:
+            return Measured(None, self._judge.explain(self._result), **facts)
         timing = self._time(call, m, warmup=0 if is_slow else WARMUP)
-        last = self._download()
-        if not np.array_equal(last.view(np.uint8), first.view(np.uint8)):
-            facts["worst_error"] = max(facts["worst_error"], self._worst_error(last))
-            if facts["worst_error"] > 1.0:
-                reason = "right at first, but not after more launches (a race, or sums left in the output): "
-                return Measured(None, reason + self._explain(last), **facts)
+        facts["worst_error"] = max(first, self._judge.worst_error(self._result))
+        if facts["worst_error"] > 1.0:
+            reason = "right at first, but not after more launches (a race, or sums left in the output): "
+            return Measured(None, reason + self._judge.explain(self._result), **facts)
         return Measured(timing, **facts)
 
     def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:
@@ -218,6 +214,8 @@ class Bench:
             buffers = {
                 name: self._executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()
             }
+            for name, nbytes in packed.scratch.items():
+                buffers[name] = zeroed(self._executor, nbytes)
             self._packings[key] = PackedOnDevice(buffers, dict(packed.sizes), packed.nbytes, seconds)
         self._packings.move_to_end(key)
         return self._packings[key]
@@ -227,7 +225,7 @@ class Bench:
         arguments: list[Buffer | int] = []
         for argument in m.family.arguments(self._problem):
             match argument.kind:
-                case ArgumentKind.PACKED:
+                case ArgumentKind.PACKED | ArgumentKind.SCRATCH:
                     arguments.append(packed.buffers[argument.name])
                 case ArgumentKind.OPERAND:
                     arguments.append(self._operands[argument.name])
@@ -239,38 +237,6 @@ class Bench:
         if binary not in self._kernels:
             self._kernels[binary] = self._executor.load(m.compiled)
         return launch, arguments, self._kernels[binary]
-
-    def _download(self) -> Array:
-        stored = np.empty(self._written.shape, dtype=self._written.dtype.storage)
-        if stored.size:
-            self._executor.download(self._result, stored)
-        return stored
-
-    def _worst_error(self, stored: Array) -> float:
-        """`Reference.worst_error` in strips, on all cores."""
-        rows = stored.shape[0]
-        step = max(1, -(-rows // self._threads._max_workers))
-        reference = self._reference
-
-        def strip(start: int) -> float:
-            part = slice(start, start + step)
-            strip = Reference(reference.exact[part], reference.bound[part], reference.dtype)
-            return strip.worst_error(stored[part])
-
-        return max(self._threads.map(strip, range(0, rows, step)), default=0.0)
-
-    def _explain(self, stored: Array) -> str:
-        actual = self._reference.dtype.from_storage(stored).astype(np.float64)
-        error = np.abs(actual - self._reference.exact) / self._reference.bound
-        error[np.isnan(error)] = np.inf
-        place = np.unravel_index(int(np.argmax(error)), error.shape)
-        wrong = int(np.count_nonzero(error > 1.0))
-        index = ", ".join(str(int(i)) for i in place)
-        element = f"{self._written.name}[{index}]"
-        return (
-            f"{wrong} of {error.size} values are wrong; the worst is {element} = {actual[place]:.6g}, which "
-            f"should be {self._reference.exact[place]:.6g} ± {self._reference.bound[place]:.2g}"
-        )
 
     def _is_lost(self) -> bool:
         """Whether the failed launch took the device's context with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from sparsegen.bench import result_file
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import Independent, MatrixFile
-from sparsegen.bench.request import Step, planned
+from sparsegen.bench.request import TUNED_AHEAD, Step, planned
 from sparsegen.bench.results import L2, UNTUNED, BenchDevice, Protocol, Results, Status
 from sparsegen.bench.run import Finished, run
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.operators import DType, Layout
+from sparsegen.tuning_db.store import Store
 
 
 def quiet(step: Step) -> None: ...
@@ -191,3 +193,23 @@ def test_rows_of_one_pattern_stand_together() -> None:
 
 def _fields(case: Case) -> dict[str, object]:
     return {name: getattr(case, name) for name in case.__dataclass_fields__}
+
+
+def test_rows_are_tuned_side_by_side_before_they_are_measured(tmp_path: Path) -> None:
+    steps: list[Step] = []
+    wanted = request(
+        contenders()["sparsegen"],
+        protocol=Protocol(L2.COLD, rounds=1, samples=1, tune="1"),
+        db=str(tmp_path / "tuned.db"),
+        jobs=2,
+    )
+    finished = run(wanted, steps.append)
+    assert statuses(finished, "sparsegen") == [Status.OK, Status.OK], reason(finished, "sparsegen")
+    ahead = [step.index for step in steps if step.doing == TUNED_AHEAD]
+    assert ahead == [0, 1] and steps[2].doing != TUNED_AHEAD
+    again: list[Step] = []
+    with Store.open(tmp_path / "tuned.db") as store:
+        before = len(store.all_measurements())
+    run(replace(wanted, jobs=1), again.append)
+    with Store.open(tmp_path / "tuned.db") as store:
+        assert len(store.all_measurements()) == before, "what was tuned is not tuned again"

@@ -9,8 +9,10 @@ import pytest
 from command_line import Command
 
 from sparsegen import kernels
+from sparsegen.operators import SpmmProblem
 
 SIZES = ("--m", "64", "--k", "32", "-n", "16")
+COMPUTED_BY_ALL = ("--dtype", "float16", "--layout", "column")
 
 NVCC = """#!/bin/sh
 case "$*" in
@@ -45,7 +47,8 @@ def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
     problem = kernels.family(family).problem_type
     sizes = {"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")}
     given = [word for name in (*problem.matrix_sizes, *problem.dense_sizes) for word in sizes[name]]
-    arguments = ("source", "--operator", problem.operator, *given, "--family", family)
+    traits = COMPUTED_BY_ALL if problem is SpmmProblem else ()
+    arguments = ("source", "--operator", problem.operator, *given, *traits, "--family", family)
     source = run(*arguments).output
     assert source.startswith(f"// {family}: ")
     assert "__global__" in source

@@ -21,13 +21,26 @@ enum Bug {
   kMisalignedCopy,
   kEndlessLoop,
   kSignedOverflow,
+  kBarrierWrongParity,
+  kBarrierNotAwaited,
+  kBarrierBytesMissing,
+  kBarrierUninitialised,
+  kMisalignedBulkCopy,
 };
 
 extern "C" __global__ void __launch_bounds__(64) bugs(int bug, const float* __restrict__ in, float* __restrict__ out) {
   SPARSEGEN_SHARED(float, shared, 64);
   SPARSEGEN_DYNAMIC_SHARED(float, dynamic);
+  SPARSEGEN_SHARED(unsigned long long, barrier, 1);
+  namespace e = sparsegen::emulator;
   const int t = threadIdx.x;
   float x = in[t];
+  if (t == 0 && bug >= kBarrierWrongParity && bug != kBarrierUninitialised) {
+    e::barrier_init(barrier, 1);
+    e::barrier_arrive(barrier, bug == kBarrierBytesMissing ? 512 : 256);
+    e::copy_bulk(shared, bug == kMisalignedBulkCopy ? in + 1 : in, 256, barrier);
+  }
+  __syncthreads();
   switch (bug) {
     case kNone:
       break;
@@ -113,6 +126,19 @@ extern "C" __global__ void __launch_bounds__(64) bugs(int bug, const float* __re
       break;
     case kSignedOverflow:
       x = static_cast<float>((0x7fffffff - 10) + t);
+      break;
+    case kBarrierWrongParity:
+      e::barrier_wait(barrier, 1);
+      x = shared[t];
+      break;
+    case kBarrierNotAwaited:
+      x = shared[t];
+      break;
+    case kBarrierBytesMissing:
+    case kBarrierUninitialised:
+    case kMisalignedBulkCopy:
+      e::barrier_wait(barrier, 0);
+      x = shared[t];
       break;
   }
   out[t] = x;

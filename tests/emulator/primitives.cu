@@ -106,6 +106,58 @@ __device__ void async_copies(const int* in, int* out) {
   out[2 * blockDim.x + t] = staged[4 * (blockDim.x + t) + 3];
 }
 
+// A producer warp and a consumer warp pass kRounds tiles of 64 words through two slots, by both kinds of copies.
+__device__ void barriers(const int* in, int* out) {
+  constexpr int kRounds = 7, kSlots = 2;
+  SPARSEGEN_SHARED(unsigned long long, memory, 2 * kSlots);
+  SPARSEGEN_SHARED(int, slots, 64 * kSlots);
+  namespace e = sparsegen::emulator;
+  unsigned long long* const full = memory;
+  unsigned long long* const empty = memory + kSlots;
+  const int t = threadIdx.x, lane = t % 32;
+  if (t == 0) {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      e::barrier_init(full + slot, 33);
+      e::barrier_init(empty + slot, 1);
+    }
+  }
+  __syncthreads();
+  for (int round = 0; round < kRounds; ++round) {
+    const int slot = round % kSlots;
+    const unsigned parity = round / kSlots % 2;
+    int* const words = slots + 64 * slot;
+    if (t < 32) {
+      e::barrier_wait(empty + slot, parity ^ 1);
+      if (lane == 0) {
+        e::barrier_arrive(full + slot, 32 * 4);
+        e::copy_bulk(words, in + 64 * round, 32 * 4, full + slot);
+      }
+      e::copy_async(words + 32 + lane, in + 64 * round + 32 + lane, 4, true);
+      e::copy_async_arrive(full + slot);
+    } else {
+      e::barrier_wait(full + slot, parity);
+      out[64 * round + lane] = words[lane];
+      out[64 * round + 32 + lane] = words[32 + (lane + 1) % 32];
+      __syncwarp();
+      if (lane == 0) e::barrier_arrive(empty + slot);
+    }
+  }
+}
+
+__device__ void bytes(const unsigned* in, unsigned* out) {
+  const unsigned a = in[threadIdx.x], b = in[(threadIdx.x + 1) % blockDim.x];
+  const unsigned results[] = {
+      __byte_perm(a, b, 0x5432), __byte_perm(a, b, 0x0706), sparsegen::emulator::permute_bytes(a, b, 0xCC88),
+      sparsegen::emulator::permute_bytes(a, b, 0xFF31), __dp4a(a, b, 7u),
+  };
+  for (int i = 0; i < 5; ++i) out[i * blockDim.x + threadIdx.x] = results[i];
+}
+
+__device__ void reductions(const int* in, int* out) {
+  out[threadIdx.x] = __reduce_max_sync(0xffffffffu, in[threadIdx.x]);
+  out[blockDim.x + threadIdx.x] = __reduce_min_sync(0xffffffffu, in[threadIdx.x]);
+}
+
 __device__ void numbers(int value, int* out) {
   const float x = __int_as_float(__float_as_int(1.5f) + value);
   const int results[] = {
@@ -129,5 +181,8 @@ extern "C" __global__ void __launch_bounds__(128) primitives(int test, const int
     case 8: halves(value, reinterpret_cast<float*>(out)); break;
     case 9: async_copies(in, out); break;
     case 10: numbers(value, out); break;
+    case 11: barriers(in, out); break;
+    case 12: bytes(reinterpret_cast<const unsigned*>(in), reinterpret_cast<unsigned*>(out)); break;
+    case 13: reductions(in, out); break;
   }
 }

@@ -34,6 +34,10 @@ REPORTED = {
     "kMisalignedVector": "misaligned address .* for type 'const struct float4'",
     "kMisalignedCopy": "global address .* is not aligned to its 8 bytes",
     "kSignedOverflow": "signed integer overflow",
+    "kBarrierWrongParity": r"no thread can go on: 64 threads wait at a phase of a barrier on line \d+",
+    "kBarrierBytesMissing": r"no thread can go on: 64 threads wait at a phase of a barrier on line \d+",
+    "kBarrierUninitialised": r"line \d+: the barrier at .* was not initialised",
+    "kMisalignedBulkCopy": r"line \d+: a bulk copy of 256 bytes .* must be multiples of 16",
 }
 SEEN_AS_NAN = {
     "kUninitialisedShared": 0,
@@ -41,6 +45,7 @@ SEEN_AS_NAN = {
     "kMissingBarrierBackward": 1,  # the block that runs backward
     "kMissingWait": 0,
     "kOverwrittenTooSoon": 0,
+    "kBarrierNotAwaited": 0,
 }
 FAULTS_OF_THE_EMULATOR = [
     "kDivergentBarrier",
@@ -49,6 +54,10 @@ FAULTS_OF_THE_EMULATOR = [
     "kShuffleDiverged",
     "kShuffleFromOutsideMask",
     "kMisalignedCopy",
+    "kBarrierWrongParity",
+    "kBarrierBytesMissing",
+    "kBarrierUninitialised",
+    "kMisalignedBulkCopy",
 ]
 
 

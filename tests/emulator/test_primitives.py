@@ -144,3 +144,36 @@ def test_numbers(run: Run) -> None:
         one_and_a_half + t, bits, leading, first_set, np.minimum(t, 5), np.maximum(t, 3), 2 * t + 1, t
     ]  # fmt: skip
     np.testing.assert_array_equal(result, expected)
+
+
+def test_barriers_pass_tiles_from_warp_to_warp(run: Run) -> None:
+    inputs = np.arange(7 * 64, dtype=np.int32) * 3
+    result = run(11, one_block(64), inputs, integers(7, 64))
+    tiles = inputs.reshape(7, 64)
+    np.testing.assert_array_equal(result[:, :32], tiles[:, :32])
+    np.testing.assert_array_equal(result[:, 32:], np.roll(tiles[:, 32:], -1, axis=1))
+
+
+def test_bytes(run: Run) -> None:
+    words = np.random.default_rng(0).integers(0, 2**32, 64, dtype=np.uint32)
+    result = run(12, one_block(64), words, integers(5, 64)).view(np.uint32)
+    own, other = words.view(np.uint8).reshape(-1, 4), np.roll(words, -1).view(np.uint8).reshape(-1, 4)
+    both = np.concatenate([own, other], axis=1)
+
+    def joined(*parts: Array) -> Array:
+        return np.stack(parts, axis=1).astype(np.uint8).view(np.uint32)[:, 0]
+
+    sign = np.where(both & 0x80, 0xFF, 0)
+    np.testing.assert_array_equal(result[0], joined(*(both[:, i] for i in (2, 3, 4, 5))))
+    np.testing.assert_array_equal(result[1], joined(*(both[:, i] for i in (6, 0, 7, 0))))
+    np.testing.assert_array_equal(result[2], joined(*(sign[:, i] for i in (0, 0, 4, 4))))
+    np.testing.assert_array_equal(result[3], joined(both[:, 1], both[:, 3], sign[:, 7], sign[:, 7]))
+    np.testing.assert_array_equal(result[4], (own.astype(np.int64) * other).sum(axis=1) + 7)
+
+
+def test_reductions(run: Run) -> None:
+    numbers = np.random.default_rng(0).integers(-1000, 1000, 64).astype(np.int32)
+    result = run(13, one_block(64), numbers, integers(2, 64)).reshape(2, 2, 32)
+    warps = numbers.reshape(2, 32)
+    assert (result[0] == warps.max(axis=1)[:, None]).all()
+    assert (result[1] == warps.min(axis=1)[:, None]).all()

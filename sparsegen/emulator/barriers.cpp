@@ -1,0 +1,103 @@
+#include "barriers.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "block.h"
+#include "fault.h"
+
+namespace sparsegen::emulator {
+
+bool Barrier::complete_if_all_came() {
+    if (awaited_ != 0 || bytes_ != 0) {
+        return false;
+    }
+    awaited_ = arrivals_;
+    ++phase_;
+    for (PendingCopy& copy : pending_) {
+        complete_.push_back(std::move(copy));
+    }
+    pending_.clear();
+    return true;
+}
+
+bool Barrier::arrive(std::int64_t expected_bytes) {
+    bytes_ += expected_bytes;
+    --awaited_;
+    return complete_if_all_came();
+}
+
+bool Barrier::receive(PendingCopy copy) {
+    bytes_ -= static_cast<std::int64_t>(copy.data.size());
+    attach(std::move(copy));
+    return complete_if_all_came();
+}
+
+void Barrier::land() {
+    for (const PendingCopy& copy : complete_) {
+        copy.land();
+    }
+    complete_.clear();
+}
+
+namespace {
+
+constexpr std::size_t kBarrierBytes = 8;
+
+Barrier& find(const void* address, int line) {
+    Barriers& barriers = running_thread->block->barriers();
+    const auto found = barriers.find(address);
+    if (found == barriers.end()) {
+        fault("line %d: the barrier at %p was not initialised", line, address);
+    }
+    return found->second;
+}
+
+void wake_if(bool complete) {
+    if (complete) {
+        running_thread->block->wake_waiting_for_barriers();
+    }
+}
+
+}  // namespace
+
+void barrier_init(void* barrier, unsigned arrivals, int line) {
+    if (arrivals == 0 || reinterpret_cast<std::uintptr_t>(barrier) % kBarrierBytes != 0) {
+        fault("line %d: a barrier at %p for %u arrivals; it needs an address of 8 bytes and one arrival at least", line,
+              barrier, arrivals);
+    }
+    std::memset(barrier, 0, kBarrierBytes);  // that memory must be there
+    running_thread->block->barriers().insert_or_assign(barrier, Barrier(arrivals));
+}
+
+void barrier_arrive(void* barrier, unsigned expected_bytes, int line) {
+    wake_if(find(barrier, line).arrive(expected_bytes));
+}
+
+void barrier_wait(void* barrier, unsigned parity, int line) {
+    Barrier& found = find(barrier, line);
+    while (!found.has_completed(parity)) {
+        running_thread->block->wait_for_barrier(*running_thread, line);
+    }
+    found.land();
+}
+
+void copy_async_arrive(void* barrier, int line) {
+    Barrier& found = find(barrier, line);
+    for (PendingCopy& copy : running_thread->copies.take_all()) {
+        found.attach(std::move(copy));
+    }
+    wake_if(found.arrive(0));
+}
+
+void copy_bulk(void* shared, const void* global, unsigned bytes, void* barrier, int line) {
+    const auto misaligned = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 != 0; };
+    if (bytes == 0 || bytes % 16 != 0 || misaligned(shared) || misaligned(global)) {
+        fault("line %d: a bulk copy of %u bytes from %p to %p; all three must be multiples of 16", line, bytes, global,
+              shared);
+    }
+    wake_if(find(barrier, line).receive(PendingCopy(shared, global, bytes)));
+}
+
+}  // namespace sparsegen::emulator

@@ -1,0 +1,53 @@
+// mbarrier: barriers in shared memory that count arrivals and bytes in phases, and copies that land with a phase.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "async_copy.h"
+
+namespace sparsegen::emulator {
+
+/// One barrier. A phase is complete when all arrivals and all expected bytes have come; the next one begins at once.
+class Barrier {
+public:
+    explicit Barrier(unsigned arrivals) : arrivals_(arrivals), awaited_(arrivals) {}
+
+    /// One arrival, which first adds `expected_bytes` to those that the phase waits for. True: the phase is complete.
+    bool arrive(std::int64_t expected_bytes);
+    /// A copy whose bytes count. True: the phase is complete.
+    bool receive(PendingCopy copy);
+    /// A copy that some arrival of this phase stands for.
+    void attach(PendingCopy copy) { pending_.push_back(std::move(copy)); }
+
+    /// Whether the phase of that parity, the running one or the one before it, is complete.
+    bool has_completed(unsigned parity) const { return (phase_ & 1) != parity; }
+    /// Lands the copies of all complete phases: somebody has waited for them.
+    void land();
+
+private:
+    bool complete_if_all_came();
+
+    unsigned arrivals_;       // of one phase
+    unsigned awaited_;        // of these, in the running phase
+    std::int64_t bytes_ = 0;  // expected in the running phase and not yet received; negative if a copy was faster
+    unsigned phase_ = 0;
+    std::vector<PendingCopy> pending_;   // of the running phase
+    std::vector<PendingCopy> complete_;  // of earlier ones
+};
+
+/// A block's barriers by their addresses.
+using Barriers = std::map<const void*, Barrier>;
+
+void barrier_init(void* barrier, unsigned arrivals, int line = __builtin_LINE());
+void barrier_arrive(void* barrier, unsigned expected_bytes = 0, int line = __builtin_LINE());
+/// Waits until the phase of that parity is complete; a barrier that was just made counts as having completed parity 1.
+void barrier_wait(void* barrier, unsigned parity, int line = __builtin_LINE());
+/// Arrives for this thread's `copy_async`s so far, which land with the phase and no longer with `copy_async_wait`.
+void copy_async_arrive(void* barrier, int line = __builtin_LINE());
+/// cp.async.bulk: `bytes` and both addresses are multiples of 16; the bytes count at the barrier.
+void copy_bulk(void* shared, const void* global, unsigned bytes, void* barrier, int line = __builtin_LINE());
+
+}  // namespace sparsegen::emulator

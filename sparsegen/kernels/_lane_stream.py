@@ -1,0 +1,271 @@
+"""The lane-stream format: a bit for each weight, and every lane's nonzeros as a stream of its own.
+
+A *tile* is 32 rows by 32 columns of A. Lane 4 g + t of a warp has 32 weights of it, as the fragments of four
+m16n8k16 products want them: rows 16 i + 8 h + g and columns 8 t + 4 u + 2 p + e, with i, h, u, p, e in {0, 1}. Product
+(u, i) is number s = 2 u + i, its register p, h is number r = 2 p + h, its low and high half are e.
+
+- *masks*: one 32-bit word for each lane and tile, bit 8 r + 2 s + e.
+- *values*: what a warp of a block ever multiplies is one run of tiles, and the nonzeros of one of its lanes, in the
+  order of tiles, s, r, e, are that lane's stream. Streams of a warp are interleaved in chunks of 8 elements (16
+  bytes), so that the warp reads 512 bytes that follow one another. Element 0 of a stream stands before its values.
+
+Nothing says where in its stream a lane is; it has counted its bits. So that a ring of bounded length holds what all
+lanes need, they must not drift apart: after every ``refill_tiles`` tiles, if the lane that is farthest ahead is more
+than ``slack`` elements before the last one, all go on where it is. The kernel finds that out by the same rule.
+
+Rows and columns are filled up to whole tiles with zeros, which take a bit each and no value.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.errors import MatrixError
+from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+
+LANES = 32
+TILE = 32  # rows and columns
+TILES_PER_STEP = 2  # that a warp takes between two waits for its block
+STEP = TILE * TILES_PER_STEP  # columns
+CHUNK = 8  # elements of one stream that lie together
+PAIR = 2 * CHUNK  # elements by which a ring is filled
+WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time (one group at least), in about 10 bytes each
+THREADS = min(4, os.cpu_count() or 1)  # most of NumPy's work here is done without the interpreter's lock
+
+# Bit 8 s + 2 r + e, the order of values, to bit 8 r + 2 s + e, the order of masks.
+_SHUFFLED = np.array([8 * (i >> 1 & 3) + 2 * (i >> 3) + (i & 1) for i in range(32)], dtype=np.uint32)
+
+_BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How tiles are dealt to blocks and warps.
+
+    A group is 32 · ``warps_m`` rows, a step of it 64 · ``warps_k`` columns. Group by group, and step by step in each,
+    the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a step, warp
+    ``warps_m · j + i`` has the i-th 32 rows and the j-th 64 columns.
+    """
+
+    m: int
+    k: int
+    warps_m: int
+    warps_k: int
+    blocks: int  # at most; there are no more than steps
+
+    @property
+    def warps(self) -> int:
+        return self.warps_m * self.warps_k
+
+    @property
+    def groups(self) -> int:
+        return -(-self.m // (TILE * self.warps_m))
+
+    @property
+    def steps(self) -> int:
+        """Of one group."""
+        return max(1, -(-self.k // (STEP * self.warps_k)))
+
+    @property
+    def total(self) -> int:
+        return self.groups * self.steps
+
+    @property
+    def used_blocks(self) -> int:
+        return min(self.blocks, self.total)
+
+    def begins(self) -> Array:
+        """The first step of every block, and the end of the last one's (int64)."""
+        blocks = self.used_blocks
+        return np.arange(blocks + 1, dtype=np.int64) * self.total // max(1, blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneStreams:
+    """A packed pattern.
+
+    Attributes:
+        masks: uint32 [steps of all groups, warps, lanes, 2].
+        starts: int32, of each stream (block by block, warp by warp) where it begins, and where the last one ends, in
+            pairs of chunks of all lanes.
+        source: int32, of each stored element the nonzero's number in CSR order, or -1.
+    """
+
+    masks: Array
+    starts: Array
+    source: Array
+
+
+def balanced_rows(lengths: Array, partition: Partition) -> Array:
+    """An order of the rows in which lanes, warps and blocks have about equally many nonzeros.
+
+    Rows by falling length are dealt out to the strips of 32 rows, to and fro. In a strip, longest first, each goes to
+    that of the 8 places g (whose four rows share lanes) that has the fewest nonzeros so far and is not full.
+
+    Returns:
+        int32: of each place the row; places beyond the matrix have row ``m`` or more.
+    """
+    strips = partition.groups * partition.warps_m
+    padded = np.zeros(strips * TILE, dtype=np.int64)
+    padded[: lengths.size] = lengths
+    dealt = np.argsort(-padded, kind="stable").astype(np.int32).reshape(TILE, strips)
+    dealt[1::2] = dealt[1::2, ::-1]
+    places = np.empty((strips, 4, 8), dtype=np.int32)
+    held, taken = np.zeros((strips, 8), dtype=np.int64), np.zeros((strips, 8), dtype=np.int64)
+    strip = np.arange(strips)
+    for row in dealt:
+        emptiest = np.where(taken < 4, held, np.iinfo(np.int64).max).argmin(axis=1)
+        places[strip, taken[strip, emptiest], emptiest] = row
+        held[strip, emptiest] += padded[row]
+        taken[strip, emptiest] += 1
+    return places.reshape(-1)
+
+
+def pack(
+    matrix: CsrMatrix, partition: Partition, *, refill_tiles: int, slack: int, rows: Array | None = None
+) -> LaneStreams:
+    """Lay out a pattern.
+
+    Args:
+        refill_tiles: tiles between two comparisons of the lanes; 1 or 2.
+        slack: elements by which a lane may lag.
+        rows: see `balanced_rows`; None for the matrix's own order.
+
+    Raises:
+        MatrixError: the values pass the 32-bit range of their numbers.
+    """
+    shape = (partition.total, partition.warps, TILES_PER_STEP, LANES)
+    bits, order = np.zeros(shape, dtype=np.uint32), [np.empty(0, dtype=np.int32)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        sorting = functools.partial(_sort_groups, matrix, partition, rows, bits)
+        order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
+    counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)
+    positions, pairs = _positions(counts, partition, refill_tiles, slack)
+    starts = np.r_[0, np.cumsum(pairs)]
+    if starts[-1] * PAIR * LANES > MAX_INDEX:
+        raise MatrixError(
+            f"{matrix.nnz} nonzeros take {starts[-1] * PAIR * LANES} places, more than 32-bit numbers reach "
+            f"({MAX_INDEX}); split the matrix by rows"
+        )
+    source = np.full(starts[-1] * PAIR * LANES, -1, dtype=np.int32)
+    begins, nonzeros = partition.begins(), np.r_[0, np.cumsum(counts.sum(axis=(1, 2, 3), dtype=np.int64))]
+    ordered = np.concatenate(order)
+
+    def fill(block: int) -> None:
+        steps = slice(begins[block], begins[block + 1])
+        streams = slice(block * partition.warps, (block + 1) * partition.warps)
+        mine = ordered[nonzeros[steps.start] : nonzeros[steps.stop]]
+        _fill(source, mine, counts[steps], positions[steps], starts[streams], pairs[streams])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(fill, range(partition.used_blocks)):
+            pass
+    return LaneStreams(_as_masks(bits), starts.astype(np.int32), source)
+
+
+def _groups_at_once(partition: Partition) -> int:
+    weights = TILE * partition.warps_m * partition.steps * STEP * partition.warps_k  # of one group
+    return max(1, WEIGHTS_AT_ONCE // weights)
+
+
+def _sort_groups(
+    matrix: CsrMatrix, partition: Partition, rows: Array | None, bits: Array, first: int
+) -> Array:
+    """Set the bits, in the order of values, of some groups from the ``first`` one on.
+
+    Returns:
+        int32: the numbers of their nonzeros in CSR order, in the order of values, lanes, tiles, warps and steps.
+    """
+    p = partition
+    height, width = TILE * p.warps_m, p.steps * STEP * p.warps_k
+    groups = min(_groups_at_once(p), p.groups - first)
+    begin, end = first * height, (first + groups) * height
+    numbers, lengths = _nonzeros(matrix, begin, end, rows)
+    weights = np.full(groups * height * width, -1, dtype=np.int32)
+    place = np.repeat(np.arange(lengths.size, dtype=np.int64) * width, lengths)
+    place += matrix.column_indices[numbers]
+    weights[place] = numbers
+    # Both weights of a register move as one. Axes: group, warp (m), i, h, g; step, warp (k), tile, t, u, p.
+    both = weights.view(np.int64).reshape(
+        groups, p.warps_m, 2, 2, 8, p.steps, p.warps_k, TILES_PER_STEP, 4, 2, 2
+    )
+    arranged = np.ascontiguousarray(both.transpose(0, 5, 6, 1, 7, 4, 8, 9, 2, 10, 3)).view(np.int32).ravel()
+    present = arranged >= 0
+    words = np.packbits(present, bitorder="little").view("<u4")
+    target = bits[first * p.steps : (first + groups) * p.steps]
+    target[...] = words.reshape(target.shape)
+    order: Array = arranged.take(np.flatnonzero(present))
+    return order
+
+
+def _nonzeros(matrix: CsrMatrix, begin: int, end: int, rows: Array | None) -> tuple[Array, Array]:
+    """The numbers of the nonzeros at some places of rows, place by place, and how many each place has."""
+    m = matrix.shape[0]
+    if rows is None:
+        offsets = matrix.row_offsets[min(begin, m) : min(end, m) + 1]
+        return np.arange(offsets[0], offsets[-1], dtype=np.int32), np.diff(offsets)
+    chosen = rows[begin:end]
+    offsets = np.append(matrix.row_offsets, matrix.row_offsets[-1])  # rows that only fill up are empty
+    first = offsets[np.minimum(chosen, m)]
+    lengths = offsets[np.minimum(chosen, m) + 1] - first
+    ends = np.cumsum(lengths, dtype=np.int64)
+    numbers = np.repeat(first - (ends - lengths), lengths) + np.arange(ends[-1])
+    return numbers.astype(np.int32), lengths
+
+
+def _positions(counts: Array, partition: Partition, refill_tiles: int, slack: int) -> tuple[Array, Array]:
+    """Where in its stream each lane is before each tile.
+
+    Returns:
+        int32 of the shape of ``counts``, and the pairs of chunks that each stream has (int64).
+    """
+    p = partition
+    begins = p.begins()
+    runs = np.diff(begins)
+    at = np.zeros((p.used_blocks, p.warps, LANES), dtype=np.int32)
+    positions = np.empty(counts.shape, dtype=np.int32)
+    farthest = np.zeros(at.shape[:2], dtype=np.int32)
+    for step in range(int(runs.max(initial=0))):
+        going = np.flatnonzero(step < runs)
+        which = begins[going] + step
+        now, ahead = at[going], farthest[going]
+        for tile in range(TILES_PER_STEP):
+            if tile % refill_tiles == 0:
+                drifted = ahead - now.min(axis=-1) > slack
+                now = np.where(drifted[..., None], ahead[..., None], now)
+            positions[which, :, tile] = now
+            now = now + counts[which, :, tile]
+            ahead = now.max(axis=-1)
+        at[going], farthest[going] = now, ahead
+    # The kernel wants two elements more in its ring than the farthest lane has used.
+    return positions, -(-(farthest.astype(np.int64).ravel() + 2) // PAIR)
+
+
+def _fill(source: Array, order: Array, counts: Array, positions: Array, starts: Array, pairs: Array) -> None:
+    """Put a block's nonzeros, which come in the order of its words, to their places in its streams."""
+    warps = starts.size
+    lengths = pairs * PAIR
+    lanes_begin = np.r_[0, np.cumsum(np.repeat(lengths, LANES))]
+    streams = np.full(lanes_begin[-1], -1, dtype=np.int32)
+    count = counts.reshape(-1)
+    begin = positions + (lanes_begin[:-1].reshape(warps, 1, LANES) + 1)
+    begin = begin.reshape(-1) - (np.cumsum(count, dtype=np.int64) - count)
+    streams[np.repeat(begin, count) + np.arange(order.size)] = order
+    for warp in range(warps):
+        one = streams[lanes_begin[warp * LANES] : lanes_begin[(warp + 1) * LANES]]
+        chunks = one.reshape(LANES, lengths[warp] // CHUNK, CHUNK).transpose(1, 0, 2)
+        target = slice(starts[warp] * PAIR * LANES, (starts[warp] + pairs[warp]) * PAIR * LANES)
+        source[target].reshape(chunks.shape)[...] = chunks
+
+
+def _as_masks(bits: Array) -> Array:
+    """Bits in the order of values, as [step, warp, tile, lane], to masks as [step, warp, lane, tile]."""
+    masks = np.zeros_like(bits)
+    for pair in range(0, 32, 2):  # both bits of a register stay together
+        masks |= (bits >> np.uint32(pair) & np.uint32(3)) << _SHUFFLED[pair]
+    return np.ascontiguousarray(masks.transpose(0, 1, 3, 2))

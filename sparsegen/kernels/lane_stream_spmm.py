@@ -1,0 +1,257 @@
+"""SpMM for decoding: unstructured 16-bit weights times few tokens, a bit for each weight and nonzeros in streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.kernels._lane_stream import PAIR, STEP, TILE, Partition, balanced_rows, pack
+from sparsegen.operators import Layout, SpmmProblem
+
+WARP = 32
+ROW_BYTES = 128  # of a ring: a word for each lane
+BARRIER_BYTES = 128
+MAX_N = 64
+MAX_WARPS = 16
+REGISTERS_PER_MULTIPROCESSOR = 65536
+FIRST_COMPUTE_CAPABILITY = (
+    8,
+    0,
+)  # with barriers in shared memory, asynchronous copies and reductions of a warp
+FIRST_WITH_BULK_COPIES = (9, 0)
+LEAST_DENSITY = 1 / 32
+UNEVEN = 0.05  # row_cov from which sorted rows pay
+FULL_SHARE = 0.45  # density from which a ring is refilled after every tile
+BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 264)
+
+
+@dataclass(frozen=True)
+class LaneStreamConfig:
+    """One point of the tuning space of `LaneStreamSpmm`."""
+
+    blocks: int = tunable(
+        132,
+        BLOCKS,
+        "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
+        packs=True,
+    )
+    warps_m: int = tunable(8, (1, 2, 4, 8), "warps over the rows of a group, 32 rows for each", packs=True)
+    warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of a step, 64 columns for each", packs=True)
+    ring_rows: int = tunable(
+        160, (96, 128, 160, 192), "decoded elements that a lane's ring holds", searched=(128, 160), packs=True
+    )
+    refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
+    depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(3, 4))
+    slots: int = tunable(
+        4, (2, 3, 4, 6, 8), "steps whose masks and activations are in shared memory", searched=(2, 4, 6)
+    )
+    row_order: str = tunable(
+        "natural",
+        ("natural", "balanced"),
+        "rows as they are, or dealt by length so that lanes have equally many nonzeros",
+        packs=True,
+    )
+    bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
+
+
+class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
+    """Warps decode tiles of A to tensor-core fragments in registers. A is read once: a bit a weight, 2 bytes a nonzero.
+
+    Zeros are multiplied like everything else, so that an infinity or NaN of B makes NaN in rows that have no nonzero
+    there. Sums are added up in a fixed order: equal inputs give equal bits on every call.
+    """
+
+    name = "lane_stream_spmm"
+    summary = (
+        "SpMM for few columns: a bit for each weight, nonzeros as streams of single lanes, for tensor cores"
+    )
+    source = (
+        "bitmaps for tensor cores: Fan et al., SpInfer, EuroSys 2025, section 4; equal runs of tiles: Osama et al., "
+        "Stream-K, PPoPP 2023, section 4; the streams are sparsegen's own"
+    )
+    template = "spmm/lane_stream_spmm.cu.j2"
+    entry = "lane_stream_spmm"
+    size_names = ("m", "k", "n", "groups", "steps")
+    packed_names = ("masks", "starts", "values", "rows")
+    scratch_names = ("parts", "counters")
+    problem_type = SpmmProblem
+    config_type = LaneStreamConfig
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield Constraint(
+            problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
+        )
+        yield Constraint(
+            problem.layout is Layout.COLUMN,
+            f"B and C ({problem.layout}) are column-major: tokens by features",
+        )
+        yield Constraint(problem.n <= MAX_N, f"there are few columns of C ({problem.n}), at most {MAX_N}")
+
+    def constraints(
+        self, problem: SpmmProblem, config: LaneStreamConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield from self.scope(problem)
+        capability = ".".join(map(str, device.compute_capability))
+        yield Constraint(
+            device.compute_capability >= FIRST_COMPUTE_CAPABILITY,
+            f"the device ({capability}) has compute capability 8.0 or later",
+        )
+        yield Constraint(
+            not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
+            f"bulk copies need compute capability 9.0, the device has {capability}",
+        )
+        warps = c.warps_m * c.warps_k
+        yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")
+        yield Constraint(
+            c.slots >= 2,
+            f"slots ({c.slots}) are two at least: a warp waits for the next step before it gives back the slot of its "
+            "own, and would wait forever",
+        )
+        yield Constraint(
+            _slack(c) > 0,
+            f"ring_rows ({c.ring_rows}) are more than the {c.ring_rows - _slack(c)} that a lane may take at once",
+        )
+        # Sums, fragments of B, a pair of chunks, a fragment of A, and about 64 for addresses and counts.
+        columns, threads = _column_tiles(problem), self._threads(c)
+        needed = 12 * columns + PAIR // 2 + 4 + 64
+        available = min(255, REGISTERS_PER_MULTIPROCESSOR // threads)
+        yield Constraint(
+            needed <= available,
+            f"a thread needs about {needed} registers for its sums and operands and has {available}",
+        )
+        shared = self._shared_bytes(problem, c)
+        yield Constraint(
+            shared <= device.shared_memory_per_block,
+            f"rings and slots take {shared} bytes of shared memory, a block has {device.shared_memory_per_block}",
+        )
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: LaneStreamConfig
+    ) -> Iterator[Constraint]:
+        yield Constraint(
+            features.density >= LEAST_DENSITY,
+            f"one weight of {round(1 / LEAST_DENSITY)} or more is a nonzero ({features.density:.2%} are): each takes a "
+            "bit of a mask",
+        )
+
+    @staticmethod
+    def _threads(config: LaneStreamConfig) -> int:
+        return WARP * (config.warps_m * config.warps_k + 1)
+
+    @staticmethod
+    def _shared_bytes(problem: SpmmProblem, config: LaneStreamConfig) -> int:
+        c = config
+        warps = c.warps_m * c.warps_k
+        slot = warps * WARP * 8 + c.warps_k * 8 * _column_tiles(problem) * STEP * problem.dtype.itemsize
+        ring = (c.ring_rows + PAIR) * ROW_BYTES + c.depth * PAIR * WARP * 2
+        return BARRIER_BYTES + c.slots * slot + warps * ring
+
+    @staticmethod
+    def _partition(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
+        return Partition(problem.m, problem.k, config.warps_m, config.warps_k, config.blocks)
+
+    def is_worth_trying(self, problem: SpmmProblem, config: LaneStreamConfig, device: Device) -> bool:
+        c = config
+        if c.warps_m * c.warps_k not in (4, 8) or c.blocks != _blocks(device, 8 // (c.warps_m * c.warps_k)):
+            return False
+        if TILE * c.warps_m >= 2 * max(TILE, problem.m) or c.bulk != (
+            device.compute_capability >= FIRST_WITH_BULK_COPIES
+        ):
+            return False
+        # Rings and slots fill most of the shared memory, and more blocks than one have room.
+        resident = 8 // (c.warps_m * c.warps_k)
+        shared = self._shared_bytes(problem, c) + 1024
+        return resident * shared <= device.shared_memory_per_multiprocessor
+
+    def constants(self, problem: SpmmProblem, config: LaneStreamConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "epilogue": problem.epilogue.value,
+            "column_tiles": _column_tiles(problem),
+            "aligned_b": problem.k % 8 == 0,
+        }
+
+    def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
+        c, partition = config, self._partition(problem, config)
+        rows = balanced_rows(np.diff(matrix.row_offsets), partition) if c.row_order == "balanced" else None
+        streams = pack(matrix, partition, refill_tiles=c.refill_tiles, slack=_slack(c), rows=rows)
+        stored = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
+        source = streams.source if streams.source.size else np.full(1, -1, dtype=np.int32)
+        parts = partition.used_blocks + partition.groups
+        part_bytes = TILE * 8 * _column_tiles(problem) * 4
+        return Packed(
+            arrays={
+                "masks": empty_as_one(streams.masks),
+                "starts": streams.starts,
+                "values": stored[source],
+                "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
+            },
+            sizes={
+                "groups": partition.groups,
+                "steps": partition.steps,
+                "used_blocks": partition.used_blocks,
+            },
+            values="values",
+            value_source=source,
+            scratch={
+                "parts": parts * partition.warps * part_bytes,
+                "counters": partition.groups * partition.warps_m * 4,
+            },
+        )
+
+    def launch(
+        self, problem: SpmmProblem, config: LaneStreamConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        return Launch(
+            grid=(sizes["used_blocks"], 1, 1),
+            block=(self._threads(config), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        # Time for each weight: its bit, its share of nonzeros, and from 8 columns on a little for each.
+        microseconds = (2.2e-7 + 5.2e-7 * features.density) * (1 + max(0, problem.n - 8) / 150)
+        return features.density * problem.n / microseconds
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
+        """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
+        base = LaneStreamConfig(
+            blocks=_blocks(device, 1),
+            refill_tiles=1 if features.density >= FULL_SHARE else 2,
+            row_order="balanced" if features.row_cov > UNEVEN else "natural",
+            bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
+        )
+        strips = -(-problem.m // TILE)
+        for warps in (8, 4, 2):
+            warps_m = next((w for w in (8, 4, 2) if w <= min(warps, strips)), 1)
+            warps_k = min(4, warps // warps_m, max(1, -(-problem.k // STEP)))
+            warps_k = 1 << (warps_k.bit_length() - 1)
+            for ring_rows in (160, 128, 96):
+                for slots in (6, 4, 3, 2):
+                    config = replace(base, warps_m=warps_m, warps_k=warps_k, ring_rows=ring_rows, slots=slots)
+                    if not self.broken_constraints(problem, config, device):
+                        return config
+        return base
+
+
+def _slack(config: LaneStreamConfig) -> int:
+    """Elements by which a lane may lag: what is left of its ring beside the tiles up to a refill, and a pair's end."""
+    return config.ring_rows - TILE * config.refill_tiles - PAIR - 2
+
+
+def _column_tiles(problem: SpmmProblem) -> int:
+    return -(-problem.n // 8)
+
+
+def _blocks(device: Device, resident: int) -> int:
+    """The largest number of blocks that the device has room for at a time."""
+    return max((b for b in BLOCKS if b <= resident * device.multiprocessors), default=BLOCKS[0])
+
+
+FAMILY = LaneStreamSpmm()

@@ -1,0 +1,145 @@
+"""`lane_stream_spmm`: what it computes, its guesses on other devices, and that nvcc compiles it for all of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract_cases import Kind, Variant, csr, run_and_compare
+from tuning_samples import H100
+
+import sparsegen
+from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.errors import ConfigError
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.generators import uniform_rows
+from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.render import render
+
+DEVICES = {
+    "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),
+    "86": replace(H100, compute_capability=(8, 6), multiprocessors=84, shared_memory_per_block=101376),
+    "89": replace(H100, compute_capability=(8, 9), multiprocessors=142, shared_memory_per_block=101376),
+    "90a": H100,
+}
+MATRIX = uniform_rows(512, 1024, 300, 0)
+
+
+def decoding(n: int, dtype: DType = DType.FLOAT16, epilogue: Epilogue = Epilogue.NONE) -> SpmmProblem:
+    return SpmmProblem(512, 1024, n, dtype, Layout.COLUMN, epilogue)
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_every_device_has_a_guess_for_every_n(device: Device) -> None:
+    features = Features.of(MATRIX)
+    for n in range(1, 65):
+        config = FAMILY.guess(decoding(n), features, device)
+        assert not FAMILY.broken_constraints(decoding(n), config, device)
+        assert config.bulk == (device is H100)
+        assert config.blocks <= device.multiprocessors
+
+
+def test_what_it_does_not_compute_is_said_in_words() -> None:
+    wide = SpmmProblem(512, 1024, 65, DType.FLOAT32, Layout.ROW)
+    with pytest.raises(ConfigError, match=r"have 16 bits.*column-major: tokens by features.*at most 64"):
+        FAMILY.require_valid(wide, LaneStreamConfig(), H100)
+    with pytest.raises(ConfigError, match=r"bulk copies need compute capability 9\.0"):
+        FAMILY.require_valid(decoding(8), LaneStreamConfig(bulk=True), DEVICES["89"])
+    with pytest.raises(ConfigError, match=r"rings and slots take \d+ bytes"):
+        FAMILY.require_valid(decoding(8), LaneStreamConfig(), DEVICES["86"])
+
+
+def test_a_matrix_with_few_nonzeros_does_not_suit() -> None:
+    sparse = Features.of(uniform_rows(512, 1024, 8, 0))
+    [sentence] = FAMILY.broken_requirements(decoding(8), sparse, LaneStreamConfig())
+    assert "one weight of 32 or more is a nonzero (0.78% are)" in sentence
+
+
+def test_it_is_the_rule_of_thumb_for_decoding() -> None:
+    operator = sparsegen.prepare(
+        MATRIX, n=8, dtype="float16", layout="column", device="emulator", on_miss="default"
+    )
+    assert operator.choice.family is FAMILY
+    assert operator.prepared.packed.nbytes < 0.8 * MATRIX.nnz * 4
+
+
+def test_calls_from_several_threads_do_not_meet_in_scratch_memory() -> None:
+    operator = sparsegen.prepare(
+        MATRIX, n=8, dtype="float16", layout="column", family=FAMILY.name, device="emulator"
+    )
+    b = np.random.default_rng(0).standard_normal((8, 1024)).astype(np.float16)
+    wanted, results = operator(b), {}
+
+    def call(number: int) -> None:
+        for _ in range(3):
+            results[number] = operator(b)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results.values():
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
+    config = LaneStreamConfig(blocks=8, row_order="balanced")
+    half = FAMILY.prepare(decoding(8), config, MATRIX)
+    brain = FAMILY.prepare(decoding(8, DType.BFLOAT16), config, MATRIX)
+    np.testing.assert_array_equal(half.value_source, brain.value_source)
+    assert half.arrays["values"].dtype == np.float16 and brain.arrays["values"].dtype == np.uint16
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize("architecture", DEVICES)
+def test_nvcc_compiles_it_without_spills(architecture: str, tmp_path: Path) -> None:
+    device = DEVICES[architecture]
+    problem = decoding(32, DType.BFLOAT16, Epilogue.BIAS)
+    config = FAMILY.guess(problem, Features.of(MATRIX), device)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
+    [registers] = re.findall(r"Used (\d+) registers", done.stderr)
+    threads = 32 * (config.warps_m * config.warps_k + 1)
+    assert int(registers) * threads <= 65536
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "config",
+    [
+        LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2),
+        LaneStreamConfig(blocks=8, warps_m=2, ring_rows=160, depth=3, bulk=True, row_order="balanced"),
+    ],
+    ids=["refilled every step", "refilled every tile"],
+)
+def test_long_streams_go_round_their_rings(
+    config: LaneStreamConfig, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Rows from nearly empty to full: lanes drift apart again and again while the rings fill several times over."""
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((64, 8192)).astype(np.float32)
+    matrix = csr(
+        np.where(rng.random(dense.shape) < np.linspace(0.02, 1.0, 64)[:, None], dense, np.float32(0))
+    )
+    kind = Kind.spmm(5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RELU)
+    problem = kind.problem(matrix)
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    packed = FAMILY.prepare(problem, config, matrix)
+    assert np.diff(packed.arrays["starts"]).max() * 16 > 3 * config.ring_rows
+    variant = Variant(FAMILY, config, kind, (), source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where="long streams")
