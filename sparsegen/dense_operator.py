@@ -12,7 +12,7 @@ from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operator import host_values, missing_bias
+from sparsegen.operator import host_values, missing_bias, missing_residual
 from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
 
 
@@ -54,25 +54,31 @@ class DenseOperator:
             raise missing_bias(self.problem)
         self._bias = None if bias is None else self._sent(host_values(bias), self._operands[1])
 
-    def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
+    def __call__(
+        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
+    ) -> Any:
         """See `SparseOperator.__call__`; CuPy arrays are refused."""
         torch, problem = self._torch, self.problem
+        if (residual is not None) != problem.epilogue.has_residual:
+            raise missing_residual(problem)
         if isinstance(b, np.ndarray):
-            return self._numpy(b, out, stream, bias)
+            return self._numpy(b, out, stream, bias, residual)
         self._check(b, self._operands[0])
         bias = self._bias if bias is None else bias
         if (bias is not None) != problem.epilogue.has_bias:
             raise missing_bias(problem)
         if bias is not None:
             self._check(bias, self._operands[1])
+        if residual is not None:
+            self._check(residual, self._operands[2])
         if out is not None:
             self._check(out, self._result)
         if stream is None:
-            return self._multiply(b, out, bias)
+            return self._multiply(b, out, bias, residual)
         with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=self._place)):
-            return self._multiply(b, out, bias)
+            return self._multiply(b, out, bias, residual)
 
-    def _multiply(self, b: Any, out: Any, bias: Any) -> Any:
+    def _multiply(self, b: Any, out: Any, bias: Any, residual: Any) -> Any:
         torch, problem = self._torch, self.problem
         if problem.layout is Layout.ROW:
             result = torch.matmul(self._weight, b, out=out)
@@ -82,16 +88,21 @@ class DenseOperator:
             result += bias[:, None] if problem.layout is Layout.ROW else bias
         if problem.epilogue is Epilogue.BIAS_RELU:
             result.relu_()
+        if problem.epilogue is Epilogue.BIAS_GELU:
+            result.copy_(torch.nn.functional.gelu(result))
+        if residual is not None:
+            result += residual
         return result
 
-    def _numpy(self, b: Array, out: Any, stream: Any, bias: Any) -> Array:
+    def _numpy(self, b: Array, out: Any, stream: Any, bias: Any, residual: Any) -> Array:
         if stream is not None:
             raise OperandError(
                 "stream= has no meaning for NumPy arrays: the call returns when the result is there"
             )
         problem = self.problem
-        sent = None if bias is None else self._sent(check_numpy(bias, self._operands[-1]), self._operands[-1])
-        computed = self(self._sent(check_numpy(b, self._operands[0]), self._operands[0]), bias=sent)
+        given = zip((b, bias, residual), self._operands, strict=False)
+        sent = [None if a is None else self._sent(check_numpy(a, spec), spec) for a, spec in given]
+        computed = self(*sent[:1], **dict(zip(("bias", "residual"), sent[1:], strict=False)))
         if out is None:
             out = np.empty(self._result.shape, numpy_type(problem.dtype))
         check_numpy(out, self._result)[...] = computed.float().cpu().numpy()

@@ -100,14 +100,14 @@ def _spmm(
 ) -> None:
     names = (("reference.cu", "spmm_reference"), ("verdict.cu", "spmm_bound"))
     multiply, set_bound = compiled_kernels(executor, *names)
-    offsets, columns, held, b, bias = (  # kept until the kernels have run
+    offsets, columns, held, b, bias, residual = (  # kept until the kernels have run
         executor.upload(empty_as_one(array))
         for array in (
             matrix.row_offsets,
             matrix.column_indices,
             matrix.values,
             real["b"],
-            real.get("bias", np.zeros(1, np.float32)),
+            *(real.get(name, np.zeros(1, np.float32)) for name in ("bias", "residual")),
         )
     )
     p, by_rows = problem, problem.layout is Layout.ROW
@@ -124,9 +124,10 @@ def _spmm(
         return float(values @ (real["b"][indices, column] if by_rows else real["b"][column, indices]))
 
     _check(problem.result(matrix.nnz).shape, on_host, executor, into)
-    epilogue = [int(p.epilogue.has_bias), int(p.epilogue is Epilogue.BIAS_RELU)]
-    kinds: list[Buffer | int] = [p.m, p.n, *c_steps, *epilogue, SIGNIFICAND_BITS[p.dtype]]
-    executor.launch(set_bound, each, [*kinds, offsets, bias, into.exact, into.bound])
+    adds = [int(p.epilogue.has_bias), int(p.epilogue.has_residual)]
+    does = [int(p.epilogue is Epilogue.BIAS_RELU), int(p.epilogue is Epilogue.BIAS_GELU)]
+    kinds: list[Buffer | int] = [p.m, p.n, *c_steps, *adds, *does, SIGNIFICAND_BITS[p.dtype]]
+    executor.launch(set_bound, each, [*kinds, offsets, bias, residual, into.exact, into.bound])
     executor.synchronize()
 
 

@@ -16,7 +16,7 @@ from sparsegen.executor import Buffer, Executor, Toolchain
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
-from sparsegen.operators import Problem, SpmmProblem, TensorSpec
+from sparsegen.operators import Epilogue, Problem, SpmmProblem, TensorSpec
 from sparsegen.tuning_db.records import Variant
 
 
@@ -176,21 +176,27 @@ class SparseOperator(PreparedOperator):
         fixed = {} if bias is None else {"bias": bias}
         PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
         self._has_bias, self._keeps_bias = problem.epilogue.has_bias, bias is not None
+        self._has_residual = problem.epilogue.has_residual
 
-    def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
+    def __call__(
+        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
+    ) -> Any:
         """Multiply; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
 
         Args:
             b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
+            residual: of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
+        if (residual is not None) != self._has_residual:
+            raise missing_residual(self.problem)
         if not self._has_bias:
             if bias is not None:
                 raise missing_bias(self.problem)
             return self._run((b,), out, stream)
         if bias is None and not self._keeps_bias:
             raise missing_bias(self.problem)
-        return self._run((b, bias), out, stream)
+        return self._run((b, bias, residual) if self._has_residual else (b, bias), out, stream)
 
 
 def missing_bias(problem: SpmmProblem) -> OperandError:
@@ -198,6 +204,16 @@ def missing_bias(problem: SpmmProblem) -> OperandError:
     if problem.epilogue.has_bias:
         return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
     return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
+
+
+def missing_residual(problem: SpmmProblem) -> OperandError:
+    """The error for a residual that is there and should not, or the other way round."""
+    if problem.epilogue.has_residual:
+        return OperandError(f"epilogue {problem.epilogue} needs residual= of shape {problem.result(0).shape}")
+    return OperandError(
+        f"residual= was given, but the operator was prepared with epilogue={problem.epilogue}; "
+        f"{Epilogue.BIAS_RESIDUAL} adds one"
+    )
 
 
 def encoded(values: Any, spec: TensorSpec) -> Array:

@@ -29,7 +29,8 @@ from sparsegen.operators import DType, Epilogue, Layout, Problem, SpmmProblem, f
 from sparsegen.render import render
 
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
-RANDOM_VARIANTS = 4  # for each kind
+RANDOM_VARIANTS = 60  # of a family, shared out among its kinds
+MOST_OF_A_KIND = 4
 SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
 
@@ -197,7 +198,8 @@ def sample(name: str) -> tuple[Variant, ...]:
         focus = next(names)
         add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in tunables(family.config_type))
-    for _ in range(RANDOM_VARIANTS if points > SMALL_SPACE else 1):
+    rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
+    for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
             focus = next(names)
             config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)

@@ -68,7 +68,7 @@ def test_results_are_right(pattern: Any, dtype: str, layout: str) -> None:
         )
 
 
-@pytest.mark.parametrize("epilogue", ["bias", "bias_relu"])
+@pytest.mark.parametrize("epilogue", ["bias", "bias_relu", "bias_gelu"])
 def test_a_bias_with_each_call_or_kept(pattern: Any, epilogue: str) -> None:
     bias = np.linspace(-3, 3, M, dtype=np.float32)
     op = prepare(pattern, epilogue=epilogue)
@@ -79,6 +79,23 @@ def test_a_bias_with_each_call_or_kept(pattern: Any, epilogue: str) -> None:
     kept = prepare(pattern, epilogue=epilogue, bias=bias)
     assert worst(kept, pattern, kept(b), b=b, bias=bias) <= 1
     assert worst(kept, pattern, kept(b, bias=-bias), b=b, bias=-bias) <= 1
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_a_residual_comes_with_each_call(pattern: Any, layout: str) -> None:
+    bias = np.linspace(-3, 3, M, dtype=np.float32)
+    op = prepare(pattern, layout=layout, epilogue="bias_residual", bias=bias)
+    b = inputs(layout=layout)
+    shape = (M, N) if layout == "row" else (N, M)
+    residual = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    c = op(b, residual=residual)
+    assert worst(op, pattern, c, b=b, bias=bias, residual=residual) <= 1
+    bare = prepare(pattern, layout=layout, epilogue="bias", bias=bias)(b)
+    np.testing.assert_allclose(c - bare, residual, atol=1e-5)
+    with pytest.raises(OperandError, match=rf"needs residual= of shape \({shape[0]}, {shape[1]}\)"):
+        op(b)
+    with pytest.raises(OperandError, match="residual: expected shape"):
+        op(b, residual=residual.T.copy())
 
 
 def test_out_is_written_and_returned(pattern: Any) -> None:
@@ -103,6 +120,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"out": np.zeros((M, 1), np.float32)}, r"c: expected shape"),
     ({"out": [1.0]}, "c: expected a numpy.ndarray, got list"),
     ({"bias": np.zeros(M, np.float32)}, "epilogue=none"),
+    ({"residual": np.zeros((M, N), np.float32)}, "epilogue=none; bias_residual adds one"),
     ({"stream": 7}, "no meaning for NumPy"),
 ]
 

@@ -40,7 +40,7 @@ PROBLEMS: list[Problem] = [
         SpmmProblem(24, 40, 9, dtype, layout, epilogue)
         for dtype in DType
         for layout in Layout
-        for epilogue in (Epilogue.NONE, Epilogue.BIAS_RELU)
+        for epilogue in Epilogue
     ),
     *(SddmmProblem(24, 40, 13, dtype, epilogue) for dtype in DType for epilogue in SddmmEpilogue),
 ]
