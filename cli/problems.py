@@ -120,7 +120,8 @@ def _collected(default: str | None, function: F) -> F:
             type=click.Choice(list(OPERATORS)),
             default=default,
             show_default=default is not None,
-            help="spmm: C = A · B. sddmm: A · Bᵀ at the matrix's nonzeros. sparse_softmax: of its rows.",
+            help="spmm: C = A · B. sddmm: A · Bᵀ at the matrix's nonzeros. sparse_softmax: of its rows; "
+            "sparse_softmax_backward: its gradient.",
         ),
         click.option(
             "-n", "n", type=click.IntRange(min=1), help=f"Columns of B and C (spmm); default {DENSE_SIZE}."

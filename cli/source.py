@@ -46,7 +46,7 @@ class Choice:
 @click.option(
     "--m",
     type=click.IntRange(min=0),
-    help="Rows, instead of --matrix; its columns are then --k (spmm) or -n (sddmm, sparse_softmax).",
+    help="Rows, instead of --matrix; its columns are then --k (spmm) or -n (the others).",
 )
 @click.option(
     "--density",

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
         Layout,
         SddmmEpilogue,
         SddmmProblem,
+        SoftmaxBackwardProblem,
         SoftmaxProblem,
         SpmmProblem,
     )
-    from sparsegen.pattern_operators import SddmmOperator, SoftmaxOperator
+    from sparsegen.pattern_operators import SddmmOperator, SoftmaxBackwardOperator, SoftmaxOperator
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,8 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "SddmmEpilogue": "operators",
     "SddmmOperator": "pattern_operators",
     "SddmmProblem": "operators",
+    "SoftmaxBackwardOperator": "pattern_operators",
+    "SoftmaxBackwardProblem": "operators",
     "SoftmaxOperator": "pattern_operators",
     "SoftmaxProblem": "operators",
     "SparseOperator": "operator",
@@ -60,6 +63,8 @@ __all__ = [
     "SddmmEpilogue",
     "SddmmOperator",
     "SddmmProblem",
+    "SoftmaxBackwardOperator",
+    "SoftmaxBackwardProblem",
     "SoftmaxOperator",
     "SoftmaxProblem",
     "SparseOperator",

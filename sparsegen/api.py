@@ -26,12 +26,13 @@ from sparsegen.operators import (
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SoftmaxBackwardProblem,
     SoftmaxProblem,
     SpmmProblem,
     member,
     operator_named,
 )
-from sparsegen.pattern_operators import SddmmOperator, SoftmaxOperator
+from sparsegen.pattern_operators import SddmmOperator, SoftmaxBackwardOperator, SoftmaxOperator
 from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruner import prune
 from sparsegen.pruning.report import PruneReport
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from sparsegen.tuner import TuneResult
 
 log = logging.getLogger(__name__)
+SCALED = (SoftmaxProblem, SoftmaxBackwardProblem)  # that take a scale
 
 __all__ = ["as_csr", "load_matrix", "lookup", "prepare", "prune", "pruned_times", "tune"]
 
@@ -128,6 +130,21 @@ def prepare(
 ) -> SoftmaxOperator: ...
 
 
+@overload
+def prepare(
+    matrix: Any,
+    *,
+    operator: Literal["sparse_softmax_backward"],
+    dtype: DType | str = ...,
+    scale: float | None = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+) -> SoftmaxBackwardOperator: ...
+
+
 def prepare(
     matrix: Any,
     *,
@@ -147,13 +164,14 @@ def prepare(
 ) -> PreparedOperator | DenseOperator:
     """Choose a variant for an operator on this matrix, compile it, pack and upload the matrix; do it once.
 
-    ========================  ================================  ===============================================
-    operator                  options                           the operator object computes
-    ========================  ================================  ===============================================
-    ``"spmm"`` (default)      n, dtype, layout, epilogue, bias  ``op(b)``: C = epilogue(matrix · B)
-    ``"sddmm"``               k, dtype, epilogue                ``op(a, b)``: D = epilogue((A · Bᵀ) at the nonzeros)
-    ``"sparse_softmax"``      dtype, scale                      ``op(values)``: the softmax of each row
-    ========================  ================================  ===============================================
+    =============================  ================================  ==========================================
+    operator                       options                           computes
+    =============================  ================================  ==========================================
+    ``"spmm"`` (default)           n, dtype, layout, epilogue, bias  ``op(b)``: C = epilogue(matrix · B)
+    ``"sddmm"``                    k, dtype, epilogue                ``op(a, b)``: epilogue((A · Bᵀ) there)
+    ``"sparse_softmax"``           dtype, scale                      ``op(values)``: the softmax of each row
+    ``"sparse_softmax_backward"``  dtype, scale                      ``op(y, dy)``: the gradient of that softmax
+    =============================  ================================  ==========================================
 
     Args:
         matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the m × k matrix that
@@ -163,8 +181,9 @@ def prepare(
         dtype: of the matrix's values (which are rounded to it), of the operands and of the result; sums are float32.
         layout: ``"row"``: B is k × n and C is m × n. ``"column"``: B is n × k and C is n × m, both row-major
             (tokens × features), so that a linear layer needs no transpose. Default ``"row"``.
-        epilogue: of ``spmm``: ``"none"``, ``"bias"`` or ``"bias_relu"``; the bias has m values. Of ``sddmm``:
-            ``"none"``, or ``"scale"`` for a product with the matrix's values. Default ``"none"``.
+        epilogue: of ``spmm``: ``"none"``, ``"bias"``, ``"bias_relu"``, ``"bias_gelu"`` or ``"bias_residual"``; the
+            bias has m values, the residual comes with each call and has C's shape. Of ``sddmm``: ``"none"``, or
+            ``"scale"`` for a product with the matrix's values. Default ``"none"``.
         bias: kept for every call; None to pass it with each call.
         scale: what values are multiplied with before the exponential; default 1.
         on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`;
@@ -175,8 +194,8 @@ def prepare(
         family, config: run this family, its guess changed by ``config``, instead of what the database says.
 
     Returns:
-        An operator object: a `SparseOperator`, `SddmmOperator` or `SoftmaxOperator`. A `DenseOperator` only for
-        ``on_miss="dense"``.
+        An operator object: a `SparseOperator`, `SddmmOperator`, `SoftmaxOperator` or `SoftmaxBackwardOperator`. A
+        `DenseOperator` only for ``on_miss="dense"``.
 
     Raises:
         MatrixError: the matrix is malformed.
@@ -190,9 +209,9 @@ def prepare(
     csr = as_csr(matrix)
     options: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
     problem = problem_of(csr, operator, **options)
-    for name, value, owner in (("bias", bias, SpmmProblem), ("scale", scale, SoftmaxProblem)):
-        if value is not None and not isinstance(problem, owner):
-            raise ConfigError(f"{operator} takes no {name}; {owner.operator} does")
+    for name, value, owners in (("bias", bias, (SpmmProblem,)), ("scale", scale, SCALED)):
+        if value is not None and not isinstance(problem, owners):
+            raise ConfigError(f"{operator} takes no {name}; {owners[0].operator} does")
     where = _device(device)
     if family is not None:
         choice = named_choice(problem, Features.of(csr), where, family, config or {})
@@ -211,9 +230,11 @@ def prepare(
     executor, toolchain = shared_executor(where), backends.toolchain(where)
     if isinstance(problem, SddmmProblem):
         return SddmmOperator(choice, csr, executor=executor, toolchain=toolchain)
+    factor = 1.0 if scale is None else scale
     if isinstance(problem, SoftmaxProblem):
-        factor = 1.0 if scale is None else scale
         return SoftmaxOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
+    if isinstance(problem, SoftmaxBackwardProblem):
+        return SoftmaxBackwardOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
     return SparseOperator(choice, csr, executor=executor, toolchain=toolchain, bias=bias)
 
 

@@ -1,4 +1,4 @@
-"""The operator objects of a sparsity pattern: SDDMM and sparse softmax."""
+"""The operator objects of a sparsity pattern: SDDMM, sparse softmax and its gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsegen.dispatch import Choice
 from sparsegen.executor import Executor, Toolchain
 from sparsegen.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator
-from sparsegen.operators import SddmmProblem, SoftmaxProblem
+from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem
 
 
 class SddmmOperator(PreparedOperator):
@@ -62,3 +62,35 @@ class SoftmaxOperator(PreparedOperator):
             values: nnz of them in CSR order, of the problem's dtype; ``out`` may be the same array.
         """
         return self._run((values, None), out, stream)
+
+
+class SoftmaxBackwardOperator(PreparedOperator):
+    """The gradient of a `SoftmaxOperator` with respect to its values, for the same pattern and scale."""
+
+    problem: SoftmaxBackwardProblem
+
+    def __init__(
+        self,
+        choice: Choice,
+        matrix: CsrMatrix,
+        *,
+        executor: Executor,
+        toolchain: Toolchain,
+        scale: float = 1.0,
+    ) -> None:
+        """See `PreparedOperator`.
+
+        Args:
+            scale: the softmax's.
+        """
+        fixed = {"scale": np.array([scale], dtype=np.float32)}
+        PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
+
+    def __call__(self, y: Any, dy: Any, out: Any = None, stream: Any = None) -> Any:
+        """Differentiate; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order, of the
+                problem's dtype; ``out`` may be either array.
+        """
+        return self._run((y, dy, None), out, stream)

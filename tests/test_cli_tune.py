@@ -51,7 +51,7 @@ def test_it_tunes_and_resumes_on_the_emulator(tune, tmp_path: Path) -> None:  # 
     assert data["winner"]["gflops"] > 0 and data["database"] == str(tmp_path / "t.db")
 
 
-@pytest.mark.parametrize("operator", ["sddmm", "sparse_softmax"])
+@pytest.mark.parametrize("operator", ["sddmm", "sparse_softmax", "sparse_softmax_backward"])
 def test_other_operators_are_tuned_and_found(tmp_path: Path, operator: str) -> None:
     path = tmp_path / "w.npz"
     scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(random_uniform(32, 48, 0.2, seed=0).to_scipy()))

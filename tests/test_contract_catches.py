@@ -12,7 +12,15 @@ from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
 from sparsegen.family import Family
 from sparsegen.kernels import family
-from sparsegen.operators import DType, Epilogue, Layout, SddmmEpilogue, SddmmProblem, SoftmaxProblem
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+)
 from sparsegen.render import render
 
 MATRIX = "odd_shape"
@@ -89,6 +97,17 @@ RIGHT = {
             "neighbours' values": ("position + i >= begin && ", ""),
             "no largest value": ("subtrahend(row_largest), inverse", "0.0f, inverse"),
             "unscaled": ("*scale * kLog2E", "kLog2E"),
+        },
+    ),
+    "sparse_softmax_backward": Right(
+        family("row_softmax_backward"),
+        Kind(SoftmaxBackwardProblem, (), (("dtype", DType.FLOAT32),)),
+        {"threads_per_row": 64, "rows_per_block": 1, "vector_width": 4, "vectors_kept": 1},
+        {
+            "missing barrier": ("__syncthreads();", ""),
+            "neighbours' values": ("position + i >= begin && ", ""),
+            "no mean": ("(dy[i] - mean)", "dy[i]"),
+            "unscaled": ("factor = *scale", "factor = 1.0f"),
         },
     ),
 }

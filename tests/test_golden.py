@@ -23,6 +23,7 @@ from sparsegen.operators import (
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SoftmaxBackwardProblem,
     SoftmaxProblem,
     SpmmProblem,
 )
@@ -72,6 +73,7 @@ PROBLEMS: dict[str, Problem] = {
     "sddmm-fp32": SddmmProblem(M, K, 128),
     "sddmm-fp16-scale": SddmmProblem(M, K, 40, DType.FLOAT16, SddmmEpilogue.SCALE),
     "softmax-bf16": SoftmaxProblem(M, K, DType.BFLOAT16),
+    "softmax-backward-fp16": SoftmaxBackwardProblem(M, K, DType.FLOAT16),
 }
 GOLDENS = [
     Golden(family, name, problem)

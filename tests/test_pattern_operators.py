@@ -69,6 +69,38 @@ def test_softmax_is_right(pattern: Any, dtype: str, scale: float) -> None:
     assert op(values, values) is values and np.array_equal(values, y), "in place"
 
 
+@pytest.mark.parametrize("dtype", DType)
+def test_the_gradient_of_a_softmax_is_right(pattern: Any, dtype: str) -> None:
+    op = sparsegen.prepare(pattern, operator="sparse_softmax_backward", dtype=dtype, scale=-0.5)
+    assert isinstance(op, sparsegen.SoftmaxBackwardOperator)
+    y, dy = dense(pattern.nnz, dtype)[:, 0].copy(), dense(pattern.nnz, dtype, 1)[:, 0].copy()
+    dx = op(y, dy)
+    assert worst(op, pattern, dx, y=y, dy=dy, scale=[-0.5]) <= 1
+    assert op(y, dy, dy) is dy and np.array_equal(dy, dx), "in place"
+
+
+def test_the_gradient_is_the_slope_of_the_softmax(pattern: Any) -> None:
+    x, dy = dense(pattern.nnz)[:, 0].astype(np.float64), dense(pattern.nnz, seed=1)[:, 0].copy()
+    forward = sparsegen.prepare(pattern, operator="sparse_softmax", scale=0.25)
+    backward = sparsegen.prepare(pattern, operator="sparse_softmax_backward", scale=0.25)
+    dx = backward(forward(x.astype(np.float32)), dy)
+
+    csr = sparsegen.as_csr(pattern)
+
+    def loss(values: Any) -> float:
+        z = values * 0.25
+        total = 0.0
+        for begin, end in zip(csr.row_offsets[:-1], csr.row_offsets[1:], strict=True):
+            powers = np.exp(z[begin:end])
+            total += float(powers @ dy[begin:end] / powers.sum()) if begin < end else 0.0
+        return total
+
+    for i in range(0, pattern.nnz, 37):
+        step = np.zeros_like(x)
+        step[i] = 1e-4
+        assert dx[i] == pytest.approx((loss(x + step) - loss(x - step)) / 2e-4, abs=2e-6)
+
+
 def test_attention_out_of_three_operators(pattern: Any) -> None:
     """Scores at the pattern, their softmax, and its product with V: as dense attention with a mask."""
     q, keys, v = dense(M), dense(N, seed=1), dense(N, seed=2)

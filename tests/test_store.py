@@ -80,7 +80,9 @@ def test_problems_of_every_operator_come_back(location: str) -> None:
         assert store.all_measurements() == records
         for m in records:
             assert store.measurements(m.workload, H100) == [m]
-        assert [t.workload for t in store.list_workloads(operator="sparse_softmax")] == [records[-1].workload]
+        assert [t.workload for t in store.list_workloads(operator="sparse_softmax_backward")] == [
+            records[-1].workload
+        ]
 
 
 def test_adding_twice_adds_once(location: str) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 from sparsegen.family import Device
 from sparsegen.features import Features
 from sparsegen.kernels import family
-from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem, SoftmaxProblem, SpmmProblem
+from sparsegen.operators import (
+    DType,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+)
 from sparsegen.tuning_db.conversion import ordered_config
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 
@@ -38,6 +45,7 @@ def other_operators() -> list[Measurement]:
     problems = {
         "csr_sddmm": [SddmmProblem(*shape, 64), SddmmProblem(*shape, 64, epilogue=SddmmEpilogue.SCALE)],
         "row_softmax": [SoftmaxProblem(*shape, DType.FLOAT16)],
+        "row_softmax_backward": [SoftmaxBackwardProblem(*shape, DType.FLOAT16)],
     }
     return [
         replace(

@@ -12,7 +12,7 @@ from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, field_types, member
 from sparsegen.operators.reference import Reference, error_bound
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
-from sparsegen.operators.softmax import SoftmaxProblem
+from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
 from sparsegen.operators.spmm import Epilogue, Layout, SpmmProblem
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Reference",
     "SddmmEpilogue",
     "SddmmProblem",
+    "SoftmaxBackwardProblem",
     "SoftmaxProblem",
     "SpmmProblem",
     "TensorSpec",
@@ -36,7 +37,9 @@ __all__ = [
     "operator_named",
 ]
 
-OPERATORS: dict[str, type[Problem]] = {p.operator: p for p in (SpmmProblem, SddmmProblem, SoftmaxProblem)}
+OPERATORS: dict[str, type[Problem]] = {
+    p.operator: p for p in (SpmmProblem, SddmmProblem, SoftmaxProblem, SoftmaxBackwardProblem)
+}
 
 
 def operator_named(name: str) -> type[Problem]:

@@ -1,4 +1,4 @@
-"""``sparse_softmax``: the softmax of each row over the nonzeros of a pattern."""
+"""``sparse_softmax``: the softmax of each row over the nonzeros of a pattern; and its gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
-from sparsegen.operators.reference import Reference
+from sparsegen.operators.reference import Reference, error_bound
 
 VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors of up to this size
 
@@ -69,4 +69,55 @@ class SoftmaxProblem(Problem):
         roundings = 16.0 + 16.0 * largest + 4.0 * np.sqrt(by_row(lengths))
         bound = exact * (DType.FLOAT32.unit_roundoff * roundings + 2.0 * self.dtype.unit_roundoff)
         bound += 2.0**-24 if self.dtype is DType.FLOAT16 else 2.0**-126
+        return Reference(exact, bound, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxBackwardProblem(Problem):
+    """The gradient of `SoftmaxProblem`: dX = s · Y · (dY - the row's sum of Y · dY), at an m × n pattern.
+
+    Y is what the softmax gave, dY the gradient with respect to it; all have a value for each nonzero, in CSR order. The
+    pattern's own values play no part. The scale s is an operand, one float32.
+    """
+
+    operator: ClassVar[str] = "sparse_softmax_backward"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
+    dense_sizes: ClassVar[tuple[str, ...]] = ()
+
+    m: int
+    n: int
+    dtype: DType = DType.FLOAT32
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("y", (nnz,), self.dtype, VECTOR_BYTES),
+            TensorSpec("dy", (nnz,), self.dtype, VECTOR_BYTES),
+            TensorSpec("scale", (1,), DType.FLOAT32),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("dx", (nnz,), self.dtype, VECTOR_BYTES)
+
+    def cost(self, nnz: int) -> Cost:
+        """A product and a sum for each nonzero of the row's sum; a difference and two products for its result."""
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
+        return Cost(flop=5 * nnz, bytes=offsets + dense)
+
+    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`; the bound is that of a sum over the row, times |s · Y| (Higham, 3.1)."""
+        y, dy = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("y", "dy"))
+        lengths = np.diff(matrix.row_offsets)
+        starts = matrix.row_offsets[:-1][lengths > 0]  # reduceat takes an empty row for its successor's first
+        lengths = lengths[lengths > 0]
+        if not starts.size:
+            return Reference(y, np.ones_like(y), self.dtype)
+
+        def row_sums(values: Array) -> Array:
+            return np.repeat(np.add.reduceat(values, starts), lengths)
+
+        factor = float(operands["scale"][0]) * y
+        exact = factor * (dy - row_sums(y * dy))
+        magnitude = np.abs(factor) * (np.abs(dy) + row_sums(np.abs(y * dy)))
+        bound = error_bound(self.dtype, exact, magnitude, np.repeat(lengths, lengths) + 2)
         return Reference(exact, bound, self.dtype)

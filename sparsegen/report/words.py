@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsegen.operators import DType, Layout, Problem, SoftmaxProblem, SpmmProblem
+from sparsegen.operators import DType, Layout, Problem, SoftmaxBackwardProblem, SoftmaxProblem, SpmmProblem
 
 DTYPES = {DType.FLOAT32: "fp32", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
+OPERATORS = {
+    "spmm": "SpMM",
+    "sddmm": "SDDMM",
+    "sparse_softmax": "softmax",
+    "sparse_softmax_backward": "softmax gradient",
+}
 MISSING = "–"
 
 
@@ -61,6 +67,7 @@ def sizes(problem: Problem) -> str:
 
 def kind(operator: str, dtype: DType, layout: Layout) -> str:
     """What charts put together: ``SpMM fp16, column-major``."""
-    name = {"spmm": "SpMM", "sddmm": "SDDMM", "sparse_softmax": "softmax"}.get(operator, operator)
-    order = "" if operator == SoftmaxProblem.operator else f", {layout}-major"
+    name = OPERATORS.get(operator, operator)
+    has_layout = operator not in (SoftmaxProblem.operator, SoftmaxBackwardProblem.operator)
+    order = f", {layout}-major" if has_layout else ""
     return f"{name} {DTYPES[dtype]}{order}"

@@ -21,6 +21,7 @@ from sparsegen.operators import (
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SoftmaxBackwardProblem,
     SoftmaxProblem,
     SpmmProblem,
     operator_named,
@@ -30,6 +31,7 @@ PROBLEMS: list[Problem] = [
     SpmmProblem(3, 4, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
     SoftmaxProblem(3, 4, DType.FLOAT16),
+    SoftmaxBackwardProblem(3, 4, DType.BFLOAT16),
 ]
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.operator)
 
@@ -68,7 +70,7 @@ def test_the_matrix_gives_its_sizes() -> None:
     assert SddmmProblem.of((3, 4), k=5, dtype="float16", epilogue="scale", layout=None) == SddmmProblem(
         3, 4, 5, DType.FLOAT16, SddmmEpilogue.SCALE
     )
-    assert [p.matrix_shape for p in PROBLEMS] == [(3, 4)] * 3
+    assert [p.matrix_shape for p in PROBLEMS] == [(3, 4)] * len(PROBLEMS)
 
 
 WRONG: list[tuple[type[Problem], dict[str, Any], str]] = [
