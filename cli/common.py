@@ -37,7 +37,7 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
 
 
 def matrix_options(*, required: bool = True) -> Callable[[F], F]:
-    """``matrix``: Path (or None), ``tensor``: str | None, ``seed``: int, ``drop_zeros``: bool, for `load`."""
+    """What `load` takes: ``matrix``, ``tensor``, ``seed``, ``drop_zeros``, ``transpose``; the matrix may be None."""
 
     def decorate(function: F) -> F:
         options = (
@@ -50,6 +50,7 @@ def matrix_options(*, required: bool = True) -> Callable[[F], F]:
             click.option("--tensor", help="Which array of a file that holds several."),
             click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack."),
             click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
+            click.option("--transpose", is_flag=True, help="Take the matrix's transpose."),
         )
         return _apply(options, function)
 
@@ -95,9 +96,16 @@ def _apply(options: Iterable[Callable[[F], F]], function: F) -> F:
 # --- from options to values ---
 
 
-def load(matrix: Path, tensor: str | None = None, seed: int = 0, drop_zeros: bool = False) -> CsrMatrix:
+def load(
+    matrix: Path,
+    tensor: str | None = None,
+    seed: int = 0,
+    drop_zeros: bool = False,
+    transpose: bool = False,
+) -> CsrMatrix:
     """The matrix of `matrix_options`."""
-    return load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros)
+    found = load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros)
+    return found.transposed() if transpose else found
 
 
 def even_features(m: int, k: int, density: float) -> Features:

@@ -75,6 +75,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    transpose: bool,
     m: int | None,
     density: float,
     wanted: ProblemOptions,
@@ -94,9 +95,11 @@ def command(
     """
     if matrix is not None and m is not None:
         raise click.UsageError("give either --matrix, or --m and the matrix's columns")
+    if transpose and matrix is None:
+        raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
-    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros)
+    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
     problem = wanted.problem_without_matrix(m) if found is None else wanted.problem(found.shape)
     features = even_features(*problem.matrix_shape, density) if found is None else Features.of(found)
     where = backends.find_device(device)

@@ -60,6 +60,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    transpose: bool,
     wanted: ProblemOptions,
     families: tuple[str, ...],
     effort: Effort,
@@ -74,7 +75,7 @@ def command(
 
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
-    a = load(matrix, tensor, seed, drop_zeros)
+    a = load(matrix, tensor, seed, drop_zeros, transpose)
     problem = wanted.problem(a.shape)
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
@@ -94,7 +95,7 @@ def command(
             )
         location = str(store.location)
     lookup = (
-        f"sparsegen lookup --matrix {shlex.quote(str(matrix))}"
+        f"sparsegen lookup --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
         + command_line(problem)
         + _options(tensor=tensor, device=device, db=db)
     )

@@ -41,6 +41,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    transpose: bool,
     wanted: ProblemOptions,
     family: str | None,
     config: tuple[str, ...],
@@ -56,7 +57,7 @@ def command(
     """
     if config and family is None:
         raise click.UsageError("--config needs --family")
-    found = load(matrix, tensor, seed, drop_zeros)
+    found = load(matrix, tensor, seed, drop_zeros, transpose)
     problem = wanted.problem(found.shape)
     where = backends.find_device(device)
     if family is None:

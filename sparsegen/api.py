@@ -14,7 +14,7 @@ from sparsegen.dispatch import Choice, How, OnMiss
 from sparsegen.errors import ConfigError
 from sparsegen.family import Device
 from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix, as_csr
+from sparsegen.formats import Array, CsrMatrix, as_csr
 from sparsegen.kernels import require_family
 from sparsegen.launching import shared_executor
 from sparsegen.matrix_io import load_matrix
@@ -68,6 +68,7 @@ def lookup(
     dtype: DType | str = DType.FLOAT32,
     layout: Layout | str | None = None,
     epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -76,7 +77,7 @@ def lookup(
 
     The arguments are those of `prepare`.
     """
-    csr = as_csr(matrix)
+    csr, _ = _matrix_of(matrix, operator, transpose)
     problem = problem_of(csr, operator, n=n, k=k, dtype=dtype, layout=layout, epilogue=epilogue)
     return _choose(csr, problem, _device(device), db, OnMiss.parse(on_miss))
 
@@ -91,6 +92,7 @@ def prepare(
     layout: Layout | str | None = ...,
     epilogue: Epilogue | str | None = ...,
     bias: Any = ...,
+    transpose: bool = ...,
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -156,6 +158,7 @@ def prepare(
     epilogue: Epilogue | SddmmEpilogue | str | None = None,
     bias: Any = None,
     scale: float | None = None,
+    transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -186,6 +189,9 @@ def prepare(
             ``"scale"`` for a product with the matrix's values. Default ``"none"``.
         bias: kept for every call; None to pass it with each call.
         scale: what values are multiplied with before the exponential; default 1.
+        transpose: of ``spmm``: multiply by the matrix's transpose, C = epilogue(matrixᵀ · B). ``update_values`` still
+            takes values in the order of the matrix itself, and packs nothing anew (Gale et al., SC 2020, section VII).
+            A `CsrMatrix` works its transposed pattern out once.
         on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`;
             ``"dense"`` is for ``spmm`` alone.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
@@ -206,7 +212,7 @@ def prepare(
         NoVariantError: nothing may run.
         DatabaseError: the tuning database cannot be read.
     """
-    csr = as_csr(matrix)
+    csr, value_order = _matrix_of(matrix, operator, transpose)
     options: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
     problem = problem_of(csr, operator, **options)
     for name, value, owners in (("bias", bias, (SpmmProblem,)), ("scale", scale, SCALED)):
@@ -225,7 +231,7 @@ def prepare(
             choice = _choose(csr, problem, where, db, miss)
     if choice.use_dense:
         if dense_operator.is_available(where):
-            return DenseOperator(choice, csr, where, bias=bias)
+            return DenseOperator(choice, csr, where, bias=bias, value_order=value_order)
         log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
     executor, toolchain = shared_executor(where), backends.toolchain(where)
     if isinstance(problem, SddmmProblem):
@@ -235,7 +241,9 @@ def prepare(
         return SoftmaxOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
     if isinstance(problem, SoftmaxBackwardProblem):
         return SoftmaxBackwardOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
-    return SparseOperator(choice, csr, executor=executor, toolchain=toolchain, bias=bias)
+    return SparseOperator(
+        choice, csr, executor=executor, toolchain=toolchain, bias=bias, value_order=value_order
+    )
 
 
 def named_choice(
@@ -263,6 +271,7 @@ def tune(
     dtype: DType | str = DType.FLOAT32,
     layout: Layout | str | None = None,
     epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    transpose: bool = False,
     effort: Effort | str = Effort.NORMAL,
     trials: int | None = None,
     seconds: float | None = None,
@@ -285,7 +294,7 @@ def tune(
     """
     from sparsegen import tuner
 
-    csr = as_csr(matrix)
+    csr, _ = _matrix_of(matrix, operator, transpose)
     problem = problem_of(csr, operator, n=n, k=k, dtype=dtype, layout=layout, epilogue=epilogue)
     budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
@@ -314,6 +323,20 @@ def pruned_times(
     kind, order = member(DType, dtype, "dtype"), member(Layout, layout, "layout")
     times = [layer_time(layer, n, kind, order, where, database) for layer in report.layers]
     return PrunedTimes(n, kind, order, where, tuple(times))
+
+
+def _matrix_of(matrix: Any, operator: str, transpose: bool) -> tuple[CsrMatrix, Array | None]:
+    """The sparse matrix of a problem, and which of the given matrix's values each of its nonzeros has; None: its own.
+
+    Raises:
+        ConfigError: a transpose of what has none.
+    """
+    csr = as_csr(matrix)
+    if not transpose:
+        return csr, None
+    if operator != SpmmProblem.operator:
+        raise ConfigError(f"{operator} takes no transpose; {SpmmProblem.operator} does")
+    return csr.transposed(), csr.transposition().source
 
 
 def _device(device: Device | str | None) -> Device:

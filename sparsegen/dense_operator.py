@@ -32,8 +32,20 @@ class DenseOperator:
     variant = None  # nothing of sparsegen's runs
     source = None
 
-    def __init__(self, choice: Choice, matrix: CsrMatrix, device: Device, *, bias: Any = None) -> None:
-        """Raises OperandError for a bias of the wrong shape, or for an epilogue without one."""
+    def __init__(
+        self,
+        choice: Choice,
+        matrix: CsrMatrix,
+        device: Device,
+        *,
+        bias: Any = None,
+        value_order: Array | None = None,
+    ) -> None:
+        """See `SparseOperator`.
+
+        Raises:
+            OperandError: a bias of the wrong shape, or for an epilogue without one.
+        """
         import torch
 
         assert isinstance(choice.problem, SpmmProblem)
@@ -49,7 +61,10 @@ class DenseOperator:
         self._rows = torch.as_tensor(rows, device=self._place)
         self._columns = torch.as_tensor(matrix.column_indices.astype(np.int64), device=self._place)
         self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
+        self._order = None
         self.update_values(matrix.values)
+        if value_order is not None:
+            self._order = torch.as_tensor(value_order.astype(np.int64), device=self._place)
         if bias is not None and not self.problem.epilogue.has_bias:
             raise missing_bias(self.problem)
         self._bias = None if bias is None else self._sent(host_values(bias), self._operands[1])
@@ -131,11 +146,12 @@ class DenseOperator:
         return f"dense: torch.matmul of the full {size} matrix\n{self.choice.explain()}"
 
     def update_values(self, values: Any) -> None:
-        """New values on the same pattern, nnz of them in CSR order."""
+        """See `SparseOperator.update_values`."""
         if tuple(np.shape(values)) != tuple(self._rows.shape):
             raise OperandError(
                 f"values: expected shape {tuple(self._rows.shape)}, got {tuple(np.shape(values))}"
             )
         if not isinstance(values, self._torch.Tensor):
             values = self._torch.as_tensor(host_values(values))
-        self._weight[self._rows, self._columns] = values.detach().to(self._place, self._dtype)
+        encoded = values.detach().to(self._place, self._dtype)
+        self._weight[self._rows, self._columns] = encoded if self._order is None else encoded[self._order]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,14 @@ def zeroed(executor: Executor, nbytes: int) -> Buffer:
     return buffer
 
 
+def _reordered(packed: Packed, value_order: Array | None) -> Packed:
+    """The same arrays, whose values come from others' places."""
+    if value_order is None or not value_order.size:
+        return packed
+    source = packed.value_source
+    return replace(packed, value_source=np.where(source >= 0, value_order[source], source))
+
+
 class PreparedVariant:
     """A variant compiled, loaded, and bound to one packed matrix on one device.
 
@@ -62,11 +71,18 @@ class PreparedVariant:
         matrix: CsrMatrix,
         executor: Executor,
         toolchain: Toolchain,
+        value_order: Array | None = None,
     ) -> None:
+        """Compile (or find), pack, upload.
+
+        Args:
+            value_order: for each of the matrix's nonzeros its number among the values that `overwrite_values` gets; by
+                default these are in the matrix's own order.
+        """
         self.source = render(family, problem, config)
         self.compiled: CompiledKernel = toolchain.compile(family.name, family.entry, self.source)
         self.digest = source_digest(self.source, toolchain)
-        self.packed: Packed = family.prepare(problem, config, matrix)
+        self.packed: Packed = _reordered(family.prepare(problem, config, matrix), value_order)
         self.executor = executor
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
         with executor.entered():
@@ -120,7 +136,7 @@ class PreparedVariant:
         """New values on the same pattern.
 
         Args:
-            encoded: nnz values in CSR order, in the problem's storage dtype.
+            encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype.
 
         Raises:
             OperandError: the variant packs no values.

@@ -50,11 +50,14 @@ class PreparedOperator:
         executor: Executor,
         toolchain: Toolchain,
         fixed: Mapping[str, Any],
+        value_order: Array | None = None,
     ) -> None:
         """Compile (or find), pack, upload.
 
         Args:
             fixed: operands for every call that does not bring its own, by name.
+            value_order: for each of the matrix's nonzeros its number among the values of `update_values`; by default
+                these are in the matrix's own order.
 
         Raises:
             CompileError, LaunchError: the variant cannot be built or loaded.
@@ -65,7 +68,7 @@ class PreparedOperator:
         self.device: Device = executor.device
         self._pattern = matrix
         self.prepared = PreparedVariant(
-            choice.family, choice.problem, choice.config, matrix, executor, toolchain
+            choice.family, choice.problem, choice.config, matrix, executor, toolchain, value_order
         )
         specs = {spec.name: spec for spec in self.prepared.operands}
         with executor.entered():
@@ -106,7 +109,8 @@ class PreparedOperator:
         """New values on the same pattern; calls that start after this returns see them.
 
         Args:
-            values: nnz of them in CSR order, a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern).
+            values: nnz of them in the CSR order of the matrix that `sparsegen.prepare` was given (also where it
+                multiplies by the transpose), a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern).
                 PyTorch tensors on the operator's GPU do not leave it: they are gathered on PyTorch's current
                 stream, which orders them before later calls on that stream.
 
@@ -148,7 +152,7 @@ class PreparedOperator:
 
 
 class SparseOperator(PreparedOperator):
-    """C = epilogue(A · B) for one sparse A."""
+    """C = epilogue(A · B) for one sparse A, which may be the transpose of the matrix that it was prepared with."""
 
     problem: SpmmProblem
 
@@ -160,6 +164,7 @@ class SparseOperator(PreparedOperator):
         executor: Executor,
         toolchain: Toolchain,
         bias: Any = None,
+        value_order: Array | None = None,
     ) -> None:
         """See `PreparedOperator`.
 
@@ -174,7 +179,15 @@ class SparseOperator(PreparedOperator):
         if bias is not None and not problem.epilogue.has_bias:
             raise missing_bias(problem)
         fixed = {} if bias is None else {"bias": bias}
-        PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
+        PreparedOperator.__init__(
+            self,
+            choice,
+            matrix,
+            executor=executor,
+            toolchain=toolchain,
+            fixed=fixed,
+            value_order=value_order,
+        )
         self._has_bias, self._keeps_bias = problem.epilogue.has_bias, bias is not None
         self._has_residual = problem.epilogue.has_residual
 

@@ -17,6 +17,7 @@ from sparsegen.arrays import alignment_of, stream_handle
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.features import Features
+from sparsegen.kernels import families_of
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, TensorSpec
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -169,6 +170,40 @@ def test_new_values_on_the_same_pattern(pattern: Any, dtype: str) -> None:
     assert np.array_equal(op(b), before)
     with pytest.raises(OperandError, match=r"values: expected shape"):
         op.update_values(other.data[:-1])
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize("family", [None, *(f.name for f in families_of("spmm"))])
+def test_the_transposed_product_and_its_values(pattern: Any, layout: str, family: str | None) -> None:
+    dtype = "float16" if family in (None, "lane_stream_spmm") else "float32"
+    if family == "lane_stream_spmm" and layout == "row":
+        pytest.skip("computes column-major products alone")
+    op = prepare(pattern, transpose=True, family=family, layout=layout, dtype=dtype)
+    assert (op.problem.m, op.problem.k) == (K, M)
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal((M, N) if layout == "row" else (N, M)).astype(dtype)
+    assert worst(op, pattern.T.tocsr(), op(b), b=b) <= 1
+    other = pattern.copy()
+    other.data = rng.standard_normal(other.nnz).astype(np.float32)
+    op.update_values(other.data)  # in the order of the matrix, not of its transpose
+    assert worst(op, other.T.tocsr(), op(b), b=b) <= 1
+
+
+def test_what_is_known_of_a_transposed_product(pattern: Any, own_database: Path) -> None:
+    record(pattern.T.tocsr(), 50.0, own_database, tile_n=16, threads_per_row=4, rows_per_block=8)
+    assert prepare(pattern, transpose=True).choice.how is sparsegen.How.EXACT
+    found = sparsegen.lookup(pattern, n=N, transpose=True, device="emulator")
+    assert found.how is sparsegen.How.EXACT and found.problem.sizes == {"m": K, "k": M, "n": N}
+    assert prepare(pattern).choice.how is not sparsegen.How.EXACT
+    with pytest.raises(ConfigError, match="sddmm takes no transpose"):
+        sparsegen.lookup(pattern, operator="sddmm", k=4, transpose=True, device="emulator")
+
+
+def test_an_empty_transposed_product() -> None:
+    for shape in ((0, 5), (5, 0), (4, 6)):
+        op = prepare(scipy.sparse.csr_array(shape, dtype=np.float32), n=3, transpose=True)
+        assert np.array_equal(op(np.ones((shape[0], 3), np.float32)), np.zeros((shape[1], 3)))
+        op.update_values(np.zeros(0))
 
 
 def test_threads_share_an_operator(pattern: Any) -> None:

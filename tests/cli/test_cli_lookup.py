@@ -77,6 +77,18 @@ def test_other_operators(run: Command, matrix: Path, operator: str, options: tup
     assert f"{operator} takes no layout" in run("lookup", *given, "--layout", "row", exit_code=3).stderr
 
 
+def test_a_transposed_matrix(run: Command, matrix: Path) -> None:
+    given = ("--matrix", matrix, "-n", 24)
+    plain, turned = (
+        run.json("lookup", *given)["problem"],
+        run.json("lookup", *given, "--transpose")["problem"],
+    )
+    assert (turned["m"], turned["k"]) == (plain["k"], plain["m"]) and turned["m"] != turned["k"]
+    assert run.json("verify", *given, "--transpose", "--rounds", 1)["right"]
+    sizes = ("--m", 8, "--k", 4, "--transpose")
+    assert "--transpose needs --matrix" in run("source", *sizes, exit_code=2).stderr
+
+
 def test_wrong_usage(run: Command, matrix: Path) -> None:
     run("verify", "--matrix", matrix, "--config", "tile_n=32", exit_code=2)
     run("verify", "--matrix", matrix, "--family", "none", exit_code=3)
