@@ -30,7 +30,7 @@ LAYERS = (
     {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "pattern_operators", "arrays", "dense_operator"},
     {"api"},
-    {"bench"},
+    {"integrations", "bench"},
     {"report"},
     {"cli"},
     {"__main__"},
