@@ -63,7 +63,11 @@ from sparsegen.operators import DType, Layout
     help="With --tune: rows to tune side by side, before the first is measured.",
 )  # fmt: skip
 @click.option(
-    "--l2", type=EnumChoice(L2), default="cold", show_default=True, help="State of the L2 before each call."
+    "--l2",
+    type=EnumChoice(L2),
+    default="cold",
+    show_default=True,
+    help="L2 before each call: overwritten, then also read, or left.",
 )
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each contender."

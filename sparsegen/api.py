@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -233,6 +234,7 @@ def prepare(
         if dense_operator.is_available(where):
             return DenseOperator(choice, csr, where, bias=bias, value_order=value_order)
         log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
+        choice = replace(choice, use_dense=False)
     executor, toolchain = shared_executor(where), backends.toolchain(where)
     if isinstance(problem, SddmmProblem):
         return SddmmOperator(choice, csr, executor=executor, toolchain=toolchain)

@@ -57,14 +57,12 @@ class DenseOperator:
         self._torch = torch
         self._place = torch.device(device.backend, device.index)
         self._dtype = getattr(torch, str(self.problem.dtype))
-        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.row_offsets))
-        self._rows = torch.as_tensor(rows, device=self._place)
-        self._columns = torch.as_tensor(matrix.column_indices.astype(np.int64), device=self._place)
+        self._pattern = matrix
         self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
-        self._order = None
+        self._order: Array | None = None
         self.update_values(matrix.values)
         if value_order is not None:
-            self._order = torch.as_tensor(value_order.astype(np.int64), device=self._place)
+            self._order = value_order.astype(np.int64)
         if bias is not None and not self.problem.epilogue.has_bias:
             raise missing_bias(self.problem)
         self._bias = None if bias is None else self._sent(host_values(bias), self._operands[1])
@@ -147,11 +145,19 @@ class DenseOperator:
 
     def update_values(self, values: Any) -> None:
         """See `SparseOperator.update_values`."""
-        if tuple(np.shape(values)) != tuple(self._rows.shape):
-            raise OperandError(
-                f"values: expected shape {tuple(self._rows.shape)}, got {tuple(np.shape(values))}"
-            )
-        if not isinstance(values, self._torch.Tensor):
-            values = self._torch.as_tensor(host_values(values))
+        torch, pattern = self._torch, self._pattern
+        if isinstance(values, CsrMatrix):
+            values = values.values
+        if tuple(np.shape(values)) != (pattern.nnz,):
+            raise OperandError(f"values: expected shape ({pattern.nnz},), got {tuple(np.shape(values))}")
+        if not isinstance(values, torch.Tensor):
+            values = torch.as_tensor(host_values(values))
+        # Places are sent again for each update: 8 bytes a nonzero are more than the weight itself takes.
+        lengths = torch.as_tensor(np.diff(pattern.row_offsets), device=self._place)
+        begins = torch.arange(pattern.shape[0], device=self._place) * pattern.shape[1]
+        places = torch.repeat_interleave(begins, lengths)
+        places += torch.as_tensor(np.array(pattern.column_indices), device=self._place)
         encoded = values.detach().to(self._place, self._dtype)
-        self._weight[self._rows, self._columns] = encoded if self._order is None else encoded[self._order]
+        if self._order is not None:
+            encoded = encoded[torch.as_tensor(self._order, device=self._place)]
+        self._weight.view(-1)[places] = encoded

@@ -116,12 +116,13 @@ class Choice:
         if self.expected_us is not None:
             verb = "measured" if self.how is How.EXACT else "estimated"
             lines.append(f"  {verb} {self.expected_us:.1f} µs")
-        if self.dense_us is not None:
-            lines.append(
-                f"  dense cuBLAS {self.dense_us:.1f} µs" + ", which is FASTER" * self.dense_is_faster
-            )
+        if self.dense_is_faster:
+            lines.append(f"  dense wins: {self.dense_us:.1f} µs (cuBLAS) against {self.expected_us:.1f}")
+        elif self.dense_us is not None:
+            lines.append(f"  dense takes {self.dense_us:.1f} µs (cuBLAS)")
         if self.use_dense:
-            lines.append("  so the dense product runs instead (on_miss=dense)")
+            because = "so" if self.dense_is_faster else "nothing measured is near:"
+            lines.append(f"  {because} the dense product runs instead (on_miss=dense)")
         lines += [
             f"  asked: {' × '.join(map(str, n.workload.problem.sizes.values()))}, "
             f"{n.workload.features.nnz} nonzeros, {n.distance:.2f} octaves away"

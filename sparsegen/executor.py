@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparsegen.device_memory import Buffer
 from sparsegen.family import Array, Device, Launch
+
+__all__ = ["Address", "Buffer", "CompiledKernel", "Executor", "LoadedKernel", "Timing", "Toolchain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,6 @@ class Toolchain(Protocol):
         """
 
 
-class Buffer(Protocol):
-    """Device memory; freed when the object goes."""
-
-    @property
-    def address(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """Memory that somebody else owns, in the guise of a `Buffer`."""
@@ -74,6 +67,19 @@ class Timing:
     samples_us: tuple[float, ...]
     clock_mhz: int | None = None
     throttle_reasons: int | None = None
+
+
+def undisturbed(taken: Sequence[tuple[float, bool]], samples: int) -> list[float]:
+    """Times of the samples in which the device did not wait for the host.
+
+    If they are less than half of what was asked for, the host is late as a rule and not by accident: then all.
+
+    Args:
+        taken: microseconds, and whether the host was late.
+        samples: asked for.
+    """
+    kept = [us for us, late in taken if not late]
+    return kept if 2 * len(kept) >= samples else [us for us, _ in taken]
 
 
 class Executor(Protocol):
@@ -133,6 +139,8 @@ class Executor(Protocol):
         lead: Callable[[], Any] | None = None,
     ) -> Timing:
         """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget.
+
+        A sample in which the device waited for the host is taken anew while the budget lasts.
 
         Args:
             lead: queued ahead of each first event: something that keeps the device busy for as long as the host

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from sparsegen.device_memory import Buffer, PackingDevice
 from sparsegen.errors import ConfigError
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
@@ -99,6 +100,27 @@ class Packed:
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedOnDevice:
+    """A matrix laid out for one variant in its device's memory.
+
+    Attributes:
+        buffers: what `Packed.arrays` holds, by the same names.
+        sizes, values, scratch: as in `Packed`.
+        source: makes the int32 elements of `Packed.value_source` on the device, which only new values need.
+    """
+
+    buffers: Mapping[str, Buffer]
+    sizes: Mapping[str, int]
+    values: str | None
+    source: Callable[[], Buffer]
+    scratch: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +244,12 @@ class Family(ABC, Generic[P, C]):
         Measured rules of thumb (H100). Only the families' order by it matters: it says which guess to trust where
         nothing was measured, and which family to try first.
         """
+
+    def prepare_on(
+        self, problem: P, config: C, matrix: CsrMatrix, device: PackingDevice
+    ) -> PackedOnDevice | None:
+        """What `prepare` makes, bit for bit, made by the device; None where the family packs on the host alone."""
+        return None
 
     def published(self) -> tuple[C, ...]:
         """Configs that a publication fixes; the tuner tries them early, so that its gain over them is on record."""

@@ -12,9 +12,19 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
-from sparsegen.family import Argument, ArgumentKind, Array, Device, Family, Packed, size_value
+from sparsegen.family import (
+    Argument,
+    ArgumentKind,
+    Array,
+    Device,
+    Family,
+    PackedOnDevice,
+    empty_as_one,
+    size_value,
+)
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.packing import Gather, pack
 from sparsegen.render import render
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
@@ -46,12 +56,20 @@ def zeroed(executor: Executor, nbytes: int) -> Buffer:
     return buffer
 
 
-def _reordered(packed: Packed, value_order: Array | None) -> Packed:
-    """The same arrays, whose values come from others' places."""
+def _reordered(packed: PackedOnDevice, value_order: Array | None, executor: Executor) -> PackedOnDevice:
+    """The same buffers, whose new values come from others' places."""
     if value_order is None or not value_order.size:
         return packed
-    source = packed.value_source
-    return replace(packed, value_source=np.where(source >= 0, value_order[source], source))
+    make_source, order = packed.source, value_order.astype(np.int32)
+
+    def source() -> Buffer:
+        made = make_source()
+        numbers = np.empty(made.nbytes // order.itemsize, dtype=order.dtype)
+        executor.synchronize()
+        executor.download(made, numbers)
+        return executor.upload(np.where(numbers >= 0, order[numbers], numbers))
+
+    return replace(packed, source=source)
 
 
 class PreparedVariant:
@@ -82,14 +100,15 @@ class PreparedVariant:
         self.source = render(family, problem, config)
         self.compiled: CompiledKernel = toolchain.compile(family.name, family.entry, self.source)
         self.digest = source_digest(self.source, toolchain)
-        self.packed: Packed = _reordered(family.prepare(problem, config, matrix), value_order)
+        packed = pack(family, problem, config, matrix, executor)
+        self.packed: PackedOnDevice = _reordered(packed, value_order, executor)
+        self.buffers: Mapping[str, Buffer] = self.packed.buffers
         self.executor = executor
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
         with executor.entered():
             self._kernel = executor.load(self.compiled)
-            self.buffers: Mapping[str, Buffer] = {
-                name: executor.upload(array) for name, array in self.packed.arrays.items()
-            }
+        self._itemsize = problem.dtype.itemsize
+        self._gather: Gather | None = None  # made with the first new values
         arguments = family.arguments(problem)
         self._arguments = [self._argument(problem, a) for a in arguments]
         self._scratch = {
@@ -141,15 +160,18 @@ class PreparedVariant:
         Raises:
             OperandError: the variant packs no values.
         """
+        with self.executor.entered():
+            values = self.executor.upload(empty_as_one(encoded))
+            self.gather_values(values, 0)
+            self.executor.synchronize()
+
+    def gather_values(self, values: Buffer, stream: int) -> None:
+        """The same of values in device memory, on a stream."""
         if self.packed.values is None:
             raise OperandError(
                 "the result depends on the matrix's pattern alone: there are no values to replace"
             )
-        source = self.packed.value_source
-        gathered = np.zeros(source.shape, dtype=encoded.dtype)
-        held = source >= 0
-        gathered[held] = encoded[source[held]]
-        target = self.packed.arrays[self.packed.values]
-        if gathered.size == target.size:
-            with self.executor.entered():
-                self.executor.overwrite(self.buffers[self.packed.values], gathered.reshape(target.shape))
+        with self.executor.entered():
+            if self._gather is None:
+                self._gather = Gather(self.packed, self._itemsize, self.executor)
+            self._gather(values, stream)

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
-from sparsegen.executor import Buffer, Executor, Toolchain
+from sparsegen.executor import Address, Executor, Toolchain
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
@@ -133,21 +133,13 @@ class PreparedOperator:
             return False
         if values.get_device() != self.device.index:
             return False
-        packed = self.prepared.packed
-        if packed.values is None:
+        if self.prepared.packed.values is None:
             return False  # which is refused on the host's way
-        target = packed.arrays[packed.values]
-        if target.size != packed.value_source.size:
-            return True  # no nonzeros: a single element stands in for none
-        view = torch.as_tensor(
-            _DeviceView(self.prepared.buffers[packed.values], target.size, self.problem.dtype.itemsize),
-            device=values.device,
-        )
-        if not hasattr(self, "_source_index"):
-            self._source_index = torch.as_tensor(packed.value_source, dtype=torch.int64, device=values.device)
-        encoded = values.detach().to(getattr(torch, str(self.problem.dtype)))
-        gathered = encoded[self._source_index.clamp(min=0)].masked_fill_(self._source_index < 0, 0)
-        view.copy_(gathered.view(view.dtype))
+        encoded = values.detach().to(getattr(torch, str(self.problem.dtype))).contiguous()
+        if encoded.numel():
+            stream = torch.cuda.current_stream(self.device.index).cuda_stream
+            address = Address(encoded.data_ptr(), encoded.numel() * encoded.element_size())
+            self.prepared.gather_values(address, stream)
         return True
 
 
@@ -239,19 +231,6 @@ def encoded(values: Any, spec: TensorSpec) -> Array:
     if found.shape != spec.shape:
         raise OperandError(f"{spec.name}: expected shape {spec.shape}, got {found.shape}")
     return spec.dtype.to_storage(found)
-
-
-class _DeviceView:
-    """A buffer as integers of its elements' size, for the ``__cuda_array_interface__``."""
-
-    def __init__(self, buffer: Buffer, count: int, itemsize: int) -> None:
-        self._buffer = buffer
-        self.__cuda_array_interface__ = {
-            "shape": (count,),
-            "typestr": f"<i{itemsize}",
-            "data": (buffer.address, False),
-            "version": 3,
-        }
 
 
 def host_values(array: Any) -> Array:

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import DeviceUnavailableError, LaunchError
-from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing
+from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing, undisturbed
 from sparsegen.family import Array, Device, Launch
 
 logger = logging.getLogger(__name__)
 
+LATE_PAUSE_S = 0.01  # after samples in which the host was late throughout: something else has its cores
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 
@@ -290,21 +291,30 @@ class CudaExecutor:
             for _ in range(warmup):
                 call()
             self.synchronize()
-            times: list[float] = []
+            taken: list[tuple[float, bool]] = []
+            on_time = 0
             deadline = time.perf_counter() + budget_s
-            while len(times) < samples and (not times or time.perf_counter() < deadline):
-                pairs = [(cuda.Event(), cuda.Event()) for _ in range(min(10, samples - len(times)))]
+            while on_time < samples and (not taken or time.perf_counter() < deadline):
+                pairs = [(cuda.Event(), cuda.Event()) for _ in range(min(10, samples - on_time))]
+                late = []
                 for start, stop in pairs:
                     prepare()
                     start.record()
                     call()
                     stop.record()
+                    late.append(start.query())  # the device came here before all was queued
                 self.synchronize()
-                times += [stop.time_since(start) * 1e3 for start, stop in pairs]
+                taken += [
+                    (stop.time_since(start) * 1e3, was)
+                    for (start, stop), was in zip(pairs, late, strict=True)
+                ]
+                on_time += late.count(False)
+                if all(late):
+                    time.sleep(LATE_PAUSE_S)
         except cuda.Error as error:
             raise LaunchError(f"{error}") from error
         clock, throttle = self._clocks()
-        return Timing(tuple(times), clock, throttle)
+        return Timing(tuple(undisturbed(taken, samples)), clock, throttle)
 
     def _clocks(self) -> tuple[int | None, int | None]:
         """SM clock in MHz and throttle reasons, read while the device is still warm; None without NVML."""

@@ -23,10 +23,10 @@ LAYERS = (
     {"errors"},
     {"settings", "cache", "csr", "formats", "features", "generators", "readers", "matrix_io"},
     {"pruning", "pruner"},
-    {"operators", "family", "executor"},
+    {"device_memory", "operators", "family", "executor"},
     {"kernels"},
     {"render", "compiler", "runtime", "emulator", "backends", "inspection", "tuning_db", "templates"},
-    {"launching", "verification", "references", "device_references", "baselines", "neighbours"},
+    {"packing", "launching", "verification", "references", "device_references", "baselines", "neighbours"},
     {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "pattern_operators", "arrays", "dense_operator"},
     {"api"},
@@ -136,7 +136,7 @@ def test_third_parties_have_one_home(package: str) -> None:
 
 def test_kernels_are_pure() -> None:
     """A family can be declared, constrained and rendered on any machine."""
-    allowed = {"errors", "features", "formats", "csr", "family", "operators", "kernels"}
+    allowed = {"errors", "features", "formats", "csr", "device_memory", "family", "operators", "kernels"}
     for name in NAMES:
         if is_within(name, {"kernels"}):
             assert all(is_within(other, allowed) for other in own_imports(name)), name

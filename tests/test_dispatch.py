@@ -248,15 +248,19 @@ def test_on_miss() -> None:
 def test_dense_is_never_silently_better(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
-    assert choice.dense_is_faster and choice.dense_us == 8 and "FASTER" in choice.explain()
+    assert choice.dense_is_faster and choice.dense_us == 8
+    assert "dense wins: 8.0 µs (cuBLAS) against 10.0" in choice.explain()
     assert "dense cuBLAS is faster" in caplog.text and not choice.use_dense
-    assert not ask([timed(10)], baselines=[baseline(12)]).dense_is_faster
+    slower = ask([timed(10)], baselines=[baseline(12)])
+    assert not slower.dense_is_faster and "dense takes 12.0 µs" in slower.explain()
 
 
 def test_dense_on_request() -> None:
-    assert ask([timed(10)], baselines=[baseline(8)], on_miss="dense").use_dense
+    wins = ask([timed(10)], baselines=[baseline(8)], on_miss="dense")
+    assert wins.use_dense and "so the dense product runs instead" in wins.explain()
     assert not ask([timed(10)], baselines=[baseline(12)], on_miss="dense").use_dense
-    assert ask([], on_miss="dense").use_dense, "nothing is known: the asked-for dense product"
+    unknown = ask([], on_miss="dense")
+    assert unknown.use_dense and "nothing measured is near: the dense product runs" in unknown.explain()
     other = workload(tag="other", nnz=5000)
     estimated = ask([timed(10, other)], baselines=[baseline(2, other)], on_miss="dense")
     assert estimated.how is How.NEAREST and estimated.use_dense and estimated.dense_us == 2

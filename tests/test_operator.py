@@ -270,6 +270,7 @@ def test_on_miss_error_and_dense(pattern: Any, caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING):
         op = prepare(pattern, on_miss="dense")
     assert "on_miss=dense needs PyTorch and a GPU" in caplog.text
+    assert not op.choice.use_dense and "dense product runs" not in op.explain()
     assert worst(op, pattern, op(inputs()), b=inputs()) <= 1
 
 

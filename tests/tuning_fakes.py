@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,6 +167,9 @@ class FakeExecutor:
 
     def allocate(self, nbytes: int) -> FakeBuffer:
         return FakeBuffer(bytes(nbytes))
+
+    def entered(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def fill(self, buffer: FakeBuffer, byte: int) -> None:
         self._check()

@@ -48,9 +48,14 @@ class Arithmetic(StrEnum):
 
 
 class L2(StrEnum):
-    """Whether the second-level cache is flushed before each timed call."""
+    """What the second-level cache holds before each timed call.
+
+    Flushed by writing, it is full of lines that the timed call has to write back; by reading afterwards, of lines
+    that can go; or it is left as the last call left it.
+    """
 
     COLD = "cold"
+    CLEAN = "clean"
     WARM = "warm"
 
 

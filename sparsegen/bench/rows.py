@@ -14,7 +14,7 @@ from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.rates import floor_of
 from sparsegen.bench.referee import Expect
 from sparsegen.bench.request import Progress, Request, Step
-from sparsegen.bench.results import L2, TUNED, Cell, Rates, Row, RowKey, Status
+from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
 from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
@@ -90,7 +90,6 @@ class Rows:
 
     def _take_turns(self, parcel: Parcel, say: Say) -> str:
         protocol, runners = self._request.protocol, self._runners
-        cold = protocol.l2 is L2.COLD
         say("preparing")
         self._referee.send(Expect(parcel))
         for runner in runners:
@@ -103,7 +102,7 @@ class Rows:
                 runner.end_row(Status.CRASHED, "there is no expected result to check against")
         say("ranking")
         for runner in runners:
-            runner.rank(cold=cold)
+            runner.rank(protocol.l2)
         say("checking")
         for runner in runners:
             runner.ask_check()
@@ -112,7 +111,7 @@ class Rows:
         say("measuring")
         for _ in range(protocol.rounds):
             for runner in runners:
-                runner.measure(protocol.samples, cold=cold)
+                runner.measure(protocol.samples, protocol.l2)
         return reference or ""
 
     def _expect(self) -> str | None:

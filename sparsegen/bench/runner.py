@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Cell, Kind, Status, Timing
+from sparsegen.bench.results import L2, Cell, Kind, Status, Timing
 from sparsegen.bench.server import (
     Check,
     Chosen,
@@ -146,9 +146,9 @@ class Runner:
     def wait_until_prepared(self) -> None:
         self.wait(self._limits.prepare)
 
-    def rank(self, *, cold: bool) -> None:
+    def rank(self, l2: L2) -> None:
         """Let it order its ways by time, alone on the device."""
-        self.ask(Rank(cold))
+        self.ask(Rank(l2))
         self.wait(self._limits.rank)
 
     def ask_check(self) -> None:
@@ -157,9 +157,9 @@ class Runner:
     def wait_until_checked(self) -> None:
         self.outcome.chosen = self.wait(self._limits.check)
 
-    def measure(self, samples: int, *, cold: bool) -> None:
+    def measure(self, samples: int, l2: L2) -> None:
         """One round, alone on the device."""
-        self.ask(Measure(samples, self._limits.samples, cold))
+        self.ask(Measure(samples, self._limits.samples, l2))
         timing: Samples | None = self.wait(self._limits.round)
         if timing is not None:
             self.outcome.rounds.append(timing)

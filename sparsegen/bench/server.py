@@ -13,10 +13,10 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.bench.contender import Contender, UnsupportedError, Way
-from sparsegen.bench.device_code import Spinner
+from sparsegen.bench.device_code import Reader, Spinner
 from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import ChosenVariant, Kind
+from sparsegen.bench.results import L2, ChosenVariant, Kind
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor, Timing
@@ -24,6 +24,7 @@ from sparsegen.family import Device
 from sparsegen.tuning.child import answer, requests
 
 WARMUP = 2
+FLUSHES = 4  # sizes of the L2 to read until nothing is left in it that was written
 RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender
 RANK_SECONDS = 0.03  # at the most for each way's samples
 LEAD_MARGIN_US = 15.0
@@ -58,7 +59,7 @@ class Prepare:
 class Rank:
     """The device is free: time every way shortly, and order them. Answered with their number."""
 
-    cold: bool
+    l2: L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Measure:
 
     samples: int
     seconds: float
-    cold: bool
+    l2: L2
 
 
 def serve(connection: Connection) -> None:
@@ -107,6 +108,7 @@ class _Server:
     def __init__(self, opening: Open, executor: Executor) -> None:
         self._contender, self._db, self._executor = opening.contender, opening.db, executor
         self._spinner = Spinner(executor) if executor.device.backend == "cuda" else None
+        self._reader: Reader | None = None
         self._bench: Workbench | None = None
         self._ways: list[Way] = []
         self._lead: Any = None
@@ -137,7 +139,7 @@ class _Server:
         if isinstance(request, Check):
             return self._check()
         assert isinstance(request, Measure)
-        return self._time(self._ways[0], request.samples, request.seconds, request.cold)
+        return self._time(self._ways[0], request.samples, request.seconds, request.l2)
 
     def _prepare(self, parcel: Parcel) -> int:
         self._ways, self._bench = [], None  # the last row's memory goes first
@@ -151,7 +153,7 @@ class _Server:
     def _rank(self, request: Rank) -> int:
         if len(self._ways) > 1:
             times = [
-                float(np.median(self._time(way, RANK_SAMPLES, RANK_SECONDS, request.cold).samples_us))
+                float(np.median(self._time(way, RANK_SAMPLES, RANK_SECONDS, request.l2).samples_us))
                 for way in self._ways
             ]
             self._ways = [self._ways[i] for i in np.argsort(times, kind="stable")]
@@ -180,11 +182,29 @@ class _Server:
             wrong.append(f"{way.detail}: {worst:.3g} times its error bound")
         raise WrongResultError("; ".join(wrong))
 
-    def _time(self, way: Way, samples: int, seconds: float, cold: bool) -> Timing:
-        lead = self._lead if len(self._ways) == 1 else self._lead_of(way)
+    def _time(self, way: Way, samples: int, seconds: float, l2: L2) -> Timing:
+        spin = self._lead if len(self._ways) == 1 else self._lead_of(way)
         return self._executor.measure(
-            way.run, samples=samples, warmup=WARMUP, cold=cold, budget_s=seconds, lead=lead
+            way.run,
+            samples=samples,
+            warmup=WARMUP,
+            cold=l2 is not L2.WARM,
+            budget_s=seconds,
+            lead=self._reading_before(spin) if l2 is L2.CLEAN else spin,
         )
+
+    def _reading_before(self, spin: Any) -> Any:
+        if spin is None:
+            return None
+        if self._reader is None:
+            self._reader = Reader(self._executor, FLUSHES * self._executor.device.l2_bytes)
+        read = self._reader
+
+        def lead() -> None:
+            read()
+            spin()
+
+        return lead
 
     def _lead_of(self, way: Way) -> Any:
         """Keeps the device busy for longer than the host takes to queue the call; None where nothing is queued."""

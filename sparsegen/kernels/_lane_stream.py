@@ -145,13 +145,9 @@ def pack(
         sorting = functools.partial(_sort_groups, matrix, partition, rows, bits)
         order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
     counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)
-    positions, pairs = _positions(counts, partition, refill_tiles, slack)
-    starts = np.r_[0, np.cumsum(pairs)]
-    if starts[-1] * PAIR * LANES > MAX_INDEX:
-        raise MatrixError(
-            f"{matrix.nnz} nonzeros take {starts[-1] * PAIR * LANES} places, more than 32-bit numbers reach "
-            f"({MAX_INDEX}); split the matrix by rows"
-        )
+    positions, farthest = _positions(counts, partition, refill_tiles, slack)
+    starts = starts_of(farthest, matrix.nnz)
+    pairs = np.diff(starts).astype(np.int64)
     source = np.full(starts[-1] * PAIR * LANES, -1, dtype=np.int32)
     begins, nonzeros = partition.begins(), np.r_[0, np.cumsum(counts.sum(axis=(1, 2, 3), dtype=np.int64))]
     ordered = np.concatenate(order)
@@ -165,7 +161,28 @@ def pack(
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(fill, range(partition.used_blocks)):
             pass
-    return LaneStreams(_as_masks(bits), starts.astype(np.int32), source)
+    return LaneStreams(_as_masks(bits), starts, source)
+
+
+def starts_of(farthest: Array, nnz: int) -> Array:
+    """Where streams begin, and where the last one ends, in pairs (int32).
+
+    Args:
+        farthest: of each stream, the most elements that a lane has gone through.
+        nnz: for the message.
+
+    Raises:
+        MatrixError: the values pass the 32-bit range of their numbers.
+    """
+    # The kernel wants two elements more in its ring than the farthest lane has used.
+    starts = np.r_[0, np.cumsum(-(-(farthest.astype(np.int64) + 2) // PAIR))]
+    if starts[-1] * PAIR * LANES > MAX_INDEX:
+        raise MatrixError(
+            f"{nnz} nonzeros take {starts[-1] * PAIR * LANES} places, more than 32-bit numbers reach ({MAX_INDEX}); "
+            "split the matrix by rows"
+        )
+    narrow: Array = starts.astype(np.int32)
+    return narrow
 
 
 def _groups_at_once(partition: Partition) -> int:
@@ -222,7 +239,7 @@ def _positions(counts: Array, partition: Partition, refill_tiles: int, slack: in
     """Where in its stream each lane is before each tile.
 
     Returns:
-        int32 of the shape of ``counts``, and the pairs of chunks that each stream has (int64).
+        int32 of the shape of ``counts``, and how far the farthest of each stream's lanes gets.
     """
     p = partition
     begins = p.begins()
@@ -242,8 +259,7 @@ def _positions(counts: Array, partition: Partition, refill_tiles: int, slack: in
             now = now + counts[which, :, tile]
             ahead = now.max(axis=-1)
         at[going], farthest[going] = now, ahead
-    # The kernel wants two elements more in its ring than the farthest lane has used.
-    return positions, -(-(farthest.astype(np.int64).ravel() + 2) // PAIR)
+    return positions, farthest.ravel()
 
 
 def _fill(source: Array, order: Array, counts: Array, positions: Array, starts: Array, pairs: Array) -> None:

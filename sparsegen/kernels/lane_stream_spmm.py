@@ -7,10 +7,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.device_memory import PackingDevice
+from sparsegen.family import (
+    Array,
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    PackedOnDevice,
+    Value,
+    empty_as_one,
+    tunable,
+)
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._lane_stream import PAIR, STEP, TILE, Partition, balanced_rows, pack
+from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.operators import Layout, SpmmProblem
 
 WARP = 32
@@ -27,7 +40,7 @@ FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
 UNEVEN = 0.05  # row_cov from which sorted rows pay
 FULL_SHARE = 0.45  # density from which a ring is refilled after every tile
-BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 264)
+BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 256, 264)
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,11 @@ class LaneStreamConfig:
     warps_m: int = tunable(8, (1, 2, 4, 8), "warps over the rows of a group, 32 rows for each", packs=True)
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of a step, 64 columns for each", packs=True)
     ring_rows: int = tunable(
-        160, (96, 128, 160, 192), "decoded elements that a lane's ring holds", searched=(128, 160), packs=True
+        160,
+        (96, 128, 144, 160, 192),
+        "decoded elements that a lane's ring holds",
+        searched=(128, 160),
+        packs=True,
     )
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
     depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(3, 4))
@@ -179,12 +196,10 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 
     def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
         c, partition = config, self._partition(problem, config)
-        rows = balanced_rows(np.diff(matrix.row_offsets), partition) if c.row_order == "balanced" else None
+        rows = _row_order(c, matrix, partition)
         streams = pack(matrix, partition, refill_tiles=c.refill_tiles, slack=_slack(c), rows=rows)
         stored = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
         source = streams.source if streams.source.size else np.full(1, -1, dtype=np.int32)
-        parts = partition.used_blocks + partition.groups
-        part_bytes = TILE * 8 * _column_tiles(problem) * 4
         return Packed(
             arrays={
                 "masks": empty_as_one(streams.masks),
@@ -192,18 +207,55 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
                 "values": stored[source],
                 "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
             },
-            sizes={
-                "groups": partition.groups,
-                "steps": partition.steps,
-                "used_blocks": partition.used_blocks,
-            },
+            sizes=self._packed_sizes(partition),
             values="values",
             value_source=source,
-            scratch={
-                "parts": parts * partition.warps * part_bytes,
-                "counters": partition.groups * partition.warps_m * 4,
-            },
+            scratch=self._scratch(problem, partition),
         )
+
+    def prepare_on(
+        self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PackingDevice
+    ) -> PackedOnDevice:
+        partition = self._partition(problem, config)
+        rows = _row_order(config, matrix, partition)
+
+        def laid_out() -> DeviceStreams:
+            return DeviceStreams.of(
+                device,
+                matrix,
+                partition,
+                refill_tiles=config.refill_tiles,
+                slack=_slack(config),
+                rows=rows,
+            )
+
+        layout = laid_out()
+        return PackedOnDevice(
+            buffers={
+                "masks": layout.masks,
+                "starts": layout.starts,
+                "values": layout.values(matrix.values, problem.dtype),
+                "rows": layout.rows,
+            },
+            sizes=self._packed_sizes(partition),
+            values="values",
+            source=lambda: (
+                laid_out().source()
+            ),  # laid out again: the pattern does not stay on the device for it
+            scratch=self._scratch(problem, partition),
+        )
+
+    @staticmethod
+    def _packed_sizes(partition: Partition) -> dict[str, int]:
+        return {"groups": partition.groups, "steps": partition.steps, "used_blocks": partition.used_blocks}
+
+    @staticmethod
+    def _scratch(problem: SpmmProblem, partition: Partition) -> dict[str, int]:
+        part_bytes = TILE * 8 * _column_tiles(problem) * 4
+        return {
+            "parts": (partition.used_blocks + partition.groups) * partition.warps * part_bytes,
+            "counters": partition.groups * partition.warps_m * 4,
+        }
 
     def launch(
         self, problem: SpmmProblem, config: LaneStreamConfig, sizes: Mapping[str, int], device: Device
@@ -243,6 +295,10 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 def _slack(config: LaneStreamConfig) -> int:
     """Elements by which a lane may lag: what is left of its ring beside the tiles up to a refill, and a pair's end."""
     return config.ring_rows - TILE * config.refill_tiles - PAIR - 2
+
+
+def _row_order(config: LaneStreamConfig, matrix: CsrMatrix, partition: Partition) -> Array | None:
+    return balanced_rows(np.diff(matrix.row_offsets), partition) if config.row_order == "balanced" else None
 
 
 def _column_tiles(problem: SpmmProblem) -> int:

@@ -24,6 +24,7 @@ from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import zeroed
 from sparsegen.operators import Problem
+from sparsegen.packing import pack
 from sparsegen.references import judge
 from sparsegen.tuning.child import answer, requests
 
@@ -125,7 +126,7 @@ def serve(connection: Connection) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedOnDevice:
+class Packing:
     buffers: dict[str, Buffer]
     sizes: dict[str, int]
     nbytes: int
@@ -146,7 +147,7 @@ class Bench:
         written = self._problem.result(self._matrix.nnz)
         self._result = self._executor.allocate(max(1, written.nbytes))
         self._judge = judge(self._problem, self._matrix, operands, self._executor)
-        self._packings: OrderedDict[tuple[Any, ...], PackedOnDevice] = OrderedDict()
+        self._packings: OrderedDict[tuple[Any, ...], Packing] = OrderedDict()
         self._kernels: dict[Path, LoadedKernel] = {}
 
     def measure(self, m: Measure, about_to_launch: Callable[[], None]) -> Measured:
@@ -202,25 +203,23 @@ class Bench:
         rest = self._executor.measure(call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent)
         return replace(rest, samples_us=timing.samples_us + rest.samples_us)
 
-    def _pack(self, family: Family[Any, Any], config: Any) -> PackedOnDevice:
+    def _pack(self, family: Family[Any, Any], config: Any) -> Packing:
         key: tuple[str | Value, ...] = (family.name, *family.packing_key(self._problem, config))
         if key not in self._packings:
             began = time.perf_counter()
-            packed = family.prepare(self._problem, config, self._matrix)
+            packed = pack(family, self._problem, config, self._matrix, self._executor)
             seconds = time.perf_counter() - began
             kept = sum(p.nbytes for p in self._packings.values())
             while self._packings and kept + packed.nbytes > MOST_PACKED_BYTES:
                 kept -= self._packings.popitem(last=False)[1].nbytes
-            buffers = {
-                name: self._executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()
-            }
+            buffers = dict(packed.buffers)
             for name, nbytes in packed.scratch.items():
                 buffers[name] = zeroed(self._executor, nbytes)
-            self._packings[key] = PackedOnDevice(buffers, dict(packed.sizes), packed.nbytes, seconds)
+            self._packings[key] = Packing(buffers, dict(packed.sizes), packed.nbytes, seconds)
         self._packings.move_to_end(key)
         return self._packings[key]
 
-    def _bind(self, m: Measure, packed: PackedOnDevice) -> tuple[Launch, list[Buffer | int], LoadedKernel]:
+    def _bind(self, m: Measure, packed: Packing) -> tuple[Launch, list[Buffer | int], LoadedKernel]:
         launch = m.family.launch(self._problem, m.config, packed.sizes, self._device)
         arguments: list[Buffer | int] = []
         for argument in m.family.arguments(self._problem):

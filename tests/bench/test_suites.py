@@ -23,6 +23,7 @@ from sparsegen.tuning_db.json_reader import parse_json
 ROOT = Path(__file__).parents[2]
 LISTED = [name for name in suite_names() if not describe_suite(name).needs_data]
 COUNTS = {
+    "mixed": 48,
     "block": 24,
     "dlmc-like": 24,
     "gnn": 6,

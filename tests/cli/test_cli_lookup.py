@@ -9,8 +9,14 @@ import pytest
 import scipy.sparse
 from command_line import Command
 
+from sparsegen import emulator
 from sparsegen.dispatch import How
+from sparsegen.features import Features
 from sparsegen.kernels import family
+from sparsegen.matrix_io import load_matrix
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.store import Store
 
 
 @pytest.fixture
@@ -93,3 +99,22 @@ def test_wrong_usage(run: Command, matrix: Path) -> None:
     run("verify", "--matrix", matrix, "--config", "tile_n=32", exit_code=2)
     run("verify", "--matrix", matrix, "--family", "none", exit_code=3)
     run("lookup", "--matrix", matrix.with_name("none.npz"), exit_code=3)
+
+
+def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what `tune` records on a GPU."""
+    csr = load_matrix(matrix)
+    problem = SpmmProblem(*csr.shape, 24)
+    workload = Workload(problem, csr.fingerprint(), Features.of(csr))
+    guess = family("csr_spmm").guess(problem, workload.features, emulator.device())
+    variant = Variant("csr_spmm", tuple(family("csr_spmm").config_dict(guess).items()), "ab" * 32)
+    ours, dense = (Sample(us, us, us, 9) for us in (15.0, 12.1))
+    with Store.open(run.db) as store:
+        store.add_measurement(Measurement(workload, emulator.device(), variant, Outcome.OK, ours))
+        store.add_baseline(Baseline(workload, emulator.device(), "cublas", "cuBLAS 13", dense))
+    arguments = ("lookup", "--matrix", matrix, "-n", 24)
+    told = run(*arguments).stdout
+    assert "dense wins: 12.1 µs (cuBLAS) against 15.0" in told and "runs instead" not in told
+    assert "so the dense product runs instead" in run(*arguments, "--on-miss", "dense").stdout
+    found = run.json(*arguments, "--on-miss", "dense")
+    assert found["use_dense"] and found["dense_is_faster"] and found["dense_us"] == 12.1

@@ -1,0 +1,138 @@
+"""Matrices into the form that a variant wants, in its device's memory: by the device itself where that pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsegen.device_memory import Buffer
+from sparsegen.device_references import compiled_kernels
+from sparsegen.executor import Executor, LoadedKernel
+from sparsegen.family import Array, Family, Launch, PackedOnDevice, empty_as_one
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import Problem
+
+LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
+WARP = 32
+THREADS = 256
+
+
+def pack(
+    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
+) -> PackedOnDevice:
+    """The packed matrix, on the device.
+
+    A CUDA device packs large matrices itself, if the family can have it do so. It needs memory for the matrix in
+    compressed sparse rows beside the packed one then.
+
+    Raises:
+        MatrixError: the matrix is too large for the family's numbers.
+        LaunchError: the device has not enough memory.
+        CompileError, DeviceUnavailableError: the packing kernels cannot be compiled.
+    """
+    with executor.entered():
+        if executor.device.backend == "cuda" and matrix.nnz >= LARGE:
+            packed = by_device(family, problem, config, matrix, executor)
+            if packed is not None:
+                return packed
+        return by_host(family, problem, config, matrix, executor)
+
+
+def by_device(
+    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
+) -> PackedOnDevice | None:
+    """Packed by the device; None where the family's packer is on the host alone."""
+    packer = Packer(executor)
+    packed = family.prepare_on(problem, config, matrix, packer)
+    if packed is None:
+        return None
+    packer.finish()
+    make_source = packed.source
+
+    def source() -> Buffer:
+        made = make_source()
+        packer.finish()
+        return made
+
+    return replace(packed, source=source)
+
+
+def by_host(
+    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
+) -> PackedOnDevice:
+    """Packed by the host, and sent."""
+    packed = family.prepare(problem, config, matrix)
+    numbers = packed.value_source.astype(np.int32, copy=False)
+    if not numbers.size:
+        numbers = np.full(1, -1, dtype=np.int32)
+    return PackedOnDevice(
+        buffers={name: executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()},
+        sizes=packed.sizes,
+        values=packed.values,
+        source=lambda: executor.upload(numbers),
+        scratch=packed.scratch,
+    )
+
+
+class Packer:
+    """The `PackingDevice` of an executor, in whose context the calling thread is.
+
+    It keeps what the kernels work on until `finish`.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._kernels: dict[str, LoadedKernel] = {}
+        self._kept: list[Buffer | int] = []
+
+    def upload(self, array: Array) -> Buffer:
+        return self._executor.upload(empty_as_one(array))
+
+    def filled(self, nbytes: int, byte: int = 0) -> Buffer:
+        buffer = self._executor.allocate(max(1, nbytes))
+        self._executor.fill(buffer, byte)
+        return buffer
+
+    def download(self, buffer: Buffer, count: int, dtype: npt.DTypeLike) -> Array:
+        found = np.empty(count, dtype=dtype)
+        if count:
+            self._executor.synchronize()
+            self._executor.download(buffer, found)
+        return found
+
+    def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
+        if entry not in self._kernels:
+            file, _, name = entry.partition(":")
+            (self._kernels[entry],) = compiled_kernels(self._executor, (file, name))
+        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
+        if warps:
+            self._executor.launch(self._kernels[entry], launch, arguments)
+            self._kept += arguments
+
+    def finish(self) -> None:
+        """Wait for the kernels."""
+        self._executor.synchronize()
+        self._kept.clear()
+
+
+class Gather:
+    """Puts new values into packed ones, on the device.
+
+    The numbers of their nonzeros, 4 bytes for each packed value, stay on the device from the first time on.
+    """
+
+    def __init__(self, packed: PackedOnDevice, itemsize: int, executor: Executor) -> None:
+        assert packed.values is not None
+        self._target, self._executor = packed.buffers[packed.values], executor
+        self._source = packed.source()
+        (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))
+        self._count = self._target.nbytes // itemsize
+        executor.synchronize()  # calls may come on other streams than the upload
+
+    def __call__(self, values: Buffer, stream: int = 0) -> None:
+        """Start it on a stream; ``values`` are those of all nonzeros in CSR order, in storage form."""
+        launch = Launch((-(-self._count // THREADS), 1, 1), (THREADS, 1, 1))
+        self._executor.launch(self._kernel, launch, [self._count, self._source, values, self._target], stream)
