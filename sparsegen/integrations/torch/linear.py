@@ -128,18 +128,16 @@ class SparseLinear(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take the pattern over first, so that what is loaded fits."""
-        offsets, columns = (state_dict.get(prefix + name) for name in ("row_offsets", "column_indices"))
-        if isinstance(offsets, Tensor) and isinstance(columns, Tensor):
-            same = torch.equal(offsets.cpu(), self.row_offsets.cpu()) and torch.equal(
-                columns.cpu(), self.column_indices.cpu()
-            )
-            if not same:
-                try:
-                    self._take_pattern(SparsePattern.of_csr(self.pattern.shape, offsets, columns))
-                except MatrixError as error:
-                    errors: list[str] = args[-1]
-                    errors.append(f"{prefix}row_offsets, {prefix}column_indices: {error}")
-                    return
+        offsets: Any = state_dict.get(f"{prefix}row_offsets")
+        columns: Any = state_dict.get(f"{prefix}column_indices")
+        there = isinstance(offsets, Tensor) and isinstance(columns, Tensor)
+        if there and not (_equal(offsets, self.row_offsets) and _equal(columns, self.column_indices)):
+            try:
+                self._take_pattern(SparsePattern.of_csr(self.pattern.shape, offsets, columns))
+            except MatrixError as error:
+                errors: list[str] = args[-1]
+                errors.append(f"{prefix}row_offsets, {prefix}column_indices: {error}")
+                return
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _take_pattern(self, pattern: SparsePattern) -> None:
@@ -150,3 +148,8 @@ class SparseLinear(nn.Module):
         for name in ("row_offsets", "column_indices"):
             array = np.array(getattr(pattern.matrix, name))
             setattr(self, name, torch.from_numpy(array).to(self.row_offsets.device))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether integers are the same, of whatever type and on whatever device."""
+    return one.shape == other.shape and bool((one.cpu() == other.cpu()).all())
