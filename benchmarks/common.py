@@ -95,10 +95,10 @@ class Bench:
         self.matrix, self.problem, self.device = matrix, problem, device
         self.vendors = baselines.Session(matrix, problem, device)
         self.executor: Executor = self.vendors.executor
-        operands = problem.random_operands(np.random.default_rng(7))
+        operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
         self._judge = judge(problem, matrix, operands, self.executor)
-        self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands]
-        self.output = self.executor.allocate(problem.result.nbytes)
+        self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
+        self.output = self.executor.allocate(problem.result(matrix.nnz).nbytes)
         self._kept: list[PreparedVariant] = []
 
     def variant(self, family: str, config: Mapping[str, Any]) -> Callable[[], None]:

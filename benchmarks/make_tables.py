@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from benchmarks.anchors import peers
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
@@ -76,14 +77,27 @@ def bench_origin(results: Results) -> str:
 
 
 def performance() -> str:
-    """README: geometric means per suite and type."""
+    """README: geometric means per suite and type. Sputnik's times are those of peers_h100.json."""
     results = bench()
     rows = []
     for s in summarize(results.rows):
-        cells = [_speedup(s.to_dense), _speedup(s.to_best_sparse), _speedup(_inverse(s.untuned_to_tuned))]
-        rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells, _wins(s.faster_than_dense)])
+        cells = [_speedup(s.to_dense), _speedup(s.to_best_sparse), _over_sputnik(results, s.suite, s.dtype)]
+        cells += [_speedup(_inverse(s.untuned_to_tuned)), _wins(s.faster_than_dense)]
+        rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells])
     head = ["geometric mean of the speedup", "rows", "over dense cuBLAS", "over the best other sparse"]
-    return table([*head, "over untuned", "faster than dense"], rows) + bench_origin(results)
+    return table([*head, "over Sputnik", "over untuned", "faster than dense"], rows) + bench_origin(results)
+
+
+def _over_sputnik(results: Results, suite: str, dtype: str) -> str:
+    known = peers()
+    ratios = [
+        us / ours
+        for row in results.rows
+        if (row.suite, row.dtype) == (suite, dtype)
+        and (us := known.get((suite, row.case, dtype), {}).get("sputnik"))
+        and (ours := row.us(TUNED))
+    ]
+    return f"{geometric(ratios).value:.2f} ×" if ratios else NONE
 
 
 def _inverse(mean: Mean) -> Mean:

@@ -1,4 +1,4 @@
-"""What the commands share: options, problems from options, and output as text or JSON."""
+"""What the commands share: options, and output as text or JSON; problems from options are in `problems`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rich.console import Console, RenderableType
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.matrix_io import load_matrix
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
@@ -38,7 +37,7 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
 
 
 def matrix_options(*, required: bool = True) -> Callable[[F], F]:
-    """``matrix``: Path (or None), ``tensor``: str | None, ``seed``: int, ``drop_zeros``: bool, for `load`."""
+    """What `load` takes: ``matrix``, ``tensor``, ``seed``, ``drop_zeros``, ``transpose``; the matrix may be None."""
 
     def decorate(function: F) -> F:
         options = (
@@ -51,41 +50,11 @@ def matrix_options(*, required: bool = True) -> Callable[[F], F]:
             click.option("--tensor", help="Which array of a file that holds several."),
             click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack."),
             click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
+            click.option("--transpose", is_flag=True, help="Take the matrix's transpose."),
         )
         return _apply(options, function)
 
     return decorate
-
-
-def problem_options(function: F) -> F:
-    """``n``: int, ``dtype``: DType, ``layout``: Layout, ``epilogue``: Epilogue, for `problem_from`."""
-    options = (
-        click.option(
-            "-n", "n", type=click.IntRange(min=1), default=128, show_default=True, help="Columns of B and C."
-        ),
-        click.option(
-            "--dtype",
-            type=EnumChoice(DType),
-            default=DType.FLOAT32.value,
-            show_default=True,
-            help="Element type of A, B and C; sums are float32.",
-        ),
-        click.option(
-            "--layout",
-            type=EnumChoice(Layout),
-            default=Layout.ROW.value,
-            show_default=True,
-            help="Memory order of B and C.",
-        ),
-        click.option(
-            "--epilogue",
-            type=EnumChoice(Epilogue),
-            default=Epilogue.NONE.value,
-            show_default=True,
-            help="What is done to C before it is stored.",
-        ),
-    )
-    return _apply(options, function)
 
 
 def device_option(function: F) -> F:
@@ -127,17 +96,16 @@ def _apply(options: Iterable[Callable[[F], F]], function: F) -> F:
 # --- from options to values ---
 
 
-def load(matrix: Path, tensor: str | None = None, seed: int = 0, drop_zeros: bool = False) -> CsrMatrix:
+def load(
+    matrix: Path,
+    tensor: str | None = None,
+    seed: int = 0,
+    drop_zeros: bool = False,
+    transpose: bool = False,
+) -> CsrMatrix:
     """The matrix of `matrix_options`."""
-    return load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros)
-
-
-def problem_from(
-    matrix: CsrMatrix | Features, n: int, dtype: DType, layout: Layout, epilogue: Epilogue
-) -> SpmmProblem:
-    """The problem of `problem_options` for a matrix, or for one of which only the features are known."""
-    m, k = matrix.shape if isinstance(matrix, CsrMatrix) else (matrix.m, matrix.k)
-    return SpmmProblem(m=m, k=k, n=n, dtype=dtype, layout=layout, epilogue=epilogue)
+    found = load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros)
+    return found.transposed() if transpose else found
 
 
 def even_features(m: int, k: int, density: float) -> Features:

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen.cli.common import db_option, emit, json_option
-from sparsegen.dispatch import describe
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.tuning_db import exchange, migrations, ranking
@@ -48,7 +47,7 @@ def list_workloads(db: str | None, as_json: bool) -> None:
     for tuned, winner in listed:
         table.add_row(
             tuned.workload.fingerprint[:SHORT],
-            Text(describe(tuned.workload.problem)),
+            Text(str(tuned.workload.problem)),
             str(tuned.workload.features.nnz),
             Text(tuned.device.key),
             str(tuned.ok) + (f", {failed} failed" if (failed := tuned.measurements - tuned.ok) else ""),
@@ -111,7 +110,7 @@ def describe_workload(
             "" if m.worst_error is None else f"{m.worst_error:.2g}",
             Text(f"{m.variant.family}: {values}"),
         )
-    lines: list[RenderableType] = [Text(f"{describe(tuned.workload.problem)} on {tuned.device.name}"), table]
+    lines: list[RenderableType] = [Text(f"{tuned.workload.problem} on {tuned.device.name}"), table]
     if len(order) > SHOWN_VARIANTS:
         lines.append(Text(f"and {len(order) - SHOWN_VARIANTS} slower ones (all with --json)"))
     failures = [m for m in measurements if m.outcome is not Outcome.OK]

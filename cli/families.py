@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,50 +14,78 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen import backends, kernels
-from sparsegen.cli.common import device_option, emit, even_features, json_option, problem_options
+from sparsegen.cli.common import device_option, emit, even_features, json_option
+from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.errors import ConfigError
 from sparsegen.family import Constraint, Device, Family, Value, tunables
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import OPERATORS, Problem
+
+MATRIX_SIZE = 1024  # of a size of the matrix that no option gives
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--m", type=click.IntRange(min=0), default=1024, show_default=True, help="Rows of A.")
-@click.option("--k", type=click.IntRange(min=0), default=1024, show_default=True, help="Columns of A.")
-@problem_options
+@click.option(
+    "--m", type=click.IntRange(min=0), default=MATRIX_SIZE, show_default=True, help="Rows of the matrix."
+)
+@problem_options(any_operator=True)
 @device_option
 @json_option
 def command(
     name: str | None,
     m: int,
-    k: int,
-    n: int,
-    dtype: DType,
-    layout: Layout,
-    epilogue: Epilogue,
+    wanted: ProblemOptions,
     device: str | None,
     as_json: bool,
 ) -> None:
     """List kernel families: tunables with their choices, what must hold, and which matrices suit them.
 
     Constraints and requirements are read out for the config that the family guesses for a problem of the given
-    sizes with equal rows at 10 % density; numbers in them are that config's and that matrix's.
+    sizes with equal rows at 10 % density; numbers in them are that config's and that matrix's. Listed are the
+    families of the operators that take the options given.
     """
-    chosen = kernels.families().values() if name is None else [kernels.family(name)]
-    problem = SpmmProblem(m, k, n, dtype, layout, epilogue)
+    named = None if name is None else kernels.family(name)
+    if named is not None and wanted.operator is None:
+        wanted = replace(wanted, operator=named.problem_type.operator)
+    problems = _problems(wanted, m)
+    if named is None:
+        chosen = [f for f in kernels.families().values() if f.problem_type.operator in problems]
+    else:
+        [problem] = problems.values()
+        chosen = [kernels.require_family(named.name, problem)]
     where = backends.find_device(device)
-    described = [describe(family, problem, where) for family in chosen]
-    data = {"problem": problem.to_dict(), "device": where.key, "families": described}
+    described = [describe(family, problems[family.problem_type.operator], where) for family in chosen]
+    data = {"device": where.key, "families": described}
     emit(as_json, data, *(_render(d) for d in described))
 
 
-def describe(family: Family[Any, Any], problem: SpmmProblem, device: Device) -> dict[str, Any]:
+def _problems(wanted: ProblemOptions, m: int) -> dict[str, Problem]:
+    """The problem of each operator that the options leave open, or of the one that they name.
+
+    Raises:
+        ConfigError: no operator takes the options.
+    """
+    operators = list(OPERATORS) if wanted.operator is None else [wanted.operator]
+    problems, reasons = {}, []
+    for operator in operators:
+        try:
+            problems[operator] = replace(wanted, operator=operator).problem_without_matrix(m, MATRIX_SIZE)
+        except ConfigError as error:
+            reasons.append(error)
+    if not problems:
+        raise reasons[0]
+    return problems
+
+
+def describe(family: Family[Any, Any], problem: Problem, device: Device) -> dict[str, Any]:
     """A family as JSON values: space, example config and its constraints."""
-    features = even_features(problem.m, problem.k, 0.1)
+    features = even_features(*problem.matrix_shape, 0.1)
     config = family.guess(problem, features, device)
     space = tunables(family.config_type)
     return {
         "name": family.name,
         "operator": family.problem_type.operator,
+        "problem": problem.to_dict(),
         "summary": family.summary,
         "source": family.source,
         "template": family.template,

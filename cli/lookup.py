@@ -16,15 +16,14 @@ from sparsegen.cli.common import (
     json_option,
     load,
     matrix_options,
-    problem_options,
 )
+from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.dispatch import Choice, OnMiss
-from sparsegen.operators import DType, Epilogue, Layout
 
 
 @click.command()
 @matrix_options()
-@problem_options
+@problem_options()
 @device_option
 @db_option
 @click.option(
@@ -40,20 +39,16 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
-    n: int,
-    dtype: DType,
-    layout: Layout,
-    epilogue: Epilogue,
+    transpose: bool,
+    wanted: ProblemOptions,
     device: str | None,
     db: str | None,
     on_miss: OnMiss,
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
-    found = load(matrix, tensor, seed, drop_zeros)
-    choice = api.lookup(
-        found, n=n, dtype=dtype, layout=layout, epilogue=epilogue, on_miss=on_miss, device=device, db=db
-    )
+    found = load(matrix, tensor, seed, drop_zeros, transpose)
+    choice = api.lookup(found, **wanted.keywords(), on_miss=on_miss, device=device, db=db)
     emit(as_json, as_data(choice), choice.explain())
 
 

@@ -18,16 +18,15 @@ from sparsegen.cli.common import (
     load,
     matrix_options,
     parse_config,
-    problem_from,
-    problem_options,
     to_json,
 )
+from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.compiler import CudaToolchain
 from sparsegen.dispatch import choose
 from sparsegen.family import Device, Family
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
@@ -44,16 +43,19 @@ class Choice:
 
 @click.command()
 @matrix_options(required=False)
-@click.option("--m", type=click.IntRange(min=0), help="Rows of A, instead of --matrix.")
-@click.option("--k", type=click.IntRange(min=0), help="Columns of A, instead of --matrix.")
+@click.option(
+    "--m",
+    type=click.IntRange(min=0),
+    help="Rows, instead of --matrix; its columns are then --k (spmm) or -n (the others).",
+)
 @click.option(
     "--density",
     type=click.FloatRange(0, 1),
     default=0.1,
     show_default=True,
-    help="Of A, with --m and --k; matters only where no config is given.",
+    help="Of the matrix, with --m; matters only where no config is given.",
 )
-@problem_options
+@problem_options()
 @click.option("--family", "family_name", metavar="NAME", help="See `sparsegen families`.")
 @config_option
 @device_option
@@ -73,13 +75,10 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    transpose: bool,
     m: int | None,
-    k: int | None,
     density: float,
-    n: int,
-    dtype: DType,
-    layout: Layout,
-    epilogue: Epilogue,
+    wanted: ProblemOptions,
     family_name: str | None,
     config: tuple[str, ...],
     device: str | None,
@@ -94,13 +93,15 @@ def command(
     lookup`). With --family, the config that the family guesses; --config changes tunables of it, any valid
     one renders, and no GPU is needed.
     """
-    if (matrix is None) == (m is None and k is None) or (m is None) != (k is None):
-        raise click.UsageError("give either --matrix, or --m and --k")
+    if matrix is not None and m is not None:
+        raise click.UsageError("give either --matrix, or --m and the matrix's columns")
+    if transpose and matrix is None:
+        raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
-    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros)
-    features = even_features(m or 0, k or 0, density) if found is None else Features.of(found)
-    problem = problem_from(features, n, dtype, layout, epilogue)
+    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+    problem = wanted.problem_without_matrix(m) if found is None else wanted.problem(found.shape)
+    features = even_features(*problem.matrix_shape, density) if found is None else Features.of(found)
     where = backends.find_device(device)
     if family_name is not None:
         choice = _named(family_name, parse_config(config), problem, features, where)
@@ -119,7 +120,7 @@ def command(
             "family": choice.family.name,
             "config": choice.family.config_dict(choice.config),
             "chosen_by": choice.reason,
-            "problem": problem.to_dict(),
+            "problem": {"operator": problem.operator, **problem.to_dict()},
             "device": where.key,
             **facts,
         }
@@ -130,11 +131,9 @@ def command(
         click.echo(f"{output}: {len(text.splitlines())} lines")
 
 
-def _named(
-    name: str, config: dict[str, str], problem: SpmmProblem, features: Features, device: Device
-) -> Choice:
+def _named(name: str, config: dict[str, str], problem: Problem, features: Features, device: Device) -> Choice:
     """The family's guess, changed where the user says so."""
-    family = kernels.family(name)
+    family = kernels.require_family(name, problem)
     guess = family.config_dict(family.guess(problem, features, device))
     return Choice(
         family, family.config(**{**guess, **config}), "the command line" if config else "the family"
@@ -142,7 +141,7 @@ def _named(
 
 
 def _dispatched(
-    problem: SpmmProblem, matrix: CsrMatrix | None, features: Features, device: Device, db: str | None
+    problem: Problem, matrix: CsrMatrix | None, features: Features, device: Device, db: str | None
 ) -> Choice:
     """What would run; a matrix that is not there has no fingerprint, so nothing measured is its own."""
     fingerprint = "" if matrix is None else matrix.fingerprint()

@@ -19,11 +19,11 @@ from sparsegen.cli.common import (
     json_option,
     load,
     matrix_options,
-    problem_from,
-    problem_options,
 )
+from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
 from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
-from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.features import Features
+from sparsegen.operators import Problem, SpmmProblem
 from sparsegen.settings import Settings
 from sparsegen.tuner import Budget, Effort, TuneResult, tune
 from sparsegen.tuning_db.records import Measurement
@@ -35,7 +35,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 
 @click.command()
 @matrix_options()
-@problem_options
+@problem_options()
 @click.option("--family", "families", multiple=True, help="Only this kernel family; may be repeated.")
 @click.option(
     "--effort",
@@ -60,10 +60,8 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
-    n: int,
-    dtype: DType,
-    layout: Layout,
-    epilogue: Epilogue,
+    transpose: bool,
+    wanted: ProblemOptions,
     families: tuple[str, ...],
     effort: Effort,
     trials: int | None,
@@ -77,8 +75,8 @@ def command(
 
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
-    a = load(matrix, tensor, seed, drop_zeros)
-    problem = problem_from(a, n, dtype, layout, epilogue)
+    a = load(matrix, tensor, seed, drop_zeros, transpose)
+    problem = wanted.problem(a.shape)
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
@@ -96,8 +94,10 @@ def command(
                 seed=seed,
             )
         location = str(store.location)
-    lookup = f"sparsegen lookup --matrix {shlex.quote(str(matrix))} -n {n}" + _options(
-        tensor=tensor, dtype=dtype, layout=layout, epilogue=epilogue, device=device, db=db
+    lookup = (
+        f"sparsegen lookup --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
+        + command_line(problem)
+        + _options(tensor=tensor, device=device, db=db)
     )
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
@@ -105,10 +105,18 @@ def command(
 
 
 def _options(**values: Any) -> str:
-    """The options that differ from their defaults, as on a command line."""
-    defaults = {"dtype": DType.FLOAT32, "layout": Layout.ROW, "epilogue": Epilogue.NONE}
-    given = {name: value for name, value in values.items() if value not in (None, defaults.get(name))}
+    """The options that are given, as on a command line."""
+    given = {name: value for name, value in values.items() if value is not None}
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items())
+
+
+def _problem_text(problem: Problem, features: Features) -> str:
+    if not isinstance(problem, SpmmProblem):
+        return f"{problem}, {features.density:.1%} dense"
+    return (
+        f"{problem.operator}: {problem.m} × {problem.k} ({features.density:.1%} dense) by {problem.k} × "
+        f"{problem.n}, {problem.dtype}, {problem.layout}-major, epilogue {problem.epilogue}"
+    )
 
 
 def _verdict(result: TuneResult) -> str:
@@ -135,11 +143,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(
-        "problem",
-        f"{problem.operator}: {problem.m} × {problem.k} ({features.density:.1%} dense) by {problem.k} × "
-        f"{problem.n}, {problem.dtype}, {problem.layout}-major, epilogue {problem.epilogue}",
-    )
+    table.add_row("problem", _problem_text(problem, features))
     table.add_row("device", result.device.name)
     table.add_row("variant", _config_text(winner))
     table.add_row(
@@ -201,9 +205,9 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
             "packed_bytes": m.packed_bytes,
         }
 
-    counts = result.counts
+    counts, problem = result.counts, result.workload.problem
     return {
-        "problem": result.workload.problem.to_dict(),
+        "problem": {"operator": problem.operator, **problem.to_dict()},
         "fingerprint": result.workload.fingerprint,
         "device": result.device.key,
         "winner": described(result.winner) | {"gflops": gflops, "gbytes_per_second": gbytes},

@@ -18,19 +18,17 @@ from sparsegen.cli.common import (
     load,
     matrix_options,
     parse_config,
-    problem_from,
-    problem_options,
 )
+from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import NoVariantError
 from sparsegen.features import Features
 from sparsegen.launching import PreparedVariant, shared_executor
-from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.verification import worst_error
 
 
 @click.command()
 @matrix_options()
-@problem_options
+@problem_options()
 @click.option("--family", metavar="NAME", help="This family instead of the one that would run.")
 @config_option
 @device_option
@@ -43,10 +41,8 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
-    n: int,
-    dtype: DType,
-    layout: Layout,
-    epilogue: Epilogue,
+    transpose: bool,
+    wanted: ProblemOptions,
     family: str | None,
     config: tuple[str, ...],
     device: str | None,
@@ -61,11 +57,11 @@ def command(
     """
     if config and family is None:
         raise click.UsageError("--config needs --family")
-    found = load(matrix, tensor, seed, drop_zeros)
-    problem = problem_from(found, n, dtype, layout, epilogue)
+    found = load(matrix, tensor, seed, drop_zeros, transpose)
+    problem = wanted.problem(found.shape)
     where = backends.find_device(device)
     if family is None:
-        choice = api.lookup(found, n=n, dtype=dtype, layout=layout, epilogue=epilogue, device=where, db=db)
+        choice = api.lookup(found, **wanted.keywords(), device=where, db=db)
     else:
         choice = api.named_choice(problem, Features.of(found), where, family, parse_config(config))
     variant = PreparedVariant(

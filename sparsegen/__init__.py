@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from sparsegen.formats import CsrMatrix, as_csr
     from sparsegen.matrix_io import load_matrix
     from sparsegen.operator import SparseOperator
-    from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+    from sparsegen.operators import (
+        DType,
+        Epilogue,
+        Layout,
+        SddmmEpilogue,
+        SddmmProblem,
+        SoftmaxBackwardProblem,
+        SoftmaxProblem,
+        SpmmProblem,
+    )
+    from sparsegen.pattern_operators import SddmmOperator, SoftmaxBackwardOperator, SoftmaxOperator
 
 __version__ = "0.1.0"
 
@@ -24,6 +34,13 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "How": "dispatch",
     "Layout": "operators",
     "OnMiss": "dispatch",
+    "SddmmEpilogue": "operators",
+    "SddmmOperator": "pattern_operators",
+    "SddmmProblem": "operators",
+    "SoftmaxBackwardOperator": "pattern_operators",
+    "SoftmaxBackwardProblem": "operators",
+    "SoftmaxOperator": "pattern_operators",
+    "SoftmaxProblem": "operators",
     "SparseOperator": "operator",
     "SparsegenError": "errors",
     "SpmmProblem": "operators",
@@ -45,6 +62,13 @@ __all__ = [
     "How",
     "Layout",
     "OnMiss",
+    "SddmmEpilogue",
+    "SddmmOperator",
+    "SddmmProblem",
+    "SoftmaxBackwardOperator",
+    "SoftmaxBackwardProblem",
+    "SoftmaxOperator",
+    "SoftmaxProblem",
     "SparseOperator",
     "SparsegenError",
     "SpmmProblem",

@@ -6,9 +6,8 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
 from sparsegen import backends, dense_operator, dispatch
 from sparsegen.dense_operator import DenseOperator
@@ -16,12 +15,25 @@ from sparsegen.dispatch import Choice, How, OnMiss
 from sparsegen.errors import ConfigError
 from sparsegen.family import Device
 from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix, as_csr
-from sparsegen.kernels import family as family_named
+from sparsegen.formats import Array, CsrMatrix, as_csr
+from sparsegen.kernels import require_family
 from sparsegen.launching import shared_executor
 from sparsegen.matrix_io import load_matrix
-from sparsegen.operator import SparseOperator
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operator import PreparedOperator, SparseOperator
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+    member,
+    operator_named,
+)
+from sparsegen.pattern_operators import SddmmOperator, SoftmaxBackwardOperator, SoftmaxOperator
 from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruner import prune
 from sparsegen.pruning.report import PruneReport
@@ -35,8 +47,7 @@ if TYPE_CHECKING:
     from sparsegen.tuner import TuneResult
 
 log = logging.getLogger(__name__)
-
-E = TypeVar("E", bound=StrEnum)
+SCALED = (SoftmaxProblem, SoftmaxBackwardProblem)  # that take a scale
 
 __all__ = [
     "as_csr",
@@ -51,45 +62,25 @@ __all__ = [
 ]
 
 
-def member(kind: type[E], value: E | str, name: str) -> E:
-    """The enumeration's member for a word.
+def problem_of(matrix: CsrMatrix, operator: str, **options: int | str | None) -> Problem:
+    """An operator's problem for this matrix; see `Problem.of`.
 
     Raises:
-        ConfigError: there is none; the message lists those there are.
+        ConfigError: an unknown operator, or an option that is missing, is none of the operator's or has no such value.
     """
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
-
-
-def problem_of(
-    matrix: CsrMatrix, n: int, dtype: DType | str, layout: Layout | str, epilogue: Epilogue | str
-) -> SpmmProblem:
-    """The problem of multiplying this matrix.
-
-    Raises:
-        ConfigError: n below 1, or an unknown dtype, layout or epilogue; the message lists those there are.
-    """
-
-    m, k = matrix.shape
-    return SpmmProblem(
-        m,
-        k,
-        n,
-        member(DType, dtype, "dtype"),
-        member(Layout, layout, "layout"),
-        member(Epilogue, epilogue, "epilogue"),
-    )
+    return operator_named(operator).of(matrix.shape, **options)
 
 
 def lookup(
     matrix: Any,
     *,
-    n: int,
+    operator: str = SpmmProblem.operator,
+    n: int | None = None,
+    k: int | None = None,
     dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str = Layout.ROW,
-    epilogue: Epilogue | str = Epilogue.NONE,
+    layout: Layout | str | None = None,
+    epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -98,54 +89,147 @@ def lookup(
 
     The arguments are those of `prepare`.
     """
-    csr = as_csr(matrix)
-    problem = problem_of(csr, n, dtype, layout, epilogue)
+    csr, _ = _matrix_of(matrix, operator, transpose)
+    problem = problem_of(csr, operator, n=n, k=k, dtype=dtype, layout=layout, epilogue=epilogue)
     return _choose(csr, problem, _device(device), db, OnMiss.parse(on_miss))
+
+
+@overload
+def prepare(
+    matrix: Any,
+    *,
+    operator: Literal["spmm"] = ...,
+    n: int,
+    dtype: DType | str = ...,
+    layout: Layout | str | None = ...,
+    epilogue: Epilogue | str | None = ...,
+    bias: Any = ...,
+    transpose: bool = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+) -> SparseOperator | DenseOperator: ...
+
+
+@overload
+def prepare(
+    matrix: Any,
+    *,
+    operator: Literal["sddmm"],
+    k: int,
+    dtype: DType | str = ...,
+    epilogue: SddmmEpilogue | str | None = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+) -> SddmmOperator: ...
+
+
+@overload
+def prepare(
+    matrix: Any,
+    *,
+    operator: Literal["sparse_softmax"],
+    dtype: DType | str = ...,
+    scale: float | None = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+) -> SoftmaxOperator: ...
+
+
+@overload
+def prepare(
+    matrix: Any,
+    *,
+    operator: Literal["sparse_softmax_backward"],
+    dtype: DType | str = ...,
+    scale: float | None = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+) -> SoftmaxBackwardOperator: ...
 
 
 def prepare(
     matrix: Any,
     *,
-    n: int,
+    operator: str = SpmmProblem.operator,
+    n: int | None = None,
+    k: int | None = None,
     dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str = Layout.ROW,
-    epilogue: Epilogue | str = Epilogue.NONE,
+    layout: Layout | str | None = None,
+    epilogue: Epilogue | SddmmEpilogue | str | None = None,
     bias: Any = None,
+    scale: float | None = None,
+    transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
     family: str | None = None,
     config: Mapping[str, Any] | None = None,
-) -> SparseOperator | DenseOperator:
-    """Choose a variant for ``C = epilogue(matrix · B)``, compile it, pack and upload the matrix; do it once.
+) -> PreparedOperator | DenseOperator:
+    """Choose a variant for an operator on this matrix, compile it, pack and upload the matrix; do it once.
+
+    =============================  ================================  ==========================================
+    operator                       options                           computes
+    =============================  ================================  ==========================================
+    ``"spmm"`` (default)           n, dtype, layout, epilogue, bias  ``op(b)``: C = epilogue(matrix · B)
+    ``"sddmm"``                    k, dtype, epilogue                ``op(a, b)``: epilogue((A · Bᵀ) there)
+    ``"sparse_softmax"``           dtype, scale                      ``op(values)``: the softmax of each row
+    ``"sparse_softmax_backward"``  dtype, scale                      ``op(y, dy)``: the gradient of that softmax
+    =============================  ================================  ==========================================
 
     Args:
-        matrix: m × k: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy).
+        matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the m × k matrix that
+            ``spmm`` multiplies, or the m × n pattern of the others, whose values only ``epilogue="scale"`` reads.
         n: columns of B and C.
-        dtype: of the matrix's values (which are rounded to it), of B and of C; sums are float32.
+        k: columns of A and of B, which is n × k.
+        dtype: of the matrix's values (which are rounded to it), of the operands and of the result; sums are float32.
         layout: ``"row"``: B is k × n and C is m × n. ``"column"``: B is n × k and C is n × m, both row-major
-            (tokens × features), so that a linear layer needs no transpose.
-        epilogue: ``"none"``, ``"bias"`` or ``"bias_relu"``; the bias has m values.
+            (tokens × features), so that a linear layer needs no transpose. Default ``"row"``.
+        epilogue: of ``spmm``: ``"none"``, ``"bias"``, ``"bias_relu"``, ``"bias_gelu"`` or ``"bias_residual"``; the
+            bias has m values, the residual comes with each call and has C's shape. Of ``sddmm``: ``"none"``, or
+            ``"scale"`` for a product with the matrix's values. Default ``"none"``.
         bias: kept for every call; None to pass it with each call.
-        on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`.
+        scale: what values are multiplied with before the exponential; default 1.
+        transpose: of ``spmm``: multiply by the matrix's transpose, C = epilogue(matrixᵀ · B). ``update_values`` still
+            takes values in the order of the matrix itself, and packs nothing anew (Gale et al., SC 2020, section VII).
+            A `CsrMatrix` works its transposed pattern out once.
+        on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`;
+            ``"dense"`` is for ``spmm`` alone.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
         family, config: run this family, its guess changed by ``config``, instead of what the database says.
 
     Returns:
-        An operator object: ``op(b)``; see `SparseOperator.__call__`. A `DenseOperator` only for
-        ``on_miss="dense"``.
+        An operator object: a `SparseOperator`, `SddmmOperator`, `SoftmaxOperator` or `SoftmaxBackwardOperator`. A
+        `DenseOperator` only for ``on_miss="dense"``.
 
     Raises:
         MatrixError: the matrix is malformed.
-        ConfigError: an unknown word, or a config that is not valid here.
+        ConfigError: an unknown word, an option that the operator does not take or lacks, or a config that is not
+            valid here.
+        OperandError: a bias of the wrong shape.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: nothing may run.
         DatabaseError: the tuning database cannot be read.
     """
-    csr = as_csr(matrix)
-    problem = problem_of(csr, n, dtype, layout, epilogue)
+    csr, value_order = _matrix_of(matrix, operator, transpose)
+    options: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problem = problem_of(csr, operator, **options)
+    for name, value, owners in (("bias", bias, (SpmmProblem,)), ("scale", scale, SCALED)):
+        if value is not None and not isinstance(problem, owners):
+            raise ConfigError(f"{operator} takes no {name}; {owners[0].operator} does")
     where = _device(device)
     if family is not None:
         choice = named_choice(problem, Features.of(csr), where, family, config or {})
@@ -155,15 +239,23 @@ def prepare(
         miss = OnMiss.parse(on_miss)
         choice = _choose(csr, problem, where, db, miss)
         if miss is OnMiss.TUNE and not choice.is_hit:
-            tune(csr, n=n, dtype=dtype, layout=layout, epilogue=epilogue, device=where, db=db)
+            tune(csr, operator=operator, **options, device=where, db=db)
             choice = _choose(csr, problem, where, db, miss)
     if choice.use_dense:
         if dense_operator.is_available(where):
-            return DenseOperator(choice, csr, where, bias=bias)
+            return DenseOperator(choice, csr, where, bias=bias, value_order=value_order)
         log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
         choice = replace(choice, use_dense=False)
+    executor, toolchain = shared_executor(where), backends.toolchain(where)
+    if isinstance(problem, SddmmProblem):
+        return SddmmOperator(choice, csr, executor=executor, toolchain=toolchain)
+    factor = 1.0 if scale is None else scale
+    if isinstance(problem, SoftmaxProblem):
+        return SoftmaxOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
+    if isinstance(problem, SoftmaxBackwardProblem):
+        return SoftmaxBackwardOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
     return SparseOperator(
-        choice, csr, executor=shared_executor(where), toolchain=backends.toolchain(where), bias=bias
+        choice, csr, executor=executor, toolchain=toolchain, bias=bias, value_order=value_order
     )
 
 
@@ -185,15 +277,15 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 
 
 def named_choice(
-    problem: SpmmProblem, features: Features, device: Device, family: str, config: Mapping[str, Any]
+    problem: Problem, features: Features, device: Device, family: str, config: Mapping[str, Any]
 ) -> Choice:
     """A variant that the caller names: the family's guess for these features, changed by ``config``.
 
     Raises:
-        ConfigError: an unknown family, tunable or value, a config that is not valid here, or one that does not suit
-            a matrix of these features.
+        ConfigError: a family that is unknown or of another operator, an unknown tunable or value, a config that is not
+            valid here, or one that does not suit a matrix of these features.
     """
-    known = family_named(family)
+    known = require_family(family, problem)
     guess = known.config_dict(known.guess(problem, features, device))
     values = known.config(**{**guess, **config})
     known.require_suited(problem, features, values, device)
@@ -203,10 +295,13 @@ def named_choice(
 def tune(
     matrix: Any,
     *,
-    n: int,
+    operator: str = SpmmProblem.operator,
+    n: int | None = None,
+    k: int | None = None,
     dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str = Layout.ROW,
-    epilogue: Epilogue | str = Epilogue.NONE,
+    layout: Layout | str | None = None,
+    epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    transpose: bool = False,
     effort: Effort | str = Effort.NORMAL,
     trials: int | None = None,
     seconds: float | None = None,
@@ -214,7 +309,7 @@ def tune(
     db: str | Path | None = None,
     **options: Any,
 ) -> TuneResult:
-    """Find the fastest variant for ``C = epilogue(matrix · B)``, verify it and record it.
+    """Find the fastest variant for an operator on this matrix, verify it and record it.
 
     The arguments that are not named here are those of `prepare`, which then finds the winner.
 
@@ -229,8 +324,8 @@ def tune(
     """
     from sparsegen import tuner
 
-    csr = as_csr(matrix)
-    problem = problem_of(csr, n, dtype, layout, epilogue)
+    csr, _ = _matrix_of(matrix, operator, transpose)
+    problem = problem_of(csr, operator, n=n, k=k, dtype=dtype, layout=layout, epilogue=epilogue)
     budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
         return tuner.tune(csr, problem, device=_device(device), store=store, budget=budget, **options)
@@ -260,13 +355,29 @@ def pruned_times(
     return PrunedTimes(n, kind, order, where, tuple(times))
 
 
+def _matrix_of(matrix: Any, operator: str, transpose: bool) -> tuple[CsrMatrix, Array | None]:
+    """The sparse matrix of a problem, and which of the given matrix's values each of its nonzeros has; None: its own.
+
+    Raises:
+        ConfigError: a transpose of what has none.
+    """
+    csr = as_csr(matrix)
+    if not transpose:
+        return csr, None
+    if operator != SpmmProblem.operator:
+        raise ConfigError(f"{operator} takes no transpose; {SpmmProblem.operator} does")
+    return csr.transposed(), csr.transposition().source
+
+
 def _device(device: Device | str | None) -> Device:
     return device if isinstance(device, Device) else backends.find_device(device)
 
 
 def _choose(
-    matrix: CsrMatrix, problem: SpmmProblem, device: Device, db: str | Path | None, miss: OnMiss
+    matrix: CsrMatrix, problem: Problem, device: Device, db: str | Path | None, miss: OnMiss
 ) -> Choice:
+    if miss is OnMiss.DENSE and not isinstance(problem, SpmmProblem):
+        raise ConfigError(f"on_miss = dense is for spmm: there is no dense {problem.operator} to run instead")
     features, fingerprint = Features.of(matrix), matrix.fingerprint()
     return dispatch.choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
 

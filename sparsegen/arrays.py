@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,22 @@ from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer
 from sparsegen.family import Array, Device
 from sparsegen.launching import PreparedVariant
-from sparsegen.operators import DType, SpmmProblem, TensorSpec
+from sparsegen.operators import DType, TensorSpec
 
-Call = Callable[[Any, Any, Any, Any], Any]  # (b, out, stream, bias) -> out
+Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a caller launches: the prepared variant, its problem and device, the bias fixed beforehand."""
+    """What a caller launches.
+
+    Attributes:
+        fixed: operands that were given beforehand, by name: used where a call has None in their place.
+    """
 
     variant: PreparedVariant
-    problem: SpmmProblem
     device: Device
-    bias: Buffer | None
+    fixed: Mapping[str, Buffer]
 
 
 def caller(kind: type, target: Target) -> Call:
@@ -59,7 +62,9 @@ def caller(kind: type, target: Target) -> Call:
 
 def alignment_of(spec: TensorSpec) -> int:
     """Bytes that divide an array's address: vector loads are as wide as its rows allow, at most 16."""
-    return math.gcd(16, spec.shape[-1] * spec.dtype.itemsize) if len(spec.shape) > 1 else spec.dtype.itemsize
+    if spec.alignment or len(spec.shape) == 1:
+        return spec.alignment or spec.dtype.itemsize
+    return math.gcd(16, spec.shape[-1] * spec.dtype.itemsize)
 
 
 def stream_handle(stream: Any) -> int:
@@ -85,10 +90,9 @@ def mismatch(spec: TensorSpec, what: str, expected: Any, got: Any) -> OperandErr
     return OperandError(f"{spec.name}: expected {what} {expected}, got {got}")
 
 
-def missing_bias(problem: SpmmProblem) -> OperandError:
-    if problem.epilogue.has_bias:
-        return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
-    return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
+def missing(spec: TensorSpec) -> OperandError:
+    """The error for an operand that neither the call nor its preparation gave."""
+    return OperandError(f"{spec.name}: expected an array of shape {spec.shape}, got none")
 
 
 # --- PyTorch -----------------------------------------------------------------------------------------------
@@ -96,14 +100,19 @@ def missing_bias(problem: SpmmProblem) -> OperandError:
 
 def torch_caller(torch: Any, target: Target) -> Call:
     """Tensors on the operator's GPU, on PyTorch's current stream unless another is given."""
-    problem, bound_here, index = target.problem, target.variant.bound, target.device.index
-    b_spec, c_spec = problem.operands[0], problem.result
-    b_shape, c_shape = b_spec.shape, c_spec.shape
-    dtype, device = getattr(torch, str(problem.dtype)), torch.device("cuda", index)
-    tensor, empty = torch.Tensor, torch.empty
-    b_mask, c_mask = alignment_of(b_spec) - 1, alignment_of(c_spec) - 1
-    has_bias = problem.epilogue.has_bias
-    fixed_bias = None if target.bias is None else target.bias.address
+    bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
+    device, tensor, empty = torch.device("cuda", index), torch.Tensor, torch.empty
+    out_shape, out_dtype = written.shape, getattr(torch, str(written.dtype))
+    expected = [
+        (
+            spec,
+            spec.shape,
+            getattr(torch, str(spec.dtype)),
+            alignment_of(spec) - 1,
+            target.fixed.get(spec.name),
+        )
+        for spec in target.variant.operands
+    ]
     # The raw accessor builds no Stream object and saves about 2 µs a call; Triton uses it too.
     current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if current is None:
@@ -111,57 +120,54 @@ def torch_caller(torch: Any, target: Target) -> Call:
         def current(index: int) -> int:
             return int(torch.cuda.current_stream(index).cuda_stream)
 
-    def check(array: Any, spec: TensorSpec, mask: int) -> int:
+    def check(array: Any, spec: TensorSpec) -> int:
         """The array's address, or an OperandError that says what is wrong."""
         if not isinstance(array, tensor):
             raise mismatch(spec, "a", "torch.Tensor", type(array).__name__)
         if tuple(array.shape) != spec.shape:
             raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
-        if array.dtype is not dtype:
+        if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
             raise mismatch(spec, "dtype", dtype, array.dtype)
         if array.get_device() != index:
             raise mismatch(spec, "device", device, array.device)
         if not array.is_contiguous():
             raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
         address = int(array.data_ptr())
-        if address & mask:
+        if address % alignment_of(spec):
             raise mismatch(
-                spec, "an address aligned to", f"{mask + 1} bytes", f"{address:#x}; pass a clone()"
+                spec, "an address aligned to", f"{alignment_of(spec)} bytes", f"{address:#x}; pass a clone()"
             )
         return address
 
-    def call(b: Any, out: Any, stream: Any, bias: Any) -> Any:
-        b_address = b.data_ptr()
-        if (
-            b.shape != b_shape
-            or b.dtype is not dtype
-            or b.get_device() != index
-            or not b.is_contiguous()
-            or b_address & b_mask
-        ):
-            check(b, b_spec, b_mask)
+    def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        addresses = []
+        for array, (spec, shape, dtype, mask, fixed) in zip(arrays, expected, strict=True):
+            if array is None:
+                if fixed is None:
+                    raise missing(spec)
+                addresses.append(fixed.address)
+                continue
+            if (
+                not isinstance(array, tensor)
+                or array.shape != shape
+                or array.dtype is not dtype
+                or array.get_device() != index
+                or not array.is_contiguous()
+                or array.data_ptr() & mask
+            ):
+                check(array, spec)
+            addresses.append(array.data_ptr())
         handle = current(index) if stream is None else stream_handle(stream)
         if out is None:
             if stream is None:
-                out = empty(c_shape, dtype=dtype, device=device)
+                out = empty(out_shape, dtype=out_dtype, device=device)
             else:  # allocated for the stream that writes it, or the allocator might reuse it too early
                 with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)):
-                    out = empty(c_shape, dtype=dtype, device=device)
-            c_address = out.data_ptr()
+                    out = empty(out_shape, dtype=out_dtype, device=device)
+            out_address = out.data_ptr()
         else:
-            c_address = check(out, c_spec, c_mask)
-        if not has_bias:
-            if bias is not None:
-                raise missing_bias(problem)
-            bound_here()(handle, b_address, c_address)
-            return out
-        if bias is not None:
-            bias_address = check(bias, problem.operands[1], problem.dtype.itemsize - 1)
-        elif fixed_bias is not None:
-            bias_address = fixed_bias
-        else:
-            raise missing_bias(problem)
-        bound_here()(handle, b_address, bias_address, c_address)
+            out_address = check(out, written)
+        bound_here()(handle, *addresses, out_address)
         return out
 
     return call
@@ -175,19 +181,16 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
 
     CuPy has no bfloat16: ``uint16`` arrays hold the bits.
     """
-    problem, bound_here, index = target.problem, target.variant.bound, target.device.index
-    b_spec, c_spec = problem.operands[0], problem.result
-    dtype, ndarray, empty = problem.dtype.storage, cupy.ndarray, cupy.empty
-    current = cupy.cuda.get_current_stream
-    has_bias = problem.epilogue.has_bias
-    fixed_bias = None if target.bias is None else target.bias.address
+    bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
+    expected = [(spec, target.fixed.get(spec.name)) for spec in target.variant.operands]
+    ndarray, empty, current = cupy.ndarray, cupy.empty, cupy.cuda.get_current_stream
 
     def address(array: Any, spec: TensorSpec) -> int:
         if not isinstance(array, ndarray):
             raise mismatch(spec, "a", "cupy.ndarray", type(array).__name__)
         if array.shape != spec.shape:
             raise mismatch(spec, "shape", spec.shape, array.shape)
-        if array.dtype != dtype:
+        if array.dtype != (dtype := spec.dtype.storage):
             raise mismatch(spec, "dtype", dtype, array.dtype)
         if array.data.device_id != index:
             raise mismatch(spec, "device", f"cuda:{index}", f"cuda:{array.data.device_id}")
@@ -200,22 +203,23 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
             )
         return pointer
 
-    def call(b: Any, out: Any, stream: Any, bias: Any) -> Any:
-        addresses = [address(b, b_spec)]
+    def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        addresses = []
+        for array, (spec, fixed) in zip(arrays, expected, strict=True):
+            if array is not None:
+                addresses.append(address(array, spec))
+            elif fixed is not None:
+                addresses.append(fixed.address)
+            else:
+                raise missing(spec)
         handle = current().ptr if stream is None else stream_handle(stream)
         if out is None:
             if stream is None:
-                out = empty(c_spec.shape, dtype)
+                out = empty(written.shape, written.dtype.storage)
             else:
                 with cupy.cuda.ExternalStream(handle, index):
-                    out = empty(c_spec.shape, dtype)
-        if bias is not None and has_bias:
-            addresses.append(address(bias, problem.operands[1]))
-        elif fixed_bias is not None and has_bias:
-            addresses.append(fixed_bias)
-        elif has_bias or bias is not None:
-            raise missing_bias(problem)
-        bound_here()(handle, *addresses, address(out, c_spec))
+                    out = empty(written.shape, written.dtype.storage)
+        bound_here()(handle, *addresses, address(out, written))
         return out
 
     return call
@@ -249,45 +253,44 @@ def check_numpy(array: Any, spec: TensorSpec) -> Array:
 
 def numpy_caller(target: Target) -> Call:
     """Arrays on the host: copied to the device and back, one call at a time."""
-    problem, executor = target.problem, target.variant.executor
-    specs = {spec.name: spec for spec in (*problem.operands, problem.result)}
+    executor, operands, written = target.variant.executor, target.variant.operands, target.variant.result
     buffers: dict[str, Buffer] = {}
     turn = threading.Lock()
 
-    def send(name: str, array: Any) -> Buffer:
-        spec = specs[name]
-        stored = spec.dtype.to_storage(check_numpy(array, spec))
-        executor.overwrite(buffers[name], stored)
-        return buffers[name]
+    def buffer_of(spec: TensorSpec) -> Buffer:
+        if spec.name not in buffers:
+            buffers[spec.name] = executor.allocate(spec.nbytes)
+        return buffers[spec.name]
 
-    def call(b: Any, out: Any, stream: Any, bias: Any) -> Array:
+    def sent(array: Any, spec: TensorSpec) -> Buffer:
+        if array is None:
+            return target.fixed[spec.name]
+        executor.overwrite(buffer_of(spec), spec.dtype.to_storage(array))
+        return buffers[spec.name]
+
+    def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Array:
         if stream is not None:
             raise OperandError(
                 "stream= has no meaning for NumPy arrays: the call returns when the result is there"
             )
-        if bias is None and target.bias is None and problem.epilogue.has_bias:
-            raise missing_bias(problem)
-        if bias is not None and not problem.epilogue.has_bias:
-            raise missing_bias(problem)
+        given = list(zip(arrays, operands, strict=True))
+        for array, spec in given:
+            if array is not None:
+                check_numpy(array, spec)
+            elif spec.name not in target.fixed:
+                raise missing(spec)
         if out is None:
-            out = np.empty(problem.result.shape, numpy_type(problem.dtype))
-        elif not check_numpy(out, problem.result).flags.writeable:
-            raise mismatch(problem.result, "a", "writeable array", "a read-only one")
+            out = np.empty(written.shape, numpy_type(written.dtype))
+        elif not check_numpy(out, written).flags.writeable:
+            raise mismatch(written, "a", "writeable array", "a read-only one")
         with turn, executor.entered():
-            for name, spec in specs.items():
-                if name not in buffers:
-                    buffers[name] = executor.allocate(spec.nbytes)
-            operands = [send("b", b)]
-            if bias is not None:
-                operands.append(send("bias", bias))
-            elif target.bias is not None:
-                operands.append(target.bias)
-            result = buffers[problem.result.name]
-            target.variant.bound()(0, *(buffer.address for buffer in operands), result.address)
+            addresses = [sent(array, spec).address for array, spec in given]
+            result = buffer_of(written)
+            target.variant.bound()(0, *addresses, result.address)
             executor.synchronize()
-            stored = np.empty(problem.result.shape, problem.dtype.storage)
+            stored = np.empty(written.shape, written.dtype.storage)
             executor.download(result, stored)
-        out[...] = problem.dtype.from_storage(stored)
+        out[...] = written.dtype.from_storage(stored)
         return out  # type: ignore[no-any-return]
 
     return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,20 @@ from sparsegen.errors import MatrixError
 
 Array = npt.NDArray[Any]
 MAX_INDEX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transposition:
+    """A pattern of nonzeros by columns, and which nonzero is which.
+
+    Attributes:
+        row_offsets, column_indices: int32, the transposed pattern in CSR.
+        source: int32, for each nonzero of the transposed pattern its number in the CSR order of the original.
+    """
+
+    row_offsets: Array
+    column_indices: Array
+    source: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +53,7 @@ class CsrMatrix:
     row_offsets: Array
     column_indices: Array
     values: Array
+    _transposition: Transposition | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         shape = check_shape(self.shape)
@@ -78,7 +93,27 @@ class CsrMatrix:
         """The same pattern with other values (nnz of them)."""
         if values.shape != self.values.shape:
             raise MatrixError(f"expected {self.nnz} values on this pattern, got shape {values.shape}")
-        return replace(self, values=values)
+        other = replace(self, values=values)
+        object.__setattr__(other, "_transposition", self._transposition)
+        return other
+
+    def transposition(self) -> Transposition:
+        """The transposed pattern; made at the first use and kept, also for matrices that `with_values` makes later."""
+        if self._transposition is None:
+            numbered = scipy.sparse.csr_array(
+                (np.arange(self.nnz, dtype=np.int32), self.column_indices, self.row_offsets), shape=self.shape
+            ).tocsc()
+            parts = (numbered.indptr, numbered.indices, numbered.data)
+            frozen = (_frozen(part, np.dtype(np.int32)) for part in parts)
+            object.__setattr__(self, "_transposition", Transposition(*frozen))
+        assert self._transposition is not None
+        return self._transposition
+
+    def transposed(self) -> CsrMatrix:
+        """The transpose, with its nonzeros in CSR order; see `transposition`."""
+        t = self.transposition()
+        rows, columns = self.shape
+        return CsrMatrix((columns, rows), t.row_offsets, t.column_indices, self.values[t.source])
 
     def fingerprint(self) -> str:
         """SHA-256 of the pattern (shape, offsets, indices); values do not enter."""

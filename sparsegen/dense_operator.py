@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.arrays import check_numpy, mismatch, missing_bias, numpy_type, stream_handle
+from sparsegen.arrays import check_numpy, mismatch, numpy_type, stream_handle
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operator import host_values
+from sparsegen.operator import host_values, missing_bias, missing_residual
 from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
 
 
@@ -32,42 +32,66 @@ class DenseOperator:
     variant = None  # nothing of sparsegen's runs
     source = None
 
-    def __init__(self, choice: Choice, matrix: CsrMatrix, device: Device, *, bias: Any = None) -> None:
-        """Raises OperandError for a bias of the wrong shape, or for an epilogue without one."""
+    def __init__(
+        self,
+        choice: Choice,
+        matrix: CsrMatrix,
+        device: Device,
+        *,
+        bias: Any = None,
+        value_order: Array | None = None,
+    ) -> None:
+        """See `SparseOperator`.
+
+        Raises:
+            OperandError: a bias of the wrong shape, or for an epilogue without one.
+        """
         import torch
 
+        assert isinstance(choice.problem, SpmmProblem)
         self.choice = choice
-        self.problem: SpmmProblem = choice.problem
+        self.problem = choice.problem
+        self._operands = self.problem.operands(matrix.nnz)
+        self._result = self.problem.result(matrix.nnz)
         self.device = device
         self._torch = torch
         self._place = torch.device(device.backend, device.index)
         self._dtype = getattr(torch, str(self.problem.dtype))
         self._pattern = matrix
         self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
+        self._order: Array | None = None
         self.update_values(matrix.values)
+        if value_order is not None:
+            self._order = value_order.astype(np.int64)
         if bias is not None and not self.problem.epilogue.has_bias:
             raise missing_bias(self.problem)
-        self._bias = None if bias is None else self._sent(host_values(bias), self.problem.operands[1])
+        self._bias = None if bias is None else self._sent(host_values(bias), self._operands[1])
 
-    def __call__(self, b: Any, out: Any = None, stream: Any = None, bias: Any = None) -> Any:
+    def __call__(
+        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
+    ) -> Any:
         """See `SparseOperator.__call__`; CuPy arrays are refused."""
         torch, problem = self._torch, self.problem
+        if (residual is not None) != problem.epilogue.has_residual:
+            raise missing_residual(problem)
         if isinstance(b, np.ndarray):
-            return self._numpy(b, out, stream, bias)
-        self._check(b, problem.operands[0])
+            return self._numpy(b, out, stream, bias, residual)
+        self._check(b, self._operands[0])
         bias = self._bias if bias is None else bias
         if (bias is not None) != problem.epilogue.has_bias:
             raise missing_bias(problem)
         if bias is not None:
-            self._check(bias, problem.operands[1])
+            self._check(bias, self._operands[1])
+        if residual is not None:
+            self._check(residual, self._operands[2])
         if out is not None:
-            self._check(out, problem.result)
+            self._check(out, self._result)
         if stream is None:
-            return self._multiply(b, out, bias)
+            return self._multiply(b, out, bias, residual)
         with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=self._place)):
-            return self._multiply(b, out, bias)
+            return self._multiply(b, out, bias, residual)
 
-    def _multiply(self, b: Any, out: Any, bias: Any) -> Any:
+    def _multiply(self, b: Any, out: Any, bias: Any, residual: Any) -> Any:
         torch, problem = self._torch, self.problem
         if problem.layout is Layout.ROW:
             result = torch.matmul(self._weight, b, out=out)
@@ -77,23 +101,24 @@ class DenseOperator:
             result += bias[:, None] if problem.layout is Layout.ROW else bias
         if problem.epilogue is Epilogue.BIAS_RELU:
             result.relu_()
+        if problem.epilogue is Epilogue.BIAS_GELU:
+            result.copy_(torch.nn.functional.gelu(result))
+        if residual is not None:
+            result += residual
         return result
 
-    def _numpy(self, b: Array, out: Any, stream: Any, bias: Any) -> Array:
+    def _numpy(self, b: Array, out: Any, stream: Any, bias: Any, residual: Any) -> Array:
         if stream is not None:
             raise OperandError(
                 "stream= has no meaning for NumPy arrays: the call returns when the result is there"
             )
         problem = self.problem
-        sent = (
-            None
-            if bias is None
-            else self._sent(check_numpy(bias, problem.operands[-1]), problem.operands[-1])
-        )
-        computed = self(self._sent(check_numpy(b, problem.operands[0]), problem.operands[0]), bias=sent)
+        given = zip((b, bias, residual), self._operands, strict=False)
+        sent = [None if a is None else self._sent(check_numpy(a, spec), spec) for a, spec in given]
+        computed = self(*sent[:1], **dict(zip(("bias", "residual"), sent[1:], strict=False)))
         if out is None:
-            out = np.empty(problem.result.shape, numpy_type(problem.dtype))
-        check_numpy(out, problem.result)[...] = computed.float().cpu().numpy()
+            out = np.empty(self._result.shape, numpy_type(problem.dtype))
+        check_numpy(out, self._result)[...] = computed.float().cpu().numpy()
         return out  # type: ignore[no-any-return]
 
     def _sent(self, array: Array, spec: TensorSpec) -> Any:
@@ -119,7 +144,7 @@ class DenseOperator:
         return f"dense: torch.matmul of the full {size} matrix\n{self.choice.explain()}"
 
     def update_values(self, values: Any) -> None:
-        """New values on the same pattern, nnz of them in CSR order (or a `CsrMatrix` of the pattern)."""
+        """See `SparseOperator.update_values`."""
         torch, pattern = self._torch, self._pattern
         if isinstance(values, CsrMatrix):
             values = values.values
@@ -132,4 +157,7 @@ class DenseOperator:
         begins = torch.arange(pattern.shape[0], device=self._place) * pattern.shape[1]
         places = torch.repeat_interleave(begins, lengths)
         places += torch.as_tensor(np.array(pattern.column_indices), device=self._place)
-        self._weight.view(-1)[places] = values.detach().to(self._place, self._dtype)
+        encoded = values.detach().to(self._place, self._dtype)
+        if self._order is not None:
+            encoded = encoded[torch.as_tensor(self._order, device=self._place)]
+        self._weight.view(-1)[places] = encoded

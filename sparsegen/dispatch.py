@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,7 +31,7 @@ from sparsegen.neighbours import (
     predict,
     suspects,
 )
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer
 from sparsegen.tuning_db.records import Measurement, Workload
@@ -84,7 +85,7 @@ class Choice:
         neighbours: the measured workloads that were asked.
     """
 
-    problem: SpmmProblem
+    problem: Problem
     family: Family[Any, Any]
     config: Any
     how: How
@@ -123,19 +124,19 @@ class Choice:
             because = "so" if self.dense_is_faster else "nothing measured is near:"
             lines.append(f"  {because} the dense product runs instead (on_miss=dense)")
         lines += [
-            f"  asked: {n.workload.problem.m} × {n.workload.problem.k} × {n.workload.problem.n}, "
+            f"  asked: {' × '.join(map(str, n.workload.problem.sizes.values()))}, "
             f"{n.workload.features.nnz} nonzeros, {n.distance:.2f} octaves away"
             for n in self.neighbours
         ]
         return "\n".join(lines)
 
 
-Key = tuple[SpmmProblem, str, str, OnMiss]
+Key = tuple[Problem, str, str, OnMiss]
 _caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
 
 
 def choose(
-    problem: SpmmProblem,
+    problem: Problem,
     features: Features,
     fingerprint: str,
     device: Device,
@@ -205,7 +206,7 @@ class _Search:
     def on_miss(self, near: Sequence[Neighbour], miss: OnMiss) -> Choice:
         if miss is OnMiss.ERROR:
             raise NoVariantError(
-                f"nothing was measured for {describe(self.problem)} on this pattern and {self.device.name}; "
+                f"nothing was measured for {self.problem} on this pattern and {self.device.name}; "
                 "run `sparsegen tune`, or choose another on_miss"
             )
         chosen = None if miss is OnMiss.DEFAULT else self.nearest(near)
@@ -301,8 +302,7 @@ class _Search:
                 continue
             return self.choice(key, How.DEFAULT, "a rule of thumb: nothing measured is near", dense_us=None)
         raise NoVariantError(
-            f"no family has a variant for {describe(self.problem)} on {self.device.name}: "
-            + "; ".join(reasons)
+            f"no family has a variant for {self.problem} on {self.device.name}: " + "; ".join(reasons)
         )
 
     # --- what they share ---------------------------------------------------------------------------------
@@ -367,13 +367,5 @@ class _Search:
         return (self.workload.features.nnz + 1) / (there + 1)
 
 
-def _volume(problem: SpmmProblem) -> float:
-    return float(max(1, problem.m) * max(1, problem.k) * problem.n)
-
-
-def describe(problem: SpmmProblem) -> str:
-    """A problem in a few words, for messages."""
-    return (
-        f"{problem.operator} m={problem.m} k={problem.k} n={problem.n} {problem.dtype} {problem.layout} "
-        f"epilogue={problem.epilogue}"
-    )
+def _volume(problem: Problem) -> float:
+    return float(math.prod(max(1, size) for size in problem.sizes.values()))

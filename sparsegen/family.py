@@ -21,7 +21,7 @@ from sparsegen.device_memory import Buffer, PackingDevice
 from sparsegen.errors import ConfigError
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 
 Array = npt.NDArray[Any]
 Value = int | bool | str
@@ -84,17 +84,17 @@ class Packed:
     Attributes:
         arrays: by the names of the family's PACKED arguments.
         sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
-        values: name of the array in ``arrays`` that holds A's values.
+        values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.
         value_source: for each element of that array the nonzero's number in CSR order, or -1 for padding;
-            new values on the same pattern are a gather through it.
+            new values on the same pattern are a gather through it. Empty where there is no such array.
         scratch: bytes of each SCRATCH argument. Zero before the first launch, and left by every launch as the next one
             needs it; launches that share it must not overlap. Depends on the problem and the tunables that pack.
     """
 
     arrays: Mapping[str, Array]
     sizes: Mapping[str, int]
-    values: str
-    value_source: Array
+    values: str | None = None
+    value_source: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     scratch: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -116,7 +116,7 @@ class PackedOnDevice:
 
     buffers: Mapping[str, Buffer]
     sizes: Mapping[str, int]
-    values: str
+    values: str | None
     source: Callable[[], Buffer] | None
     nnz: int
     scratch: Mapping[str, int] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Constraint:
     sentence: str
 
 
-P = TypeVar("P", bound=SpmmProblem)
+P = TypeVar("P", bound=Problem)
 C = TypeVar("C")
 
 
@@ -204,8 +204,10 @@ class Family(ABC, Generic[P, C]):
             *(Argument(ArgumentKind.SIZE, name) for name in self.size_names),
             *(Argument(ArgumentKind.PACKED, name) for name in self.packed_names),
             *(Argument(ArgumentKind.SCRATCH, name) for name in self.scratch_names),
-            *(Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands),
-            Argument(ArgumentKind.RESULT, problem.result.name),
+            *(
+                Argument(ArgumentKind.OPERAND, spec.name) for spec in problem.operands(0)
+            ),  # names know no nonzeros
+            Argument(ArgumentKind.RESULT, problem.result(0).name),
         )
 
     def scope(self, problem: P) -> Iterator[Constraint]:
@@ -352,7 +354,7 @@ class Family(ABC, Generic[P, C]):
         return sum(getattr(config, t.name) != t.default for t in tunables(self.config_type))
 
 
-def size_value(problem: SpmmProblem, packed_sizes: Mapping[str, int], name: str) -> int:
+def size_value(problem: Problem, packed_sizes: Mapping[str, int], name: str) -> int:
     """The value of a SIZE argument: a size of the packed matrix, else a field of the problem."""
     return packed_sizes[name] if name in packed_sizes else int(getattr(problem, name))
 

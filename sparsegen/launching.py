@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
 from sparsegen.family import (
     Argument,
@@ -19,7 +23,7 @@ from sparsegen.family import (
     size_value,
 )
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.packing import Gather, pack, value_source
 from sparsegen.render import render
 
@@ -52,27 +56,54 @@ def zeroed(executor: Executor, nbytes: int) -> Buffer:
     return buffer
 
 
+def _reordered(packed: PackedOnDevice, value_order: Array | None, executor: Executor) -> PackedOnDevice:
+    """The same buffers, whose new values come from others' places."""
+    if value_order is None or not value_order.size or packed.source is None:
+        return packed
+    make_source, order = packed.source, value_order.astype(np.int32)
+
+    def source() -> Buffer:
+        made = make_source()
+        numbers = np.empty(made.nbytes // order.itemsize, dtype=order.dtype)
+        executor.synchronize()
+        executor.download(made, numbers)
+        return executor.upload(np.where(numbers >= 0, order[numbers], numbers))
+
+    return replace(packed, source=source)
+
+
 class PreparedVariant:
     """A variant compiled, loaded, and bound to one packed matrix on one device.
 
     `bound` gives each thread a launch of its own, since a bound launch is not to be shared, nor is scratch memory.
+
+    Attributes:
+        operands, result: what a launch takes, in call order, and what it writes.
     """
 
     def __init__(
         self,
         family: Family[Any, Any],
-        problem: SpmmProblem,
+        problem: Problem,
         config: Any,
         matrix: CsrMatrix | PackedOnDevice,
         executor: Executor,
         toolchain: Toolchain,
+        value_order: Array | None = None,
     ) -> None:
+        """Compile (or find), pack, upload.
+
+        Args:
+            matrix: packed already, or to be packed.
+            value_order: for each of the matrix's nonzeros its number among the values that `overwrite_values` gets; by
+                default these are in the matrix's own order.
+        """
         self.source = render(family, problem, config)
         self.compiled: CompiledKernel = toolchain.compile(family.name, family.entry, self.source)
         self.digest = source_digest(self.source, toolchain)
         if isinstance(matrix, CsrMatrix):
             matrix = pack(family, problem, config, matrix, executor)
-        self.packed = matrix
+        self.packed: PackedOnDevice = _reordered(matrix, value_order, executor)
         self.buffers: Mapping[str, Buffer] = self.packed.buffers
         self.executor = executor
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
@@ -87,12 +118,14 @@ class PreparedVariant:
             for place, a in enumerate(arguments)
             if a.kind is ArgumentKind.SCRATCH
         }
-        called_with = [*(spec.name for spec in problem.operands), problem.result.name]
+        self.operands = problem.operands(matrix.nnz)
+        self.result = problem.result(matrix.nnz)
+        called_with = [*(spec.name for spec in self.operands), self.result.name]
         self._order = [called_with.index(a.name) for a in arguments if a.name in called_with]
         self._mine = threading.local()
         self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
 
-    def _argument(self, problem: SpmmProblem, argument: Argument) -> Buffer | int | None:
+    def _argument(self, problem: Problem, argument: Argument) -> Buffer | int | None:
         if argument.kind is ArgumentKind.PACKED:
             return self.buffers[argument.name]
         if argument.kind is ArgumentKind.SIZE:
@@ -124,7 +157,10 @@ class PreparedVariant:
         """New values on the same pattern.
 
         Args:
-            encoded: nnz values in CSR order, in the problem's storage dtype.
+            encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype.
+
+        Raises:
+            OperandError: the variant packs no values.
         """
         with self.executor.entered():
             values = self.executor.upload(empty_as_one(encoded))
@@ -133,6 +169,10 @@ class PreparedVariant:
 
     def gather_values(self, values: Buffer, stream: int) -> None:
         """The same of values in device memory, on a stream."""
+        if self.packed.values is None:
+            raise OperandError(
+                "the result depends on the matrix's pattern alone: there are no values to replace"
+            )
         with self.executor.entered():
             if self._gather is None:
                 self._gather = Gather(self.packed, self._itemsize, self.executor)

@@ -25,7 +25,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.family import Array, Device, Family, Value
 from sparsegen.features import Features
 from sparsegen.kernels import families, families_of
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.regression import Point, expected, log_slowdowns
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
@@ -36,7 +36,7 @@ CANDIDATES = 24  # best configs of each neighbour that are voted on
 OF_EACH_FAMILY = 4  # of its best configs are known to the Gaussian process at least
 REGRESSED = 0.5  # share of the Gaussian process in what is expected
 OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
-OTHER_EPILOGUE = 0.5  # distance added; the epilogue touches C once
+OTHER_EPILOGUE = 0.5  # distance added; the epilogue touches the result once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
 SIMILARITY = 0.35  # weight of a config for each tunable in which it differs
 
@@ -66,13 +66,13 @@ class Prediction:
     seconds_per_flop: float
 
 
-def position(problem: SpmmProblem, features: Features) -> Array:
+def position(problem: Problem, features: Features) -> Array:
     """The workload's place in feature space: float64, in octaves."""
     return np.array(
         [
-            0.5 * math.log2(problem.m + 1),
-            0.5 * math.log2(problem.k + 1),
-            math.log2(problem.n),
+            math.log2(features.m + 1),  # with the dense sizes it says how many tiles there are
+            0.5 * math.log2(features.k + 1),
+            *(math.log2(getattr(problem, name)) for name in problem.dense_sizes),
             0.5 * math.log2(features.nnz + 1),
             math.log2(features.row_mean + 1),
             features.row_cov,
@@ -82,19 +82,16 @@ def position(problem: SpmmProblem, features: Features) -> Array:
     )
 
 
-def nearest(
-    problem: SpmmProblem, features: Features, device: Device, known: Iterable[Tuned]
-) -> list[Neighbour]:
-    """Measured workloads of the same operator, dtype and layout, nearest first."""
-    here = position(problem, features)
+def nearest(problem: Problem, features: Features, device: Device, known: Iterable[Tuned]) -> list[Neighbour]:
+    """Measured workloads of the same kind (see `Problem.kind`), nearest first."""
+    here, kind = position(problem, features), problem.kind
     found = []
     for tuned in known:
         other = tuned.workload.problem
-        kind = (other.operator, other.dtype, other.layout)
-        if not tuned.ok or kind != (problem.operator, problem.dtype, problem.layout):
+        if not tuned.ok or other.kind != kind:
             continue
         distance = float(np.linalg.norm(here - position(other, tuned.workload.features)))
-        distance += OTHER_EPILOGUE * (other.epilogue != problem.epilogue)
+        distance += OTHER_EPILOGUE * (other.traits != problem.traits)
         distance += OTHER_DEVICE * (tuned.device.key != device.key)
         found.append(Neighbour(tuned.workload, tuned.device, distance))
     return sorted(found, key=lambda n: n.distance)
@@ -217,12 +214,12 @@ def _telling(times: dict[Config, float]) -> list[Config]:
     return kept
 
 
-def guessed(problem: SpmmProblem, features: Features, device: Device) -> dict[str, Config]:
+def guessed(problem: Problem, features: Features, device: Device) -> dict[str, Config]:
     """What each family of the operator guesses, by its name."""
     return {f.name: guess_of(f, problem, features, device) for f in families_of(problem.operator)}
 
 
-def guess_of(family: Family[Any, Any], problem: SpmmProblem, features: Features, device: Device) -> Config:
+def guess_of(family: Family[Any, Any], problem: Problem, features: Features, device: Device) -> Config:
     """What a family guesses."""
     return family.name, tuple(family.config_dict(family.guess(problem, features, device)).items())
 

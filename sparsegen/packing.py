@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsegen.device_memory import Buffer
+from sparsegen.device_references import compiled_kernels
 from sparsegen.errors import OperandError
 from sparsegen.executor import Executor, LoadedKernel
 from sparsegen.family import Array, Family, Launch, PackedOnDevice, empty_as_one
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
-from sparsegen.references import compiled_kernels
+from sparsegen.operators import Problem
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
 WARP = 32
@@ -22,7 +22,7 @@ THREADS = 256
 
 
 def pack(
-    family: Family[Any, Any], problem: SpmmProblem, config: Any, matrix: CsrMatrix, executor: Executor
+    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
 ) -> PackedOnDevice:
     """The packed matrix, on the device.
 
@@ -43,7 +43,7 @@ def pack(
 
 
 def by_device(
-    family: Family[Any, Any], problem: SpmmProblem, config: Any, matrix: CsrMatrix, executor: Executor
+    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
 ) -> PackedOnDevice | None:
     """Packed by the device; None where the family's packer is on the host alone."""
     packer = Packer(executor)
@@ -63,7 +63,7 @@ def by_device(
 
 
 def by_host(
-    family: Family[Any, Any], problem: SpmmProblem, config: Any, matrix: CsrMatrix, executor: Executor
+    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
 ) -> PackedOnDevice:
     """Packed by the host, and sent."""
     packed = family.prepare(problem, config, matrix)
@@ -147,6 +147,7 @@ class Gather:
     """
 
     def __init__(self, packed: PackedOnDevice, itemsize: int, executor: Executor) -> None:
+        assert packed.values is not None
         self._target, self._executor = packed.buffers[packed.values], executor
         self.source = value_source(packed)
         (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))

@@ -62,7 +62,9 @@ def _likeness(some: Sequence[Point], others: Sequence[Point]) -> Array:
     for family in set(families[0]) & set(families[1]):
         mine, theirs = (np.flatnonzero(names == family) for names in families)
         block = np.ix_(mine, theirs)
-        differing = _differing([some[i].values for i in mine], [others[i].values for i in theirs])
+        differing = _differing(
+            [some[i].values for i in mine.tolist()], [others[i].values for i in theirs.tolist()]
+        )
         alike[block] += SAME_FAMILY + SAME_CONFIG * PER_TUNABLE**differing
         alike[block] += SAME_GUESS * (guesses[0][mine][:, None] & guesses[1][theirs][None, :])
     near: Array = np.exp(-squares / (2 * REACH**2)) * alike

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sparsegen.family import Family, Value
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 
 
 @cache
@@ -46,7 +46,7 @@ def described(title: str, values: Mapping[str, Value]) -> str:
     )
 
 
-def render(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> str:
+def render(family: Family[Any, Any], problem: Problem, config: Any) -> str:
     """The complete CUDA source of a variant: deterministic, and the same for all problems with equal constants.
 
     The config is checked against its declared choices first, so that no value reaches a template unchecked.

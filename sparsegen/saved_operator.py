@@ -19,7 +19,7 @@ from sparsegen import backends, kernels
 from sparsegen.cache import publish_file
 from sparsegen.device_memory import Buffer
 from sparsegen.dispatch import Choice, How
-from sparsegen.errors import OutputError, SavedOperatorError
+from sparsegen.errors import OperandError, OutputError, SavedOperatorError
 from sparsegen.executor import Executor
 from sparsegen.family import Array, Device, PackedOnDevice
 from sparsegen.launching import shared_executor
@@ -39,8 +39,13 @@ def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, upda
 
     Raises:
         OutputError: the file cannot be written; what was there before is untouched.
-        OperandError: ``updatable``, but the operator was itself loaded from a file without these numbers.
+        OperandError: an operator other than spmm; or ``updatable``, but it was itself loaded from a file without these
+            numbers.
     """
+    if not isinstance(operator, SparseOperator):
+        raise OperandError(
+            f"only products (spmm) are saved, this is {type(operator).__name__}: prepare it again"
+        )
     arrays = _arrays(operator, updatable=updatable)
     write: Any = np.savez  # its stub takes every name for an option
     if not isinstance(file, str | Path):

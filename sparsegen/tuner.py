@@ -16,7 +16,7 @@ from sparsegen.family import Device, Family
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predict
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.ledger import Ledger
@@ -66,8 +66,8 @@ class Backend:
     jobs: int | None = None
 
     @classmethod
-    def of(cls, device: Device, *, baselines: bool = True) -> Backend:
-        """The device's own.
+    def of(cls, device: Device, problem: Problem, *, baselines: bool = True) -> Backend:
+        """The device's own, for this problem.
 
         Raises:
             DeviceUnavailableError: its compiler is missing.
@@ -75,14 +75,16 @@ class Backend:
         from sparsegen import backends
         from sparsegen.baselines import unavailable
 
-        reason = unavailable(device) if baselines else "dense and vendor baselines were not asked for"
+        reason = (
+            unavailable(device, problem) if baselines else "dense and vendor baselines were not asked for"
+        )
         session = BASELINE_SESSION if reason is None else None
         return cls(backends.toolchain(device), baseline_session=session, baselines_skipped=reason or "")
 
 
 def tune(
     matrix: CsrMatrix,
-    problem: SpmmProblem,
+    problem: Problem,
     *,
     device: Device,
     store: Store,
@@ -100,7 +102,7 @@ def tune(
     and returns the best so far.
 
     Args:
-        matrix: m × k, as the problem says.
+        matrix: of the shape that the problem says.
         families: names; by default every family of the operator.
         budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
@@ -108,7 +110,7 @@ def tune(
         backend: by default the device's own.
 
     Raises:
-        ConfigError: matrix and problem do not fit together, or a family's name is unknown.
+        ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
         DatabaseError: a result could not be recorded.
@@ -116,12 +118,14 @@ def tune(
     """
     began = time.monotonic()
     budget = budget or Budget()
-    if matrix.shape != (problem.m, problem.k):
-        raise ConfigError(f"the matrix is {matrix.shape}, but the problem's A is {(problem.m, problem.k)}")
+    if matrix.shape != problem.matrix_shape:
+        raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
     named = (
-        kernels.families_of(problem.operator) if families is None else [kernels.family(f) for f in families]
+        kernels.families_of(problem.operator)
+        if families is None
+        else [kernels.require_family(name, problem) for name in families]
     )
-    backend = backend or Backend.of(device, baselines=baselines)
+    backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
     stop = threading.Event()
     with ExitStack() as resources:

@@ -6,11 +6,11 @@ import numpy as np
 
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 
 
 def worst_error(
-    variant: PreparedVariant, problem: SpmmProblem, matrix: CsrMatrix, rng: np.random.Generator
+    variant: PreparedVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
 ) -> float:
     """The largest error over its bound: right is at most 1; infinite when an output was not written.
 
@@ -19,15 +19,15 @@ def worst_error(
     Raises:
         LaunchError, KernelFault: the kernel could not run, or was caught at a fault.
     """
-    operands = problem.random_operands(rng)
-    executor = variant.executor
+    operands = problem.random_operands(rng, matrix.nnz)
+    executor, written = variant.executor, variant.result
     with executor.entered():
-        buffers = [executor.upload(operands[spec.name]) for spec in problem.operands]
-        result = executor.allocate(problem.result.nbytes)
+        buffers = [executor.upload(operands[spec.name]) for spec in variant.operands]
+        result = executor.allocate(written.nbytes)
         executor.fill(result, 0xFF)
         executor.synchronize()
         variant.bound()(0, *(buffer.address for buffer in buffers), result.address)
         executor.synchronize()
-        stored = np.empty(problem.result.shape, problem.result.dtype.storage)
+        stored = np.empty(written.shape, written.dtype.storage)
         executor.download(result, stored)
     return problem.reference(matrix, operands).worst_error(stored)

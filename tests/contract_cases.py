@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
@@ -24,11 +25,12 @@ from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels import families
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import DType, Epilogue, Layout, Problem, SpmmProblem, field_types
 from sparsegen.render import render
 
-COLUMNS = (1, 7, 8, 32, 40, 64, 132)
-RANDOM_VARIANTS = 4  # for each dtype, layout and epilogue
+SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
+RANDOM_VARIANTS = 60  # of a family, shared out among its kinds
+MOST_OF_A_KIND = 4
 SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
 
@@ -90,16 +92,34 @@ def matrices() -> dict[str, CsrMatrix]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A problem without its matrix."""
+    """A problem without its matrix: dense sizes and traits by name."""
 
-    n: int
-    dtype: DType
-    layout: Layout
-    epilogue: Epilogue
+    problem_type: type[Problem]
+    sizes: tuple[tuple[str, int], ...]
+    traits: tuple[tuple[str, StrEnum], ...]
 
-    def problem(self, matrix: CsrMatrix) -> SpmmProblem:
-        m, k = matrix.shape
-        return SpmmProblem(m, k, self.n, self.dtype, self.layout, self.epilogue)
+    @classmethod
+    def spmm(cls, n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> Kind:
+        return cls(SpmmProblem, (("n", n),), (("dtype", dtype), ("layout", layout), ("epilogue", epilogue)))
+
+    @classmethod
+    def sized(cls, family: Family[Any, Any], size: int, traits: tuple[tuple[str, StrEnum], ...]) -> Kind:
+        """One of the family's operator with this size for each dense size."""
+        of = family.problem_type
+        return cls(of, tuple((name, size) for name in of.dense_sizes), traits)
+
+    def __str__(self) -> str:
+        return "-".join([*(str(t) for _, t in self.traits), *(f"{name}{size}" for name, size in self.sizes)])
+
+    def problem(self, matrix: CsrMatrix) -> Problem:
+        return self.problem_type.of(matrix.shape, **dict(self.sizes), **dict(self.traits))
+
+    def alone(self) -> Problem:
+        """The problem of the smallest matrix."""
+        return self.problem_type.of((1, 1), **dict(self.sizes), **dict(self.traits))
+
+    def with_sizes(self, size: int) -> Kind:
+        return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
 
 
 @dataclass(frozen=True)
@@ -118,11 +138,10 @@ class Variant:
             for t in tunables(self.family.config_type)
             if getattr(self.config, t.name) != t.default
         ]
-        kind = f"{self.kind.dtype}-{self.kind.layout}-{self.kind.epilogue}-n{self.kind.n}"
-        return "-".join([self.family.name, kind, *changed])
+        return "-".join([self.family.name, str(self.kind), *changed])
 
 
-def guess(family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix) -> Any:
+def guess(family: Family[Any, Any], problem: Problem, matrix: CsrMatrix) -> Any:
     return family.guess(problem, Features.of(matrix), device())
 
 
@@ -132,7 +151,7 @@ def random_config(family: Family[Any, Any], rng: random.Random) -> Any:
 
 
 def random_valid_config(
-    family: Family[Any, Any], problem: SpmmProblem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
+    family: Family[Any, Any], problem: Problem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
 ) -> Any | None:
     """The guess with some tunables fixed and as many random changes as the constraints let pass."""
     start = family.config_dict(guess(family, problem, matrix)) | fixed
@@ -146,11 +165,19 @@ def random_valid_config(
 
 
 def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
-    """Every dtype, layout and epilogue that the family computes, each with some n."""
-    for dtype, layout, epilogue in itertools.product(DType, Layout, Epilogue):
-        computed = [n for n in COLUMNS if family.computes(SpmmProblem(1, 1, n, dtype, layout, epilogue))]
+    """Every dtype, layout and epilogue that the family computes, each with some sizes."""
+    for traits in traits_of(family.problem_type):
+        computed = [size for size in SIZES if family.computes(Kind.sized(family, size, traits).alone())]
         if computed:
-            yield Kind(rng.choice(computed), dtype, layout, epilogue)
+            sizes = tuple((name, rng.choice(computed)) for name in family.problem_type.dense_sizes)
+            yield Kind(family.problem_type, sizes, traits)
+
+
+def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
+    """Every combination of the traits that an operator has."""
+    traits = {name: kind for name, kind in field_types(problem_type).items() if kind is not int}
+    for members in itertools.product(*traits.values()):
+        yield tuple(zip(traits, members, strict=True))
 
 
 @cache
@@ -171,7 +198,8 @@ def sample(name: str) -> tuple[Variant, ...]:
         focus = next(names)
         add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in tunables(family.config_type))
-    for _ in range(RANDOM_VARIANTS if points > SMALL_SPACE else 1):
+    rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
+    for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
             focus = next(names)
             config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
@@ -231,10 +259,16 @@ class Call:
 
 
 def call(
-    family: Family[Any, Any], problem: SpmmProblem, config: Any, packed: Packed, operands: dict[str, Array]
+    family: Family[Any, Any],
+    problem: Problem,
+    config: Any,
+    packed: Packed,
+    operands: dict[str, Array],
+    nnz: int,
 ) -> Call:
     """All that a launch takes; the result is full of NaN (0xFF bytes)."""
-    result = np.full(problem.result.shape, 0, dtype=problem.dtype.storage)
+    written = problem.result(nnz)
+    result = np.full(written.shape, 0, dtype=written.dtype.storage)
     result.view(np.uint8)[...] = 0xFF
     arguments: list[Array | int] = []
     place = arrays = 0
@@ -262,7 +296,7 @@ def call(
 def run_and_compare(
     variant: Variant,
     kernel: CompiledKernel,
-    problem: SpmmProblem,
+    problem: Problem,
     matrix: CsrMatrix,
     packed: Packed,
     *,
@@ -276,8 +310,8 @@ def run_and_compare(
         AssertionError: the result is wrong, an input was written to, or a second launch gives other bits.
         KernelFault: a sanitizer or the emulator caught it at something undefined.
     """
-    operands = problem.random_operands(np.random.default_rng(0))
-    prepared = call(variant.family, problem, variant.config, packed, operands)
+    operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
+    prepared = call(variant.family, problem, variant.config, packed, operands, matrix.nnz)
     given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
     arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
     worst = problem.reference(matrix, operands).worst_error(arrays[prepared.result])

@@ -16,9 +16,9 @@ from sparsegen.arrays import Call, Target, caller
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import OperandError
 from sparsegen.executor import Address
-from sparsegen.operators import Epilogue, Layout, SpmmProblem
+from sparsegen.operators import Epilogue, Layout, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
 
-M, K, N = 8, 16, 32
+M, K, N, NNZ = 8, 16, 32, 11
 PROBLEM = SpmmProblem(M, K, N)
 CURRENT, RESULT = 77, 0x9000
 
@@ -26,7 +26,8 @@ CURRENT, RESULT = 77, 0x9000
 class Variant:
     """Records its launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: Problem) -> None:
+        self.operands, self.result = problem.operands(NNZ), problem.result(NNZ)
         self.launched: list[tuple[int, ...]] = []
 
     def bound(self) -> Any:
@@ -120,35 +121,35 @@ def _nothing(*_: Any) -> Any:
     yield
 
 
-def call_for(kind: type, problem: SpmmProblem = PROBLEM, bias: Any = None) -> tuple[Call, Variant]:
-    variant: Any = Variant()
-    return caller(kind, Target(variant, problem, H100, bias)), variant
+def call_for(kind: type, problem: Problem = PROBLEM, **fixed: Any) -> tuple[Call, Variant]:
+    variant: Any = Variant(problem)
+    return caller(kind, Target(variant, H100, fixed)), variant
 
 
 def test_torch_runs_on_the_current_stream(torch: Torch) -> None:
     call, variant = call_for(Tensor)
-    out = call(Tensor((K, N)), None, None, None)
+    out = call((Tensor((K, N)),), None, None)
     assert out.shape == (M, N) and variant.launched == [(CURRENT, 0x1000, RESULT)]
     assert torch.made_on == [CURRENT]
 
 
 def test_torch_runs_on_a_given_stream_and_allocates_there(torch: Torch) -> None:
     call, variant = call_for(Tensor)
-    call(Tensor((K, N)), None, 5, None)
+    call((Tensor((K, N)),), None, 5)
     assert variant.launched == [(5, 0x1000, RESULT)] and torch.made_on == [5] and torch.current == CURRENT
 
 
 def test_torch_writes_a_given_out_and_allocates_nothing(torch: Torch) -> None:
     call, variant = call_for(Tensor)
     out = Tensor((M, N), address=0x2000)
-    assert call(Tensor((K, N)), out, None, None) is out
+    assert call((Tensor((K, N)),), out, None) is out
     assert variant.launched == [(CURRENT, 0x1000, 0x2000)] and torch.made_on == []
 
 
 def test_torch_without_the_raw_accessor(torch: Torch) -> None:
     del torch._C._cuda_getCurrentRawStream
     call, variant = call_for(Tensor)
-    call(Tensor((K, N)), None, None, None)
+    call((Tensor((K, N)),), None, None)
     assert variant.launched == [(CURRENT, 0x1000, RESULT)]
 
 
@@ -157,7 +158,7 @@ def test_a_subclass_is_a_tensor(torch: Torch) -> None:
         pass
 
     call, variant = call_for(Parameter)
-    call(Parameter((K, N)), None, None, None)
+    call((Parameter((K, N)),), None, None)
     assert len(variant.launched) == 1
 
 
@@ -175,20 +176,20 @@ REFUSED = [
 def test_torch_refuses(torch: Torch, b: Tensor, words: str) -> None:
     call, variant = call_for(Tensor)
     with pytest.raises(OperandError, match=words):
-        call(b, None, None, None)
+        call((b,), None, None)
     with pytest.raises(OperandError, match="c: expected"):
-        call(Tensor((K, N)), Tensor((M, 1)), None, None)
+        call((Tensor((K, N)),), Tensor((M, 1)), None)
     with pytest.raises(OperandError, match=r"c: expected a torch\.Tensor"):
-        call(Tensor((K, N)), np.zeros((M, N)), None, None)
-    with pytest.raises(OperandError, match="epilogue=none"):
-        call(Tensor((K, N)), None, None, Tensor((M,)))
+        call((Tensor((K, N)),), np.zeros((M, N)), None)
+    with pytest.raises(OperandError, match=r"b: expected a torch\.Tensor, got ndarray"):
+        call((np.zeros((K, N)),), None, None)
     assert variant.launched == []
 
 
 def test_alignment_is_as_the_rows_need_it(torch: Torch) -> None:
     """A view that begins at an odd row of a matrix with odd rows is as good as any."""
     call, variant = call_for(Tensor, replace(PROBLEM, n=3))
-    call(Tensor((K, 3), address=0x100C), None, None, None)
+    call((Tensor((K, 3), address=0x100C),), None, None)
     assert len(variant.launched) == 1
 
 
@@ -196,23 +197,23 @@ def test_torch_bias(torch: Torch) -> None:
     problem = replace(PROBLEM, epilogue=Epilogue.BIAS, layout=Layout.COLUMN)
     b, bias = Tensor((N, K)), Tensor((M,), address=0x3000)
     call, variant = call_for(Tensor, problem)
-    call(b, None, None, bias)
+    call((b, bias), None, None)
     assert variant.launched == [(CURRENT, 0x1000, 0x3000, RESULT)]
-    with pytest.raises(OperandError, match="needs bias="):
-        call(b, None, None, None)
+    with pytest.raises(OperandError, match="bias: expected an array of shape"):
+        call((b, None), None, None)
     with pytest.raises(OperandError, match="bias: expected shape"):
-        call(b, None, None, Tensor((M + 1,)))
-    kept, variant = call_for(Tensor, problem, Address(0x4000))
-    kept(b, None, None, None)
-    kept(b, None, None, bias)
+        call((b, Tensor((M + 1,))), None, None)
+    kept, variant = call_for(Tensor, problem, bias=Address(0x4000))
+    kept((b, None), None, None)
+    kept((b, bias), None, None)
     assert [launch[2] for launch in variant.launched] == [0x4000, 0x3000]
 
 
 def test_cupy(cupy: Any) -> None:
     call, variant = call_for(CupyArray)
     b = CupyArray((K, N))
-    assert call(b, None, None, None).shape == (M, N)
-    call(b, CupyArray((M, N), address=0x2000), 5, None)
+    assert call((b,), None, None).shape == (M, N)
+    call((b,), CupyArray((M, N), address=0x2000), 5)
     assert variant.launched == [(CURRENT, 0x1000, RESULT), (5, 0x1000, 0x2000)]
     wrong = [
         CupyArray((K, 1)),
@@ -222,26 +223,45 @@ def test_cupy(cupy: Any) -> None:
     ]
     for array, words in zip(wrong, ("shape", "dtype", "device", "aligned"), strict=True):
         with pytest.raises(OperandError, match=words):
-            call(array, None, None, None)
+            call((array,), None, None)
     b._c_contiguous = False
     with pytest.raises(OperandError, match="contiguous"):
-        call(b, None, None, None)
+        call((b,), None, None)
     assert len(variant.launched) == 2
 
 
 def test_cupy_bias(cupy: Any) -> None:
     problem = replace(PROBLEM, epilogue=Epilogue.BIAS_RELU)
-    call, variant = call_for(CupyArray, problem, Address(0x4000))
-    call(CupyArray((K, N)), None, None, None)
-    call(CupyArray((K, N)), None, None, CupyArray((M,), address=0x3000))
+    call, variant = call_for(CupyArray, problem, bias=Address(0x4000))
+    call((CupyArray((K, N)), None), None, None)
+    call((CupyArray((K, N)), CupyArray((M,), address=0x3000)), None, None)
     assert [launch[2] for launch in variant.launched] == [0x4000, 0x3000]
-    with pytest.raises(OperandError, match="needs bias="):
-        call_for(CupyArray, problem)[0](CupyArray((K, N)), None, None, None)
+    with pytest.raises(OperandError, match="bias: expected an array of shape"):
+        call_for(CupyArray, problem)[0]((CupyArray((K, N)), None), None, None)
+
+
+@pytest.mark.parametrize("kind", [Tensor, CupyArray])
+def test_operands_of_other_operators(kind: Any, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("torch" if kind is Tensor else "cupy")
+    call, variant = call_for(kind, SddmmProblem(M, N, K))
+    a, b = kind((M, K)), kind((N, K), address=0x2000)
+    assert call((a, b), None, None).shape == (NNZ,)
+    call((a, b), kind((NNZ,), address=0x7004), None)  # written by elements: any address will do
+    with pytest.raises(OperandError, match="b: expected shape"):
+        call((a, a), None, None)
+    assert variant.launched == [(CURRENT, 0x1000, 0x2000, RESULT), (CURRENT, 0x1000, 0x2000, 0x7004)]
+    softmax, variant = call_for(kind, SoftmaxProblem(M, N), scale=Address(0x4000))
+    softmax((kind((NNZ,)), None), None, None)
+    assert variant.launched == [(CURRENT, 0x1000, 0x4000, RESULT)]
+    with pytest.raises(OperandError, match="x: expected an address aligned to 16 bytes"):
+        softmax((kind((NNZ,), address=0x1004), None), None, None)
+    with pytest.raises(OperandError, match="y: expected an address aligned to 16 bytes"):
+        softmax((kind((NNZ,)), None), kind((NNZ,), address=0x1004), None)
 
 
 def test_other_types_and_devices_are_refused(torch: Torch) -> None:
     with pytest.raises(OperandError, match=r"got builtins\.list"):
         call_for(list)
-    variant: Any = Variant()
+    variant: Any = Variant(PROBLEM)
     with pytest.raises(OperandError, match="takes NumPy arrays"):
-        caller(Tensor, Target(variant, PROBLEM, emulator_device(), None))
+        caller(Tensor, Target(variant, emulator_device(), {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from io import StringIO
 from pathlib import Path
 
@@ -48,6 +49,23 @@ def test_it_tunes_and_resumes_on_the_emulator(tune, tmp_path: Path) -> None:  # 
     assert data["trials"]["resumed"] == 2 and data["trials"]["done"] == 0
     assert data["winner"]["family"] == "csr_spmm" and data["winner"]["worst_error"] <= 1.0
     assert data["winner"]["gflops"] > 0 and data["database"] == str(tmp_path / "t.db")
+
+
+@pytest.mark.parametrize("operator", ["sddmm", "sparse_softmax", "sparse_softmax_backward"])
+def test_other_operators_are_tuned_and_found(tmp_path: Path, operator: str) -> None:
+    path = tmp_path / "w.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(random_uniform(32, 48, 0.2, seed=0).to_scipy()))
+    place = ["--device", "emulator", "--db", str(tmp_path / "t.db")]
+    options = ["tune", "--matrix", str(path), "--operator", operator, *place, "--trials", "2", "--json"]
+    result = CliRunner().invoke(cli, options, env={"SPARSEGEN_CACHE": str(tmp_path / "cache")})
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["problem"]["operator"] == operator and data["winner"]["worst_error"] <= 1.0
+    assert f"tuning times none for {operator}" in data["baselines_skipped"]
+    found = CliRunner().invoke(cli, [*shlex.split(data["lookup"])[1:], "--json"])
+    assert json.loads(found.stdout)["how"] == "exact", found.output
+    listed = CliRunner().invoke(cli, ["db", "list", "--db", str(tmp_path / "t.db")])
+    assert operator in listed.stdout
 
 
 def test_an_unknown_family_is_bad_input(tune) -> None:  # type: ignore[no-untyped-def]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contract_cases import (
-    COLUMNS,
+    SIZES,
     Kind,
     Variant,
     guess,
@@ -24,6 +24,7 @@ from contract_cases import (
     random_valid_config,
     run_and_compare,
     sample,
+    traits_of,
 )
 
 from sparsegen.emulator import device
@@ -34,7 +35,7 @@ from sparsegen.family import ArgumentKind, Family, Packed, size_value, tunables
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels import families
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.render import render
 
 VARIANTS = [variant for name in families() for variant in sample(name)]
@@ -88,15 +89,18 @@ def test_new_values_are_a_gather_through_value_source(
     old = matrices()[name]
     problem = variant.kind.problem(old)
     packed = variant.family.prepare(problem, variant.config, old)
+    if packed.values is None:
+        pytest.skip("the result depends on the pattern alone")
     new = old.with_values(np.random.default_rng(1).standard_normal(old.nnz).astype(np.float32))
     updated = replace(packed, arrays={**packed.arrays, packed.values: gathered(problem, packed, new)})
     run_and_compare(variant, compiled[variant.source].result(), problem, new, updated, where=name)
 
 
-def gathered(problem: SpmmProblem, packed: Packed, matrix: CsrMatrix) -> Any:
+def gathered(problem: Problem, packed: Packed, matrix: CsrMatrix) -> Any:
     """The packed values that ``value_source`` tells, in the shape and dtype of those that `prepare` made."""
     source = packed.value_source
     values = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
+    assert packed.values is not None
     return values[source].reshape(packed.arrays[packed.values].shape)  # -1 takes the zero at the end
 
 
@@ -113,8 +117,8 @@ def test_the_sample_makes_every_choice(family: Family[Any, Any]) -> None:
 def test_the_sample_meets_every_matrix_and_kind(family: Family[Any, Any]) -> None:
     variants = sample(family.name)
     assert {name for v in variants for name in v.matrices} == set(matrices())
-    met = {(v.kind.dtype, v.kind.layout, v.kind.epilogue) for v in variants}
-    computed = {(kind.dtype, kind.layout, kind.epilogue) for kind in kinds(family, random.Random(0))}
+    met = {v.kind.traits for v in variants}
+    computed = {kind.traits for kind in kinds(family, random.Random(0))}
     assert met == computed and computed
 
 
@@ -129,10 +133,13 @@ def test_packing_is_consistent(variant: Variant) -> None:
         by_kind = {kind: [a.name for a in arguments if a.kind is kind] for kind in ArgumentKind}
         assert sorted(packed.arrays) == sorted(by_kind[ArgumentKind.PACKED])
         assert sorted(packed.scratch) == sorted(by_kind[ArgumentKind.SCRATCH])
-        assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands]
-        assert by_kind[ArgumentKind.RESULT] == [problem.result.name]
+        assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands(matrix.nnz)]
+        assert by_kind[ArgumentKind.RESULT] == [problem.result(matrix.nnz).name]
         assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
         assert all(isinstance(size_value(problem, packed.sizes, n), int) for n in by_kind[ArgumentKind.SIZE])
+        if packed.values is None:
+            assert packed.value_source.size == 0
+            continue
         values = packed.arrays[packed.values]
         assert values.dtype == problem.dtype.storage
         assert values.size == packed.value_source.size
@@ -151,7 +158,7 @@ def test_launches_are_possible(variant: Variant) -> None:
         assert 1 <= np.prod(launch.block) <= 1024
         assert launch.shared_memory_bytes <= device().shared_memory_per_block
         assert launch.grid[0] < 2**31 and max(launch.grid[1:]) <= 65535
-        assert launch.is_empty == (problem.m == 0)
+        assert launch.is_empty == (problem.result(matrix.nnz).nbytes == 0)
 
 
 @each_family
@@ -183,9 +190,9 @@ def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]
 def test_guesses_are_valid(family: Family[Any, Any]) -> None:
     rng = random.Random(family.name)
     for name, matrix in matrices().items():
-        for n in (*COLUMNS, 3, 1000, 100_000):
+        for size in (*SIZES, 3, 1000, 100_000):
             for kind in kinds(family, rng):
-                problem = Kind(n, kind.dtype, kind.layout, kind.epilogue).problem(matrix)
+                problem = kind.with_sizes(size).problem(matrix)
                 broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
                 assert not broken or not family.computes(problem), f"{name}, {problem}"
 
@@ -193,8 +200,8 @@ def test_guesses_are_valid(family: Family[Any, Any]) -> None:
 @each_family
 def test_no_config_is_valid_outside_the_scope(family: Family[Any, Any]) -> None:
     features = Features.of(matrices()["dense"])
-    for n, dtype, layout in itertools.product(COLUMNS, DType, Layout):
-        problem = Kind(n, dtype, layout, Epilogue.NONE).problem(matrices()["dense"])
+    for size, traits in itertools.product(SIZES, traits_of(family.problem_type)):
+        problem = Kind.sized(family, size, traits).problem(matrices()["dense"])
         outside = [c.sentence for c in family.scope(problem) if not c.holds]
         assert family.computes(problem) == (not outside)
         if outside:
@@ -205,7 +212,7 @@ def test_no_config_is_valid_outside_the_scope(family: Family[Any, Any]) -> None:
 @each_family
 def test_broken_constraints_are_told_in_sentences(family: Family[Any, Any]) -> None:
     rng = random.Random(family.name)
-    problem = Kind(40, DType.FLOAT32, Layout.ROW, Epilogue.NONE).problem(matrices()["odd_shape"])
+    problem = next(kinds(family, rng)).with_sizes(40).problem(matrices()["odd_shape"])
     told = 0
     for config in (random_config(family, rng) for _ in range(200)):
         broken = family.broken_constraints(problem, config, device())
@@ -228,7 +235,7 @@ def test_configs_survive_a_round_trip_through_text(family: Family[Any, Any]) -> 
 
 @each_family
 def test_values_outside_the_choices_never_reach_a_template(family: Family[Any, Any]) -> None:
-    problem = Kind(8, DType.FLOAT32, Layout.ROW, Epilogue.NONE).problem(matrices()["dense"])
+    problem = next(kinds(family, random.Random(0))).with_sizes(8).problem(matrices()["dense"])
     start = family.config_dict(guess(family, problem, matrices()["dense"]))
     for tunable in tunables(family.config_type):
         for hostile in ("1; } evil() {", -12345, None):

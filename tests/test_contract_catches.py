@@ -2,65 +2,129 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 from contract_cases import Kind, Variant, matrices, run_and_compare
 
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
+from sparsegen.family import Family
 from sparsegen.kernels import family
-from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+)
 from sparsegen.render import render
 
-FAMILY = family("csr_spmm")
-CONFIG = FAMILY.config(
-    tile_n=16,
-    tile_k=4,
-    rows_per_block=8,
-    threads_per_row=4,
-    row_splits=2,
-    dense_vector_width=2,
-    sparse_vector_width=2,
-    row_alignment="reverse_offset",
-    row_order="natural",
-    prescale_indices=False,
-    staging="shared_async",
-    index_bits=32,
-)
-KIND = Kind(20, DType.FLOAT32, Layout.ROW, Epilogue.BIAS_RELU)
 MATRIX = "odd_shape"
-PLANTED = {
-    "missing wait": ("copy_async_wait<1>();", ""),
-    "missing barrier": ("__syncthreads();", ""),
-    "missing warp barrier": ("__syncwarp(lanes);", ""),
-    "row out of bounds": ("task < m", "task <= m"),
-    "column out of bounds": ("column < n", "column <= n"),
-    "neighbours' nonzeros": ("position + i < begin || ", ""),
-    "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
+
+
+@dataclass(frozen=True)
+class Right:
+    """A right variant, and what turns it into a wrong one: a piece of its source and what to put in its place."""
+
+    family: Family[Any, Any]
+    kind: Kind
+    config: dict[str, Any]
+    planted: dict[str, tuple[str, str]]
+
+    def source(self) -> str:
+        return render(self.family, self.kind.problem(matrices()[MATRIX]), self.family.config(**self.config))
+
+    def check(self, toolchain: EmulatorToolchain, source: str) -> None:
+        config = self.family.config(**self.config)
+        problem = self.kind.problem(matrices()[MATRIX])
+        variant = Variant(self.family, config, self.kind, (MATRIX,), source)
+        packed = self.family.prepare(problem, config, matrices()[MATRIX])
+        kernel = toolchain.compile_sanitized(self.family.name, self.family.entry, source)
+        run_and_compare(variant, kernel, problem, matrices()[MATRIX], packed, where=MATRIX)
+
+
+RIGHT = {
+    "spmm": Right(
+        family("csr_spmm"),
+        Kind.spmm(20, DType.FLOAT32, Layout.ROW, Epilogue.BIAS_RELU),
+        {
+            "tile_n": 16,
+            "tile_k": 4,
+            "rows_per_block": 8,
+            "threads_per_row": 4,
+            "row_splits": 2,
+            "dense_vector_width": 2,
+            "sparse_vector_width": 2,
+            "row_alignment": "reverse_offset",
+            "row_order": "natural",
+            "prescale_indices": False,
+            "staging": "shared_async",
+            "index_bits": 32,
+        },
+        {
+            "missing wait": ("copy_async_wait<1>();", ""),
+            "missing barrier": ("__syncthreads();", ""),
+            "missing warp barrier": ("__syncwarp(lanes);", ""),
+            "row out of bounds": ("task < m", "task <= m"),
+            "column out of bounds": ("column < n", "column <= n"),
+            "neighbours' nonzeros": ("position + i < begin || ", ""),
+            "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
+        },
+    ),
+    "sddmm": Right(
+        family("csr_sddmm"),
+        Kind(SddmmProblem, (("k", 20),), (("dtype", DType.FLOAT32), ("epilogue", SddmmEpilogue.SCALE))),
+        {"strip": 8, "threads_per_strip": 4, "unroll_k": 2, "reduction": "transpose"},
+        {
+            "missing warp barrier": ("__syncwarp(lanes);", ""),
+            "no end of k": ("at + u * kStride < k", "true"),
+            "strip out of bounds": ("number >= tasks", "number > tasks"),
+            "neighbours' nonzeros": ("if (nonzero < task.count)", "if (true)"),
+            "wrong epilogue": ("x *= to_float(values", "x += to_float(values"),
+            "lost lane": ("t < kThreadsPerStrip", "t < kThreadsPerStrip - 1"),
+        },
+    ),
+    "sparse_softmax": Right(
+        family("row_softmax"),
+        Kind(SoftmaxProblem, (), (("dtype", DType.FLOAT32),)),
+        {"threads_per_row": 64, "rows_per_block": 1, "vector_width": 4, "vectors_kept": 1},
+        {
+            "missing barrier": ("__syncthreads();", ""),
+            "neighbours' values": ("position + i >= begin && ", ""),
+            "no largest value": ("subtrahend(row_largest), inverse", "0.0f, inverse"),
+            "unscaled": ("*scale * kLog2E", "kLog2E"),
+        },
+    ),
+    "sparse_softmax_backward": Right(
+        family("row_softmax_backward"),
+        Kind(SoftmaxBackwardProblem, (), (("dtype", DType.FLOAT32),)),
+        {"threads_per_row": 64, "rows_per_block": 1, "vector_width": 4, "vectors_kept": 1},
+        {
+            "missing barrier": ("__syncthreads();", ""),
+            "neighbours' values": ("position + i >= begin && ", ""),
+            "no mean": ("(dy[i] - mean)", "dy[i]"),
+            "unscaled": ("factor = *scale", "factor = 1.0f"),
+        },
+    ),
 }
-
-
-def check(toolchain: EmulatorToolchain, source: str) -> None:
-    problem = KIND.problem(matrices()[MATRIX])
-    variant = Variant(FAMILY, CONFIG, KIND, (MATRIX,), source)
-    packed = FAMILY.prepare(problem, CONFIG, matrices()[MATRIX])
-    kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    run_and_compare(variant, kernel, problem, matrices()[MATRIX], packed, where=MATRIX)
-
-
-def right_source() -> str:
-    return render(FAMILY, KIND.problem(matrices()[MATRIX]), CONFIG)
+PLANTED = [(name, bug) for name, right in RIGHT.items() for bug in right.planted]
 
 
 @pytest.mark.sanitizer
-def test_the_right_variant_passes(emulator_toolchain: EmulatorToolchain) -> None:
-    check(emulator_toolchain, right_source())
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_right_variant_passes(emulator_toolchain: EmulatorToolchain, name: str) -> None:
+    RIGHT[name].check(emulator_toolchain, RIGHT[name].source())
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("bug", PLANTED)
-def test_a_planted_bug_is_caught(emulator_toolchain: EmulatorToolchain, bug: str) -> None:
-    right, wrong = PLANTED[bug]
-    source = right_source()
+@pytest.mark.parametrize(("name", "bug"), PLANTED)
+def test_a_planted_bug_is_caught(emulator_toolchain: EmulatorToolchain, name: str, bug: str) -> None:
+    right, wrong = RIGHT[name].planted[bug]
+    source = RIGHT[name].source()
     assert right in source, "the template has changed: plant this bug in another way"
     with pytest.raises((AssertionError, KernelFault)):
-        check(emulator_toolchain, source.replace(right, wrong))
+        RIGHT[name].check(emulator_toolchain, source.replace(right, wrong))

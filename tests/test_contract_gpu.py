@@ -8,13 +8,14 @@ Under compute-sanitizer (each call is checked, so a few variants are enough):
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import Variant, matrices, sample
+from contract_cases import Variant, kinds, matrices, sample
 
 from sparsegen import backends
 from sparsegen.executor import Executor, Toolchain
@@ -24,7 +25,7 @@ from sparsegen.formats import CsrMatrix
 from sparsegen.generators import power_law, random_rows
 from sparsegen.kernels import families
 from sparsegen.launching import PreparedVariant
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.verification import worst_error
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +52,7 @@ def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Toolchain:
 
 def error_of(
     family: Family[Any, Any],
-    problem: SpmmProblem,
+    problem: Problem,
     config: Any,
     matrix: CsrMatrix,
     executor: Executor,
@@ -73,14 +74,14 @@ def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: T
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("dtype", DType)
-@pytest.mark.parametrize("n", [1, 49, 256])
+@pytest.mark.parametrize("size", [1, 49, 256])
 def test_guesses_at_size(
-    family: Family[Any, Any], layout: Layout, dtype: DType, n: int, executor: Executor, toolchain: Toolchain
+    family: Family[Any, Any], size: int, executor: Executor, toolchain: Toolchain
 ) -> None:
-    for matrix in (random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)):
-        problem = SpmmProblem(*matrix.shape, n, dtype, layout, Epilogue.BIAS_RELU)
-        config = family.guess(problem, Features.of(matrix), executor.device)
-        assert family.broken_constraints(problem, config, executor.device) == []
-        assert error_of(family, problem, config, matrix, executor, toolchain) <= 1
+    """Every kind of problem, with dense sizes that vectors divide and that they do not."""
+    for kind in kinds(family, random.Random(0)):
+        for matrix in (random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)):
+            problem = kind.with_sizes(size).problem(matrix)
+            config = family.guess(problem, Features.of(matrix), executor.device)
+            assert family.broken_constraints(problem, config, executor.device) == []
+            assert error_of(family, problem, config, matrix, executor, toolchain) <= 1, kind

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning_samples import A100, DIGEST, H100, baseline, failed, features, timed, variant, workload
+from tuning_samples import (
+    A100,
+    DIGEST,
+    H100,
+    baseline,
+    failed,
+    features,
+    other_operators,
+    timed,
+    variant,
+    workload,
+)
 
 from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
@@ -46,6 +57,20 @@ def test_an_invalid_winner_gives_way_to_the_next() -> None:
     stranger = replace(timed(3), variant=replace(variant(), family="of_the_future"))
     choice = ask([invalid, unknown, stranger, timed(10, tile_n=32)])
     assert (choice.how, choice.config.tile_n, choice.expected_us) == (How.EXACT, 32, 10)
+
+
+def test_operators_are_asked_about_their_own_measurements() -> None:
+    known = [timed(1.0), *other_operators()]
+    for m in known:
+        choice = ask(known, m.workload)
+        assert (choice.how, choice.family.name) == (How.EXACT, m.variant.family)
+    sddmm = known[1].workload
+    further = replace(sddmm, problem=replace(sddmm.problem, k=96), fingerprint="0" * 64)
+    choice = ask(known, further)
+    assert (choice.how, choice.family.name, len(choice.neighbours)) == (How.NEAREST, "csr_sddmm", 2)
+    assert choice.expected_us == pytest.approx(7.0 * 96 / 64)
+    assert "asked: 128 × 256 × 64, 3000 nonzeros" in choice.explain()
+    assert ask([timed(1.0)], further).how is How.DEFAULT
 
 
 def test_equal_sizes_and_close_features_are_a_bucket() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tuning_samples import H100, baseline, failed, timed, variant, workload
+from tuning_samples import H100, baseline, failed, other_operators, timed, variant, workload
 
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import family
@@ -49,6 +49,23 @@ def test_what_is_exported_can_be_imported(store: Store, tmp_path: Path) -> None:
         again = import_file(other, file)
         assert (again.measurements, again.baselines) == (0, 0)
         assert export_json(other)[0] == text
+
+
+def test_problems_of_every_operator_can_be_imported(store: Store) -> None:
+    store.add_all(other_operators(), ())
+    text, left_out = export_json(store)
+    assert left_out == 0 and load(text, "x").measurements == tuple(other_operators())
+    for wrong, words in (
+        (text.replace('"epilogue": "scale"', '"epilogue": "bias"'), "'bias' is not a valid SddmmEpilogue"),
+        (text.replace('"dtype": "float16"}', '"dtype": "float16", "k": 4}'), "no member 'k'"),
+        (text.replace('"k": 64', '"k": 0', 1), r"k = 0 is outside"),
+        (text.replace('"n": 256', '"n": 255', 1), "the matrix's rows and columns in the problem"),
+        (text.replace('"sparse_softmax"', '"softmax"'), "one of spmm, sddmm, sparse_softmax"),
+        (text.replace('"row_softmax"', '"csr_spmm"'), "a family that computes sparse_softmax"),
+    ):
+        assert wrong != text
+        with pytest.raises(ImportFileError, match=words):
+            load(wrong, "x")
 
 
 def test_an_unwritten_output_has_a_json_error(store: Store) -> None:

@@ -298,6 +298,16 @@ def test_cupy_itself() -> None:
         assert np.array_equal(dense(as_csr(sparse.csr_matrix(cupy.asarray(array)).asformat(form))), array)
 
 
+@given(dense_matrices)
+def test_a_transpose_knows_where_its_values_come_from(array: Any) -> None:
+    matrix = as_csr(array)
+    assert np.array_equal(matrix.transposed().to_scipy().toarray(), array.T)
+    numbered = matrix.with_values(np.arange(1, matrix.nnz + 1, dtype=np.float32))
+    assert np.array_equal(numbered.transposed().values, matrix.transposition().source + 1)
+    assert numbered.transposition() is matrix.transposition(), "worked out once for the pattern"
+    assert matrix.transposed().transposed().fingerprint() == matrix.fingerprint()
+
+
 def test_a_matrix_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(small()))
     assert np.array_equal(dense(again), dense(small()))

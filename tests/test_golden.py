@@ -16,13 +16,23 @@ import pytest
 from sparsegen.emulator import device
 from sparsegen.family import Family, tunables
 from sparsegen.kernels import families
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+)
 from sparsegen.render import render
 
 FOLDER = Path(__file__).with_name("golden")
 
 
-def simplest_config(family: Family[Any, Any], problem: SpmmProblem) -> Any:
+def simplest_config(family: Family[Any, Any], problem: Problem) -> Any:
     """The valid config with the fewest changes to the defaults; unlike a guess, it stays where it is."""
     choices = tunables(family.config_type)
     for changed in range(len(choices) + 1):
@@ -40,7 +50,7 @@ class Golden:
 
     family: Family[Any, Any]
     name: str
-    problem: SpmmProblem
+    problem: Problem
 
     @property
     def path(self) -> Path:
@@ -56,16 +66,20 @@ class Golden:
 
 
 M, K = 64, 128
-PROBLEMS = {
+PROBLEMS: dict[str, Problem] = {
     "fp32": SpmmProblem(M, K, 128, DType.FLOAT32),
     "fp16-bias-relu": SpmmProblem(M, K, 64, DType.FLOAT16, Layout.ROW, Epilogue.BIAS_RELU),
     "bf16-column-bias": SpmmProblem(M, K, 40, DType.BFLOAT16, Layout.COLUMN, Epilogue.BIAS),
+    "sddmm-fp32": SddmmProblem(M, K, 128),
+    "sddmm-fp16-scale": SddmmProblem(M, K, 40, DType.FLOAT16, SddmmEpilogue.SCALE),
+    "softmax-bf16": SoftmaxProblem(M, K, DType.BFLOAT16),
+    "softmax-backward-fp16": SoftmaxBackwardProblem(M, K, DType.FLOAT16),
 }
 GOLDENS = [
     Golden(family, name, problem)
     for family in families().values()
     for name, problem in PROBLEMS.items()
-    if family.computes(problem)
+    if isinstance(problem, family.problem_type) and family.computes(problem)
 ]
 
 

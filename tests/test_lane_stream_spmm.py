@@ -135,7 +135,7 @@ def test_long_streams_go_round_their_rings(
     matrix = csr(
         np.where(rng.random(dense.shape) < np.linspace(0.02, 1.0, 64)[:, None], dense, np.float32(0))
     )
-    kind = Kind(5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RELU)
+    kind = Kind.spmm(5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RELU)
     problem = kind.problem(matrix)
     source = render(FAMILY, problem, config)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)

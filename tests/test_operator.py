@@ -17,6 +17,7 @@ from sparsegen.arrays import alignment_of, stream_handle
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.features import Features
+from sparsegen.kernels import families_of
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, TensorSpec
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -68,7 +69,7 @@ def test_results_are_right(pattern: Any, dtype: str, layout: str) -> None:
         )
 
 
-@pytest.mark.parametrize("epilogue", ["bias", "bias_relu"])
+@pytest.mark.parametrize("epilogue", ["bias", "bias_relu", "bias_gelu"])
 def test_a_bias_with_each_call_or_kept(pattern: Any, epilogue: str) -> None:
     bias = np.linspace(-3, 3, M, dtype=np.float32)
     op = prepare(pattern, epilogue=epilogue)
@@ -79,6 +80,23 @@ def test_a_bias_with_each_call_or_kept(pattern: Any, epilogue: str) -> None:
     kept = prepare(pattern, epilogue=epilogue, bias=bias)
     assert worst(kept, pattern, kept(b), b=b, bias=bias) <= 1
     assert worst(kept, pattern, kept(b, bias=-bias), b=b, bias=-bias) <= 1
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_a_residual_comes_with_each_call(pattern: Any, layout: str) -> None:
+    bias = np.linspace(-3, 3, M, dtype=np.float32)
+    op = prepare(pattern, layout=layout, epilogue="bias_residual", bias=bias)
+    b = inputs(layout=layout)
+    shape = (M, N) if layout == "row" else (N, M)
+    residual = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    c = op(b, residual=residual)
+    assert worst(op, pattern, c, b=b, bias=bias, residual=residual) <= 1
+    bare = prepare(pattern, layout=layout, epilogue="bias", bias=bias)(b)
+    np.testing.assert_allclose(c - bare, residual, atol=1e-5)
+    with pytest.raises(OperandError, match=rf"needs residual= of shape \({shape[0]}, {shape[1]}\)"):
+        op(b)
+    with pytest.raises(OperandError, match="residual: expected shape"):
+        op(b, residual=residual.T.copy())
 
 
 def test_out_is_written_and_returned(pattern: Any) -> None:
@@ -103,6 +121,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"out": np.zeros((M, 1), np.float32)}, r"c: expected shape"),
     ({"out": [1.0]}, "c: expected a numpy.ndarray, got list"),
     ({"bias": np.zeros(M, np.float32)}, "epilogue=none"),
+    ({"residual": np.zeros((M, N), np.float32)}, "epilogue=none; bias_residual adds one"),
     ({"stream": 7}, "no meaning for NumPy"),
 ]
 
@@ -153,6 +172,40 @@ def test_new_values_on_the_same_pattern(pattern: Any, dtype: str) -> None:
         op.update_values(other.data[:-1])
 
 
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize("family", [None, *(f.name for f in families_of("spmm"))])
+def test_the_transposed_product_and_its_values(pattern: Any, layout: str, family: str | None) -> None:
+    dtype = "float16" if family in (None, "lane_stream_spmm") else "float32"
+    if family == "lane_stream_spmm" and layout == "row":
+        pytest.skip("computes column-major products alone")
+    op = prepare(pattern, transpose=True, family=family, layout=layout, dtype=dtype)
+    assert (op.problem.m, op.problem.k) == (K, M)
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal((M, N) if layout == "row" else (N, M)).astype(dtype)
+    assert worst(op, pattern.T.tocsr(), op(b), b=b) <= 1
+    other = pattern.copy()
+    other.data = rng.standard_normal(other.nnz).astype(np.float32)
+    op.update_values(other.data)  # in the order of the matrix, not of its transpose
+    assert worst(op, other.T.tocsr(), op(b), b=b) <= 1
+
+
+def test_what_is_known_of_a_transposed_product(pattern: Any, own_database: Path) -> None:
+    record(pattern.T.tocsr(), 50.0, own_database, tile_n=16, threads_per_row=4, rows_per_block=8)
+    assert prepare(pattern, transpose=True).choice.how is sparsegen.How.EXACT
+    found = sparsegen.lookup(pattern, n=N, transpose=True, device="emulator")
+    assert found.how is sparsegen.How.EXACT and found.problem.sizes == {"m": K, "k": M, "n": N}
+    assert prepare(pattern).choice.how is not sparsegen.How.EXACT
+    with pytest.raises(ConfigError, match="sddmm takes no transpose"):
+        sparsegen.lookup(pattern, operator="sddmm", k=4, transpose=True, device="emulator")
+
+
+def test_an_empty_transposed_product() -> None:
+    for shape in ((0, 5), (5, 0), (4, 6)):
+        op = prepare(scipy.sparse.csr_array(shape, dtype=np.float32), n=3, transpose=True)
+        assert np.array_equal(op(np.ones((shape[0], 3), np.float32)), np.zeros((shape[1], 3)))
+        op.update_values(np.zeros(0))
+
+
 def test_threads_share_an_operator(pattern: Any) -> None:
     op = prepare(pattern)
     columns = [inputs() * (i + 1) for i in range(4)]
@@ -181,7 +234,7 @@ def test_it_explains_itself(pattern: Any) -> None:
 def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
     """As the tuner would."""
     csr = sparsegen.as_csr(matrix)
-    problem = api.problem_of(csr, N, "float32", "row", "none")
+    problem = api.problem_of(csr, "spmm", n=N)
     choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
     variant = Variant("csr_spmm", tuple(choice.config_dict.items()), "ab" * 32)

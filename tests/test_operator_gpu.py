@@ -69,6 +69,27 @@ def test_a_bias_and_columns(pattern: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_transposed_product_takes_new_values_in_the_order_of_the_matrix(pattern: Any, dtype: str) -> None:
+    op, b = prepare(pattern, transpose=True, dtype=dtype), random((M, N), dtype)
+    assert close(op(b), pattern.T, b)
+    other = pattern.copy()
+    for values in (random((pattern.nnz,), dtype), np.ones(pattern.nnz, np.float32)):
+        op.update_values(values)
+        other.data = np.asarray(values.float().cpu() if hasattr(values, "cpu") else values)
+        assert close(op(b), other.T, b)
+
+
+def test_gelu_and_a_residual(pattern: Any) -> None:
+    bias, b, residual = random((M,)), random((K, N)), random((M, N))
+    weight = torch.as_tensor(pattern.toarray(), device="cuda")
+    plain = weight @ b + bias[:, None]
+    gelu = prepare(pattern, epilogue="bias_gelu", bias=bias)(b)
+    added = prepare(pattern, epilogue="bias_residual", bias=bias)(b, residual=residual)
+    assert torch.allclose(gelu, torch.nn.functional.gelu(plain), atol=1e-3)
+    assert torch.allclose(added, plain + residual, atol=1e-3)
+
+
 def test_numpy_and_torch_agree(pattern: Any) -> None:
     op, b = prepare(pattern), random((K, N))
     assert np.array_equal(op(b.cpu().numpy()), op(b).cpu().numpy())

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsegen import backends, references
+from sparsegen import backends, device_references
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.generators import random_rows
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
-from sparsegen.references import DeviceJudge, HostJudge
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+)
+from sparsegen.references import DeviceJudge, HostJudge, judge
 
 
 @pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -26,21 +35,29 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 MATRIX = random_rows(24, 40, 0.3, 0.6, 3)
 
 
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("dtype", DType)
-@pytest.mark.parametrize("epilogue", [Epilogue.NONE, Epilogue.BIAS_RELU])
-def test_the_judges_agree(executor: Executor, dtype: DType, layout: Layout, epilogue: Epilogue) -> None:
-    problem = SpmmProblem(24, 40, 9, dtype, layout, epilogue)
-    operands = problem.random_operands(np.random.default_rng(0))
+PROBLEMS: list[Problem] = [
+    *(
+        SpmmProblem(24, 40, 9, dtype, layout, epilogue)
+        for dtype in DType
+        for layout in Layout
+        for epilogue in Epilogue
+    ),
+    *(SddmmProblem(24, 40, 13, dtype, epilogue) for dtype in DType for epilogue in SddmmEpilogue),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_judges_agree(executor: Executor, problem: Problem) -> None:
+    operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
     judges = [kind(problem, MATRIX, operands, executor) for kind in (HostJudge, DeviceJudge)]
     exact = problem.reference(MATRIX, operands).exact
     nudged = exact.copy()
-    nudged[3, 5] += 0.3
+    nudged[(3, 5)[: exact.ndim]] += 0.3
     unwritten = problem.dtype.to_storage(exact)
     unwritten.view(np.uint8).reshape(-1)[:4] = 0xFF
     for stored, is_right in (
-        (dtype.to_storage(exact), True),
-        (dtype.to_storage(nudged), False),
+        (problem.dtype.to_storage(exact), True),
+        (problem.dtype.to_storage(nudged), False),
         (unwritten, False),
     ):
         result = executor.upload(np.ascontiguousarray(stored))
@@ -48,12 +65,22 @@ def test_the_judges_agree(executor: Executor, dtype: DType, layout: Layout, epil
         assert (host <= 1) == is_right
         assert device == pytest.approx(host, rel=1e-4)
         if not is_right:
-            told = [judge.explain(result) for judge in judges]
-            assert (
-                told[0].split(";")[0]
-                == told[1].split(";")[0]
-                == f"{told[0].split()[0]} of 216 values are wrong"
-            )
+            told = [judge.explain(result).split(";") for judge in judges]
+            assert told[0][0] == told[1][0] == f"{told[0][0].split()[0]} of {exact.size} values are wrong"
+            assert f"worst is {problem.result(MATRIX.nnz).name}[" in told[0][1]
+
+
+@pytest.mark.gpu
+def test_a_gpu_judges_what_it_can() -> None:
+    executor = backends.open_executor(backends.find_device("cuda"))
+    for problem, kind in (
+        (SpmmProblem(24, 40, 9), DeviceJudge),
+        (SddmmProblem(24, 40, 9), DeviceJudge),
+        (SoftmaxProblem(24, 40), HostJudge),
+    ):
+        operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
+        assert isinstance(judge(problem, MATRIX, operands, executor), kind)
+    executor.close()
 
 
 def test_an_overflow_of_float16_is_right_where_the_exact_value_overflows(executor: Executor) -> None:
@@ -66,25 +93,25 @@ def test_an_overflow_of_float16_is_right_where_the_exact_value_overflows(executo
         assert kind(problem, matrix, operands, executor).worst_error(executor.upload(stored)) <= 1
 
 
+@pytest.mark.parametrize("problem", [SpmmProblem(24, 40, 9), SddmmProblem(24, 40, 9)], ids=str)
 def test_a_device_that_multiplies_wrongly_judges_nothing(
-    executor: Executor, monkeypatch: pytest.MonkeyPatch
+    problem: Problem, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = SpmmProblem(24, 40, 9)
-    operands = problem.random_operands(np.random.default_rng(0))
+    operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
 
     def other_values(matrix: Any) -> Any:
         return matrix + np.float32(1) if matrix.dtype == np.float32 else matrix
 
-    monkeypatch.setattr(references, "empty_as_one", other_values)
+    monkeypatch.setattr(device_references, "empty_as_one", other_values)
     with pytest.raises(SparsegenError, match="float64 product is wrong"):
         DeviceJudge(problem, MATRIX, operands, executor)
 
 
-def test_nothing_to_judge(executor: Executor) -> None:
-    problem = SpmmProblem(0, 40, 9)
+@pytest.mark.parametrize("problem", [SpmmProblem(0, 40, 9), SddmmProblem(0, 40, 9)], ids=str)
+def test_nothing_to_judge(problem: Problem, executor: Executor) -> None:
     matrix = random_rows(1, 40, 0.0, 0.0, 0).__class__(
         (0, 40), np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
     )
-    operands = problem.random_operands(np.random.default_rng(0))
+    operands = problem.random_operands(np.random.default_rng(0), 0)
     for kind in (HostJudge, DeviceJudge):
         assert kind(problem, matrix, operands, executor).worst_error(executor.allocate(1)) == 0

@@ -156,3 +156,9 @@ def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         sparsegen.save_operator(operator, tmp_path / "file" / "layer.npz")
+
+
+def test_only_products_are_saved(matrix: CsrMatrix, tmp_path: Path) -> None:
+    sampled = sparsegen.prepare(matrix, operator="sddmm", k=8, device="emulator")
+    with pytest.raises(OperandError, match=r"only products \(spmm\) are saved"):
+        sparsegen.save_operator(sampled, tmp_path / "sampled.npz")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tuning_samples import A100, H100, baseline, failed, timed, variant, workload
+from tuning_samples import A100, H100, baseline, failed, other_operators, timed, variant, workload
 
 from sparsegen.errors import (
     DatabaseCorruptError,
@@ -69,6 +69,20 @@ def test_what_goes_in_comes_out(location: str) -> None:
         assert store.winner(workload(), H100) == good
         assert store.measurements(workload(), A100) == store.measurements(workload(tag="other"), H100) == []
         assert store.winner(workload(n=65), H100) is None
+
+
+def test_problems_of_every_operator_come_back(location: str) -> None:
+    records = [timed(3.0), *other_operators()]
+    with Store.open(location) as store:
+        for _ in range(2):
+            store.add_all(records, [])
+    with Store.open(location) as store:
+        assert store.all_measurements() == records
+        for m in records:
+            assert store.measurements(m.workload, H100) == [m]
+        assert [t.workload for t in store.list_workloads(operator="sparse_softmax_backward")] == [
+            records[-1].workload
+        ]
 
 
 def test_adding_twice_adds_once(location: str) -> None:

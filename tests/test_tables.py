@@ -42,11 +42,20 @@ def test_summary_and_cases(tables: Any) -> None:
         "<!-- performance:begin -->\nold\n<!-- performance:end -->\n<!-- cases:begin --><!-- cases:end -->"
     )
     assert "\nold\n" not in filled
-    assert "| made-up, fp32 | 1 | 2.00 × | 1.60 × | 1.20 × | 1 of 1 |" in filled
+    assert "| made-up, fp32 | 1 | 2.00 × | 1.60 × | – | 1.20 × | 1 of 1 |" in filled
     assert "### other, fp32, row-major" in filled
     assert "| second | 5.00 | 6.00 | 10.00 | 8.00 | cusparse-csr | 2.00 | 1.60 |" in filled
     assert "Made-up GPU, driver 580.1, 2026-01-02" in filled
     assert tables.fill(filled) == filled
+
+
+def test_sputnik_stands_beside_the_rows_that_it_was_timed_on(tables: Any) -> None:
+    [known] = [
+        us["sputnik"] for key, us in tables.peers().items() if key == ("rnn", "4096x1024x32 .70", "float32")
+    ]
+    ours = row("4096x1024x32 .70", suite="rnn")
+    result_file.write(results(ours, row("made up", suite="rnn")), tables.RESULTS / "bench_a.json")
+    assert f"| {known / 5.0:.2f} × | 1.20 × | 2 of 2 |" in tables.performance()
 
 
 def test_a_second_run_beside_the_first(tables: Any) -> None:
@@ -57,7 +66,7 @@ def test_a_second_run_beside_the_first(tables: Any) -> None:
 
 def test_rows_that_were_not_timed_have_a_dash(tables: Any) -> None:
     result_file.write(results(replace(row("bare"), cells=())), tables.RESULTS / "bench_a.json")
-    assert "| made-up, fp32 | 1 | – | – | – | – |" in tables.performance()
+    assert "| made-up, fp32 | 1 | – | – | – | – | – |" in tables.performance()
     assert "| bare | – | – | – | – | – |" in tables.cases()
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sparsegen.family import Device
 from sparsegen.features import Features
 from sparsegen.kernels import family
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import (
+    DType,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+)
 from sparsegen.tuning_db.conversion import ordered_config
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 
@@ -28,6 +36,27 @@ def workload(n: int = 64, *, tag: str = "a", **shape: Any) -> Workload:
     seen = features(**shape)
     fingerprint = hashlib.sha256(f"{tag} {seen}".encode()).hexdigest()
     return Workload(SpmmProblem(seen.m, seen.k, n), fingerprint, seen)
+
+
+def other_operators() -> list[Measurement]:
+    """An OK measurement of a problem of each operator but ``spmm``, and two that differ in the epilogue alone."""
+    seen = workload()
+    shape = (seen.features.m, seen.features.k)
+    problems = {
+        "csr_sddmm": [SddmmProblem(*shape, 64), SddmmProblem(*shape, 64, epilogue=SddmmEpilogue.SCALE)],
+        "row_softmax": [SoftmaxProblem(*shape, DType.FLOAT16)],
+        "row_softmax_backward": [SoftmaxBackwardProblem(*shape, DType.FLOAT16)],
+    }
+    return [
+        replace(
+            timed(7.0, Workload(problem, seen.fingerprint, seen.features)),
+            variant=Variant(
+                name, ordered_config(name, family(name).config_dict(family(name).config())), DIGEST
+            ),
+        )
+        for name, some in problems.items()
+        for problem in some
+    ]
 
 
 def variant(digest: str = DIGEST, **values: Any) -> Variant:

@@ -12,7 +12,7 @@ from sparsegen.errors import DatabaseCorruptError
 from sparsegen.family import Device, Value, tunables
 from sparsegen.features import Features
 from sparsegen.kernels import families
-from sparsegen.operators import OPERATORS, SpmmProblem
+from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (
     BaselineRow,
     DeviceRow,
@@ -62,8 +62,18 @@ def matrix_columns(workload: Workload) -> Columns:
     return {"fingerprint": workload.fingerprint} | asdict(workload.features)
 
 
-def problem_columns(problem: SpmmProblem) -> Columns:
-    return {"operator": problem.operator} | problem.to_dict()
+NO_FIELD: Columns = {
+    "m": 0,
+    "k": 0,
+    "n": 0,
+    "dtype": "",
+    "layout": "",
+    "epilogue": "",
+}  # as `ProblemRow` says
+
+
+def problem_columns(problem: Problem) -> Columns:
+    return {"operator": problem.operator} | NO_FIELD | problem.to_dict()
 
 
 def variant_columns(variant: Variant) -> Columns:
@@ -121,7 +131,7 @@ def to_device(row: DeviceRow) -> Device:
 
 def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
     """Raises DatabaseCorruptError for a problem that this version does not know."""
-    fields = {name: getattr(problem, name) for name in ("m", "k", "n", "dtype", "layout", "epilogue")}
+    fields = {name: getattr(problem, name) for name in NO_FIELD}
     features = Features(
         m=matrix.m,
         k=matrix.k,

@@ -23,7 +23,7 @@ from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.family import Device
 from sparsegen.features import Features
 from sparsegen.kernels import family
-from sparsegen.operators import MAX_INDEX, OPERATORS, SpmmProblem
+from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, field_types
 from sparsegen.tuning_db.check import is_known
 from sparsegen.tuning_db.conversion import LONGEST_REASON, ordered_config
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
@@ -61,7 +61,7 @@ def export_json(store: Store) -> tuple[str, int]:
 def dump(content: Content) -> str:
     """The document of these records; equal records make equal text."""
     devices: dict[str, tuple[int, Device]] = {}
-    workloads: dict[tuple[SpmmProblem, str], tuple[int, Workload]] = {}
+    workloads: dict[tuple[Problem, str], tuple[int, Workload]] = {}
 
     def refer(record: Measurement | Baseline) -> dict[str, Any]:
         device, workload = record.device, record.workload
@@ -209,15 +209,21 @@ def _device(node: Node) -> Device:
     )
 
 
-def _problem(node: Node) -> SpmmProblem:
-    f = node.fields(("operator", "m", "k", "n", "dtype", "layout", "epilogue"))
-    operator = f.pop("operator")
+def _problem(node: Node) -> Problem:
+    members = node.members()
+    if "operator" not in members:
+        node.refuse("a member 'operator'")
+    operator = members["operator"]
     if operator.text(40) not in OPERATORS:
         operator.refuse(f"one of {', '.join(OPERATORS)}")
-    for name in ("m", "k", "n"):
-        f[name].integer(0, MAX_INDEX)
+    problem_type = OPERATORS[operator.value]
+    kinds = field_types(problem_type)
+    f = node.fields(("operator", *kinds))
+    for name, kind in kinds.items():
+        if kind is int:
+            f[name].integer(0, MAX_INDEX)
     try:
-        return OPERATORS[operator.value].from_dict({name: member.value for name, member in f.items()})
+        return problem_type.from_dict({name: f[name].value for name in kinds})
     except (ValueError, ConfigError) as error:
         raise ImportFileError(f"{node.source}: {node.path}: {error}") from None
 
@@ -236,8 +242,9 @@ def _workload(node: Node) -> Workload:
         row_max=v["row_max"].integer(0, MAX_INDEX),
         block_fill=v["block_fill"].number(),
     )
-    if (features.m, features.k) != (problem.m, problem.k):
-        f["features"].refuse(f"m = {problem.m} and k = {problem.k}, as in the problem")
+    rows, columns = problem.matrix_shape
+    if (features.m, features.k) != (rows, columns):
+        f["features"].refuse(f"m = {rows} and k = {columns}, the matrix's rows and columns in the problem")
     return Workload(problem, f["fingerprint"].text(64, HEX), features)
 
 
@@ -259,7 +266,7 @@ def _sample(node: Node) -> Sample:
     )
 
 
-def _variant(f: dict[str, Node], problem: SpmmProblem) -> Variant:
+def _variant(f: dict[str, Node], problem: Problem) -> Variant:
     try:
         known = family(f["family"].text(80))
     except ConfigError as error:

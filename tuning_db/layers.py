@@ -20,7 +20,7 @@ from typing import Protocol, Self
 
 from sparsegen.errors import DatabaseError
 from sparsegen.family import Device
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.engine import Location
 from sparsegen.tuning_db.exchange import load
@@ -46,7 +46,7 @@ class Layer(Protocol):
     def list_workloads(self, *, like: Device | None = None) -> list[Tuned]: ...
 
 
-Key = tuple[str, SpmmProblem, str]
+Key = tuple[str, Problem, str]
 
 
 def _key(workload: Workload, device: Device) -> Key:

@@ -97,7 +97,11 @@ class MatrixRow(Base):
 
 
 class ProblemRow(Base):
-    """One instance of an operator."""
+    """One instance of an operator.
+
+    A column for each field that any operator's problems have; 0 or an empty text stands for a field that this
+    operator's do not have, not NULL, of which a unique constraint would take any two for different.
+    """
 
     __tablename__ = "problems"
     __table_args__ = (UniqueConstraint("operator", "dtype", "layout", "epilogue", "m", "k", "n"),)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from sparsegen.family import Device, Value
 from sparsegen.features import Features
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 
 
 class Outcome(StrEnum):
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 class Workload:
     """A problem on one sparsity pattern: what is tuned for. ``fingerprint`` is `CsrMatrix.fingerprint`."""
 
-    problem: SpmmProblem
+    problem: Problem
     fingerprint: str
     features: Features
 

@@ -16,7 +16,7 @@ from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.executor import Buffer, Timing
 from sparsegen.family import Array, Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.operators import Layout, Problem, SpmmProblem
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,13 @@ class Result:
     timing: Timing
 
 
-def unavailable(device: Device) -> str | None:
-    """Why nothing can be compared on this device, in one line; None if cuBLAS or cuSPARSE is there."""
+def unavailable(device: Device, problem: Problem) -> str | None:
+    """Why nothing can be compared with the problem on this device, in one line; None if something can."""
+    if not isinstance(problem, SpmmProblem):
+        return (
+            f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
+            "`sparsegen bench` compares where there is one"
+        )
     if device.backend != "cuda":
         return "dense and vendor baselines are skipped: they need a CUDA device"
     from sparsegen.baselines.libraries import find_library
@@ -72,7 +77,7 @@ class Session:
         self.problem = problem
         self.executor = CudaExecutor(device)
         rng = np.random.default_rng(0)
-        operands = problem.random_operands(rng)
+        operands = problem.random_operands(rng, matrix.nnz)
         self.stored = operands["b"]
         self.matrix = matrix
         plain = SpmmProblem(problem.m, problem.k, problem.n, problem.dtype, problem.layout)

@@ -104,7 +104,7 @@ def products(
     """The same of operands in device memory: ``stored`` gives A row-major (True) and column-major."""
     handle = open_handle()
     m, k, n = problem.m, problem.k, problem.n
-    c_buffer = executor.allocate(problem.result.nbytes)
+    c_buffer = executor.allocate(problem.result(0).nbytes)
     for a_rows in (True, False):
         a_buffer = stored(a_rows)
         a = (a_buffer, k if a_rows else m)

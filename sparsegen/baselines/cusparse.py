@@ -122,7 +122,7 @@ def products(
     """
     m, k, n, dtype = problem.m, problem.k, problem.n, problem.dtype
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    c_buffer = executor.allocate(problem.result.nbytes)
+    c_buffer = executor.allocate(problem.result(0).nbytes)
     library = handle.library
     for order, name in ((ROW_ORDER, "row"), (COLUMN_ORDER, "column")):
         b_buffer = b(order)

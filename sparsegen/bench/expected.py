@@ -16,9 +16,9 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
-from sparsegen.csr import CsrMatrix
 from sparsegen.family import Array
 from sparsegen.operators import DType, Layout, error_bound
+from sparsegen.operators.sddmm import sampled_product
 
 CHUNK = 1 << 20  # elements compared at once, so that they stay in cache
 THREADS = 4
@@ -121,25 +121,11 @@ def expected_on_host(parcel: Parcel) -> Expected:
     }
     terms = Expected.terms_of(task, matrix.row_offsets)
     if task.operator is Operator.SDDMM:
-        return Expected(*_sampled(matrix, dense["a"], dense["b"]), terms)
+        exact, magnitude = sampled_product(matrix, dense["a"], dense["b"], threads=THREADS)
+        return Expected(exact, magnitude.astype(np.float32), terms)
     a: Any = matrix.with_values(matrix.values.astype(np.float64)).to_scipy()
     b = dense["b"] if task.layout is Layout.ROW else dense["b"].T
     exact, magnitude = a @ b, (abs(a) @ np.abs(b)).astype(np.float32)
     if task.layout is Layout.COLUMN:
         exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
     return Expected(exact, magnitude, terms)
-
-
-def _sampled(pattern: CsrMatrix, a: Array, b: Array) -> tuple[Array, Array]:
-    """A · Bᵀ and |A| · |B|ᵀ at the pattern's nonzeros, some rows at a time."""
-    exact, magnitude = np.empty(pattern.nnz), np.empty(pattern.nnz, dtype=np.float32)
-    offsets, columns = pattern.row_offsets, pattern.column_indices
-    rows = np.repeat(np.arange(pattern.shape[0]), np.diff(offsets))
-    step = max(1, CHUNK // max(1, pattern.shape[1]))
-    for start in range(0, pattern.shape[0], step):
-        stop = min(start + step, pattern.shape[0])
-        part = slice(offsets[start], offsets[stop])
-        at = (rows[part] - start, columns[part])
-        exact[part] = (a[start:stop] @ b.T)[at]
-        magnitude[part] = (np.abs(a[start:stop]) @ np.abs(b.T))[at]
-    return exact, magnitude

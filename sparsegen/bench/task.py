@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.bench.case import Case, Operator
 from sparsegen.errors import SuiteError
-from sparsegen.operators import Cost, DType, Layout, SpmmProblem
+from sparsegen.operators import Cost, DType, Layout, Problem, SddmmProblem, SpmmProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +39,28 @@ class Task:
         return cls(case.operator, case.m, case.k, case.n, dtype, case.layout)
 
     @property
-    def problem(self) -> SpmmProblem:
-        """The same as a problem of `sparsegen.operators`; for ``spmm`` alone."""
+    def problem(self) -> Problem:
+        """The same as a problem of `sparsegen.operators`."""
+        if self.operator is Operator.SDDMM:
+            return SddmmProblem(self.m, self.n, self.k, self.dtype)
+        return self.spmm
+
+    @property
+    def spmm(self) -> SpmmProblem:
+        """`problem`, for contenders that compute ``spmm`` alone."""
         assert self.operator is Operator.SPMM
         return SpmmProblem(self.m, self.k, self.n, self.dtype, self.layout)
 
     @property
     def operand_shapes(self) -> Mapping[str, tuple[int, int]]:
         """The dense inputs by name, as stored (row-major)."""
-        if self.operator is Operator.SDDMM:
-            return {"a": (self.m, self.k), "b": (self.n, self.k)}
-        return {spec.name: (spec.shape[0], spec.shape[1]) for spec in self.problem.operands}
+        operands = self.problem.operands(0)  # matrices: their shapes know no nonzeros
+        return {spec.name: (spec.shape[0], spec.shape[1]) for spec in operands}
 
     def result_shape(self, nnz: int) -> tuple[int, ...]:
         """As stored."""
-        return (nnz,) if self.operator is Operator.SDDMM else self.problem.result.shape
+        return self.problem.result(nnz).shape
 
     def cost(self, nnz: int) -> Cost:
         """Useful FLOP and the fewest bytes: every operand once, the pattern as CSR with 32-bit indices."""
-        if self.operator is Operator.SPMM:
-            return self.problem.cost(nnz)
-        dense = (self.m + self.n) * self.k * self.dtype.itemsize
-        sparse = nnz * (self.dtype.itemsize + 4) + (self.m + 1) * 4
-        return Cost(flop=2 * nnz * self.k, bytes=dense + sparse)
+        return self.problem.cost(nnz)

@@ -4,10 +4,11 @@
 #include <cuda_fp16.h>
 #endif
 
-// What the product does not know: adds the bias, applies ReLU, and makes the bound of `sparsegen.operators.error_bound`
-// of the sums of absolute values. An element (row, column) is at row * c_row + column * c_column.
-extern "C" __global__ void spmm_bound(int m, int n, int c_row, int c_column, int has_bias, int has_relu, int bits,
-                                      const int* offsets, const float* bias, double* exact, float* magnitude) {
+// What the product does not know: adds bias and residual, applies ReLU or GELU, and makes the bound of
+// `SpmmProblem.reference` of the sums of absolute values. An element (row, column) is at row * c_row + column * c_column.
+extern "C" __global__ void spmm_bound(int m, int n, int c_row, int c_column, int has_bias, int has_residual, int has_relu,
+                                      int has_gelu, int bits, const int* offsets, const float* bias,
+                                      const float* residual, double* exact, float* magnitude) {
   const long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (element >= static_cast<long long>(m) * n) return;
   const long long row = element / n, column = element % n;
@@ -17,11 +18,32 @@ extern "C" __global__ void spmm_bound(int m, int n, int c_row, int c_column, int
     value += bias[row];
     size += fabs(static_cast<double>(bias[row]));
   }
+  if (has_residual) {
+    value += residual[place];
+    size += fabs(static_cast<double>(residual[place]));
+  }
   if (has_relu && value < 0) value = 0;
+  if (has_gelu) {
+    value = 0.5 * value * (1 + erf(value * 0.70710678118654752440));
+    size *= 1.5;
+  }
   const double growth = 4 * sqrt(offsets[row + 1] - offsets[row] + 2.0);
   const double smallest = bits == 11 ? ldexp(1.0, -24) : ldexp(1.0, -126);
   exact[place] = value;
   magnitude[place] = static_cast<float>(ldexp(growth * size, -24) + ldexp(2 * fabs(value), -bits) + smallest);
+}
+
+// The same of sampled dot products of k terms, which may be scaled by the pattern's values.
+extern "C" __global__ void sddmm_bound(int count, int k, int has_scale, int bits, const float* scale, double* exact,
+                                       float* magnitude) {
+  const long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (element >= count) return;
+  const double factor = has_scale ? static_cast<double>(scale[element]) : 1.0;
+  const double value = exact[element] * factor, size = magnitude[element] * fabs(factor);
+  const double smallest = bits == 11 ? ldexp(1.0, -24) : ldexp(1.0, -126);
+  exact[element] = value;
+  magnitude[element] =
+      static_cast<float>(ldexp(4 * sqrt(k + 2.0) * size, -24) + ldexp(2 * fabs(value), -bits) + smallest);
 }
 
 __device__ float real(float x) { return x; }

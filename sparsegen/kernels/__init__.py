@@ -10,7 +10,7 @@ from typing import Any
 from sparsegen.errors import ConfigError
 from sparsegen.family import Family
 from sparsegen.features import Features
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 
 
 @cache
@@ -34,12 +34,27 @@ def family(name: str) -> Family[Any, Any]:
         raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}") from None
 
 
+def require_family(name: str, problem: Problem) -> Family[Any, Any]:
+    """The family of that name, which must compute the problem.
+
+    Raises:
+        ConfigError: there is none, or it computes another operator; the message lists those there are.
+    """
+    named = family(name)
+    if named.problem_type.operator != problem.operator:
+        listed = ", ".join(f.name for f in families_of(problem.operator))
+        raise ConfigError(
+            f"{name} computes {named.problem_type.operator}, not {problem.operator}; for that there are {listed}"
+        )
+    return named
+
+
 def families_of(operator: str) -> list[Family[Any, Any]]:
     """The families that compute an operator."""
     return [f for f in families().values() if f.problem_type.operator == operator]
 
 
-def by_guessed_rate(problem: SpmmProblem, features: Features) -> list[Family[Any, Any]]:
+def by_guessed_rate(problem: Problem, features: Features) -> list[Family[Any, Any]]:
     """The families that compute the problem, the one whose guess should be fastest first."""
     candidates = families_of(problem.operator)
     return sorted(candidates, key=lambda f: f.guessed_rate(problem, features), reverse=True)

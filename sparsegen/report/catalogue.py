@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sparsegen.bench.results import ChosenVariant
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
-from sparsegen.operators import OPERATORS, SpmmProblem
+from sparsegen.operators import OPERATORS
 from sparsegen.render import render
 from sparsegen.report import words
 from sparsegen.report.content import Source
@@ -106,7 +106,7 @@ def _source(variant: ChosenVariant, point: Point) -> str:
         "layout": point.layout,
         "epilogue": point.epilogue,
     }
-    problem: SpmmProblem = OPERATORS[point.operator].from_dict(fields)
+    problem = OPERATORS[point.operator].from_dict(fields)
     known = family(variant.family)
     return render(known, problem, known.config(**dict(variant.config)))
 

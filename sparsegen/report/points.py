@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, ChosenVariant, Results, Row
 from sparsegen.features import Features
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.report import words
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
@@ -144,12 +144,12 @@ def _of_workload(workload: Workload, winner: ranking.Ranked, baselines: list[Bas
         suite=DATABASE,
         case=workload.fingerprint[:12],
         operator=problem.operator,
-        m=problem.m,
-        k=problem.k,
-        n=problem.n,
+        m=problem.sizes.get("m", 0),
+        k=problem.sizes.get("k", 0),
+        n=problem.sizes.get("n", 0),
         dtype=problem.dtype,
-        layout=problem.layout,
-        epilogue=str(problem.epilogue),
+        layout=words.layout_of(problem),
+        epilogue=str(problem.traits.get("epilogue", Epilogue.NONE)),
         fingerprint=workload.fingerprint,
         features=features,
         flop=cost.flop,

@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem, SoftmaxBackwardProblem, SoftmaxProblem, SpmmProblem
 
 DTYPES = {DType.FLOAT32: "fp32", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
+OPERATORS = {
+    "spmm": "SpMM",
+    "sddmm": "SDDMM",
+    "sparse_softmax": "softmax",
+    "sparse_softmax_backward": "softmax gradient",
+}
 MISSING = "–"
 
 
@@ -49,7 +55,19 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def layout_of(problem: Problem) -> Layout:
+    """The layout that the benchmark gives such a problem: B of an SDDMM is column-major, a softmax has none to tell."""
+    return problem.layout if isinstance(problem, SpmmProblem) else Layout.COLUMN
+
+
+def sizes(problem: Problem) -> str:
+    """``1,024 × 512 × 64``."""
+    return " × ".join(f"{size:,}" for size in problem.sizes.values())
+
+
 def kind(operator: str, dtype: DType, layout: Layout) -> str:
     """What charts put together: ``SpMM fp16, column-major``."""
-    name = {"spmm": "SpMM", "sddmm": "SDDMM"}.get(operator, operator)
-    return f"{name} {DTYPES[dtype]}, {layout}-major"
+    name = OPERATORS.get(operator, operator)
+    has_layout = operator not in (SoftmaxProblem.operator, SoftmaxBackwardProblem.operator)
+    order = f", {layout}-major" if has_layout else ""
+    return f"{name} {DTYPES[dtype]}{order}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import CompiledKernel, Toolchain
 from sparsegen.launching import source_digest
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.tuning.space import Candidate
 from sparsegen.tuning_db.records import Variant
@@ -26,7 +26,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def identify(candidate: Candidate, problem: SpmmProblem, toolchain: Toolchain) -> tuple[str, Variant]:
+def identify(candidate: Candidate, problem: Problem, toolchain: Toolchain) -> tuple[str, Variant]:
     """A candidate's source, and its name in the records."""
     source = render(candidate.family, problem, candidate.config)
     family, config = candidate.key
@@ -53,7 +53,7 @@ class CompileAhead:
         jobs: how many compile at once.
     """
 
-    def __init__(self, toolchain: Toolchain, problem: SpmmProblem, jobs: int | None = None) -> None:
+    def __init__(self, toolchain: Toolchain, problem: Problem, jobs: int | None = None) -> None:
         self.jobs = jobs or cores()
         self._toolchain, self._problem = toolchain, problem
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="compile")

@@ -14,7 +14,7 @@ from threading import Event
 from sparsegen.baselines import Result
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.tuning.child import ChildProcess, answer
 from sparsegen.tuning.session import device_turn
 from sparsegen.tuning.summary import summarize
@@ -31,7 +31,7 @@ class Prepare:
 
     session: str
     matrix: CsrMatrix
-    problem: SpmmProblem
+    problem: Problem
     device: Device
 
 

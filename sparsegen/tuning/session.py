@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.tuning.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.tuning.worker import Launching, Measure, Measured, Prepare, Ready
 from sparsegen.tuning_db.records import Outcome
@@ -59,7 +59,7 @@ class Session:
     def __init__(
         self,
         matrix: CsrMatrix,
-        problem: SpmmProblem,
+        problem: Problem,
         device: Device,
         *,
         locks: Path,

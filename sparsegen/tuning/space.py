@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsegen.family import Device, Family, Value, tunables
 from sparsegen.features import Features
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 
 LARGEST_ENUMERATED = 200_000  # points of a family, valid or not
 LARGEST_EXPLORED = 4_000  # configs found in a family with more points than that
@@ -78,7 +78,7 @@ class Space:
     def build(
         cls,
         families: Sequence[Family[Any, Any]],
-        problem: SpmmProblem,
+        problem: Problem,
         device: Device,
         *,
         features: Features | None = None,

@@ -23,7 +23,7 @@ from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, T
 from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import zeroed
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.packing import pack
 from sparsegen.references import judge
 from sparsegen.tuning.child import answer, requests
@@ -44,7 +44,7 @@ class Prepare:
     """
 
     matrix: CsrMatrix
-    problem: SpmmProblem
+    problem: Problem
     device: Device
     open_executor: str
     seed: int
@@ -140,11 +140,12 @@ class Bench:
         self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
-        operands = self._problem.random_operands(np.random.default_rng(prepare.seed))
+        operands = self._problem.random_operands(np.random.default_rng(prepare.seed), self._matrix.nnz)
         self._operands = {
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
         }
-        self._result = self._executor.allocate(max(1, self._problem.result.nbytes))
+        written = self._problem.result(self._matrix.nnz)
+        self._result = self._executor.allocate(max(1, written.nbytes))
         self._judge = judge(self._problem, self._matrix, operands, self._executor)
         self._packings: OrderedDict[tuple[Any, ...], Packing] = OrderedDict()
         self._kernels: dict[Path, LoadedKernel] = {}
@@ -187,7 +188,7 @@ class Bench:
         timing = self._time(call, m, warmup=0 if is_slow else WARMUP)
         facts["worst_error"] = max(first, self._judge.worst_error(self._result))
         if facts["worst_error"] > 1.0:
-            reason = "right at first, but not after more launches (a race, or sums left in C): "
+            reason = "right at first, but not after more launches (a race, or sums left in the output): "
             return Measured(None, reason + self._judge.explain(self._result), **facts)
         return Measured(timing, **facts)
 

@@ -12,9 +12,9 @@ from bench_fakes import Fake, cases, request
 from sparsegen.bench import result_file
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.patterns import MatrixFile
+from sparsegen.bench.patterns import Independent, MatrixFile
 from sparsegen.bench.request import TUNED_AHEAD, Step, planned
-from sparsegen.bench.results import L2, BenchDevice, Protocol, Results, Status
+from sparsegen.bench.results import L2, UNTUNED, BenchDevice, Protocol, Results, Status
 from sparsegen.bench.run import Finished, run
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.operators import DType, Layout
@@ -60,6 +60,25 @@ def test_a_failure_loses_one_cell_and_says_why() -> None:
     assert {name for name, _ in finished.missing} == {"not installed", "other device", "dies at start"}
     left = subprocess.run(["pgrep", "-f", "sleep 321.5"], capture_output=True, text=True).stdout
     assert not left, "what a contender started outlives it"
+
+
+def test_ours_computes_sddmm() -> None:
+    sampled = Case(
+        suite="tiny",
+        name="24x32x16",
+        operator=Operator.SDDMM,
+        m=24,
+        k=16,
+        n=32,
+        dtypes=(DType.FLOAT16,),
+        layout=Layout.COLUMN,
+        pattern=Independent(24, 32, 0.5),
+        source="made up",
+    )
+    finished = run(request(contenders()[UNTUNED], cases=[sampled]), quiet)
+    [cell] = [row.cell(UNTUNED) for row in finished.results.rows]
+    assert cell is not None and cell.status is Status.OK, cell
+    assert cell.variant is not None and cell.variant.family == "csr_sddmm"
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -16,10 +15,8 @@ from sparsegen.cli.common import (
     json_option,
     load,
     parse_config,
-    problem_from,
-    problem_options,
 )
-from sparsegen.formats import as_csr
+from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.operators import DType, Epilogue, Layout
 
 
@@ -38,9 +35,9 @@ def test_problem_options_give_enum_members() -> None:
     seen = []
 
     @click.command()
-    @problem_options
-    def command(n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> None:
-        seen.append(problem_from(as_csr(np.eye(3, 5)), n, dtype, layout, epilogue))
+    @problem_options()
+    def command(wanted: ProblemOptions) -> None:
+        seen.append(wanted.problem((3, 5)))
 
     runner = CliRunner()
     assert runner.invoke(command, []).exit_code == 0

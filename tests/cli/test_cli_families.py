@@ -7,6 +7,7 @@ from command_line import Command
 
 from sparsegen import kernels
 from sparsegen.family import tunables
+from sparsegen.operators import OPERATORS, SpmmProblem
 
 COMPUTED_BY_ALL = ("-n", "32", "--dtype", "float16", "--layout", "column")
 
@@ -14,8 +15,13 @@ COMPUTED_BY_ALL = ("-n", "32", "--dtype", "float16", "--layout", "column")
 @pytest.mark.parametrize("name", kernels.families())
 def test_every_tunable_and_constraint_is_told(name: str, run: Command) -> None:
     family = kernels.family(name)
-    [told] = run.json("families", name, *COMPUTED_BY_ALL)["families"]
-    assert (told["name"], told["summary"], told["operator"]) == (name, family.summary, "spmm")
+    options = COMPUTED_BY_ALL if family.problem_type is SpmmProblem else ()
+    [told] = run.json("families", name, *options)["families"]
+    assert (told["name"], told["summary"], told["operator"]) == (
+        name,
+        family.summary,
+        family.problem_type.operator,
+    )
     assert [t["name"] for t in told["tunables"]] == [t.name for t in tunables(family.config_type)]
     for tunable in told["tunables"]:
         assert tunable["default"] in tunable["choices"]
@@ -23,7 +29,7 @@ def test_every_tunable_and_constraint_is_told(name: str, run: Command) -> None:
     assert told["points"] >= told["points_searched"] > 1
     assert told["constraints"]
     assert all(c["holds"] for c in told["constraints"])
-    text = " ".join(run("families", name, *COMPUTED_BY_ALL).output.split())
+    text = " ".join(run("families", name, *options).output.split())
     for tunable in told["tunables"]:
         assert tunable["name"] in text
     for constraint in told["constraints"]:
@@ -40,8 +46,23 @@ def test_all_families_are_listed(run: Command) -> None:
     assert [f["name"] for f in run.json("families")["families"]] == list(kernels.families())
 
 
+def test_families_are_those_that_take_the_options(run: Command) -> None:
+    def operators(*options: str) -> set[str]:
+        return {f["operator"] for f in run.json("families", *options)["families"]}
+
+    assert operators() == set(OPERATORS)
+    assert operators("--operator", "sddmm") == {"sddmm"} == operators("--epilogue", "scale")
+    assert operators("--layout", "column") == {"spmm"}
+    [told] = run.json("families", "csr_sddmm", "-k", "3")["families"]
+    assert told["problem"]["k"] == 3 and told["example"]["vector_width"] == 1
+    assert (
+        "computes sddmm, not spmm" in run("families", "csr_sddmm", "--operator", "spmm", exit_code=3).stderr
+    )
+    assert "takes no layout" in run("families", "csr_sddmm", "--layout", "row", exit_code=3).stderr
+
+
 def test_an_unknown_family(run: Command) -> None:
-    assert "there are csr_spmm" in run("families", "csr", exit_code=3).stderr
+    assert "there are csr_sddmm, csr_spmm" in run("families", "csr", exit_code=3).stderr
 
 
 def test_an_unknown_device(run: Command) -> None:

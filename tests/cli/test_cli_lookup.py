@@ -66,6 +66,35 @@ def test_verify_fails_what_is_wrong(run: Command, matrix: Path, monkeypatch: pyt
     assert "WRONG" in run(*arguments, exit_code=5).stdout
 
 
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [("sddmm", ("-k", 24, "--epilogue", "scale")), ("sparse_softmax", ("--dtype", "float16"))],
+)
+def test_other_operators(run: Command, matrix: Path, operator: str, options: tuple[Any, ...]) -> None:
+    given = ("--matrix", matrix, "--operator", operator, *options)
+    assert run.json("verify", *given, "--rounds", 1)["right"]
+    found = run.json("lookup", *given)
+    assert found["problem"]["operator"] == operator and found["how"] == How.DEFAULT
+    assert (
+        "nothing was measured for " + operator
+        in run("lookup", *given, "--on-miss", "error", exit_code=5).stderr
+    )
+    assert "on_miss = dense is for spmm" in run("lookup", *given, "--on-miss", "dense", exit_code=3).stderr
+    assert f"{operator} takes no layout" in run("lookup", *given, "--layout", "row", exit_code=3).stderr
+
+
+def test_a_transposed_matrix(run: Command, matrix: Path) -> None:
+    given = ("--matrix", matrix, "-n", 24)
+    plain, turned = (
+        run.json("lookup", *given)["problem"],
+        run.json("lookup", *given, "--transpose")["problem"],
+    )
+    assert (turned["m"], turned["k"]) == (plain["k"], plain["m"]) and turned["m"] != turned["k"]
+    assert run.json("verify", *given, "--transpose", "--rounds", 1)["right"]
+    sizes = ("--m", 8, "--k", 4, "--transpose")
+    assert "--transpose needs --matrix" in run("source", *sizes, exit_code=2).stderr
+
+
 def test_wrong_usage(run: Command, matrix: Path) -> None:
     run("verify", "--matrix", matrix, "--config", "tile_n=32", exit_code=2)
     run("verify", "--matrix", matrix, "--family", "none", exit_code=3)

@@ -9,9 +9,10 @@ import pytest
 from command_line import Command
 
 from sparsegen import kernels
+from sparsegen.operators import SpmmProblem
 
 SIZES = ("--m", "64", "--k", "32", "-n", "16")
-COMPUTED_BY_ALL = (*SIZES, "--dtype", "float16", "--layout", "column")
+COMPUTED_BY_ALL = ("--dtype", "float16", "--layout", "column")
 
 NVCC = """#!/bin/sh
 case "$*" in
@@ -43,10 +44,18 @@ def put(path: Path, script: str) -> None:
 
 @pytest.mark.parametrize("family", kernels.families())
 def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
-    source = run("source", *COMPUTED_BY_ALL, "--family", family).output
+    problem = kernels.family(family).problem_type
+    sizes = {"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")}
+    given = [word for name in (*problem.matrix_sizes, *problem.dense_sizes) for word in sizes[name]]
+    traits = COMPUTED_BY_ALL if problem is SpmmProblem else ()
+    arguments = ("source", "--operator", problem.operator, *given, *traits, "--family", family)
+    source = run(*arguments).output
     assert source.startswith(f"// {family}: ")
     assert "__global__" in source
-    assert run("source", *COMPUTED_BY_ALL, "--family", family).output == source
+    assert run(*arguments).output == source
+    without_family = run.json(*arguments[:-2])
+    assert without_family["problem"]["operator"] == problem.operator
+    assert kernels.family(without_family["family"]).problem_type is problem
 
 
 def test_config_changes_the_guess(run: Command) -> None:
@@ -101,6 +110,11 @@ def test_an_invalid_config_is_refused_in_words(config: str, message: str, run: C
     result = run("source", *SIZES, "--family", "csr_spmm", "--config", config, exit_code=3)
     assert message in result.stderr
     assert result.stdout == ""
+
+
+def test_a_family_of_another_operator_is_refused(run: Command) -> None:
+    said = run("source", *SIZES, "--operator", "sddmm", "--family", "csr_spmm", exit_code=3).stderr
+    assert "computes spmm, not sddmm; for that there are csr_sddmm" in said
 
 
 @pytest.mark.parametrize(

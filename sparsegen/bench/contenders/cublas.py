@@ -43,7 +43,7 @@ class Cublas(Contender):
         if bench.task.operator is Operator.SDDMM:
             yield from self._whole_products(bench)
             return
-        b, problem = bench.upload("b"), bench.task.problem
+        b, problem = bench.upload("b"), bench.task.spmm
         watch = Stopwatch()
         dense = DenseMatrix(bench)
         calls = cublas.products(cuda(bench), dense.stored, problem, b, self.compute)

@@ -50,7 +50,7 @@ class CusparseBlockedEll(CusparseCsr):
             return _descriptor(handle, task, size, columns.shape[1] * size, arrays)
 
         calls = cusparse.products(
-            cuda(bench), handle, descriptor, task.problem, b, ALGORITHMS,
+            cuda(bench), handle, descriptor, task.spmm, b, ALGORITHMS,
             format_name=f"Blocked-ELL {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
         )  # fmt: skip
         yield from ways_of(bench, calls, watch.lap())

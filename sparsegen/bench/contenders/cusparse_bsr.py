@@ -47,7 +47,7 @@ class CusparseBsr(CusparseBlockedEll):
             return made
 
         calls = cusparse.products(
-            cuda(bench), handle, descriptor, task.problem, b, ALGORITHMS,
+            cuda(bench), handle, descriptor, task.spmm, b, ALGORITHMS,
             format_name=f"BSR {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
         )  # fmt: skip
         yield from ways_of(bench, calls, watch.lap())

@@ -32,7 +32,7 @@ class CusparseCsr(Contender):
             bench.executor.upload(a) for a in (matrix.row_offsets, matrix.column_indices, bench.encoded)
         )
         arrays = offsets, columns, values
-        calls = cusparse.csr_calls(cuda(bench), bench.task.problem, arrays, matrix.nnz, b)
+        calls = cusparse.csr_calls(cuda(bench), bench.task.spmm, arrays, matrix.nnz, b)
         yield from ways_of(bench, calls, watch.lap())
 
 

@@ -50,7 +50,7 @@ class Torch2to4(Contender):
         torch.cuda.synchronize()
         elapsed = watch.lap()
         by_rows = task.layout is Layout.ROW
-        result = TensorResult(bench, task.problem.result.shape)
+        result = TensorResult(bench, task.result_shape(bench.matrix.nnz))
 
         def run() -> None:
             result.tensor = sparse @ b if by_rows else (sparse @ b.t()).t()

@@ -88,7 +88,7 @@ def _flop(gain: Gain) -> float:
 def _label(workload: Workload) -> str:
     p = workload.problem
     zeros = words.percent(1 - workload.features.density)
-    return f"{p.m:,} × {p.k:,} × {p.n:,}, {zeros} zeros, {words.DTYPES[p.dtype]} {p.layout}-major"
+    return f"{words.kind(p.operator, p.dtype, words.layout_of(p))}, {words.sizes(p)}, {zeros} zeros"
 
 
 def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:

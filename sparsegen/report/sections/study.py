@@ -59,12 +59,13 @@ def studies(measurements: Sequence[Measurement]) -> list[tuple[Workload, list[Me
 def _name(workload: Workload) -> str:
     p = workload.problem
     sparsity = words.percent(1 - workload.features.density)
-    return f"{words.kind(p.operator, p.dtype, p.layout)}, {p.m:,} × {p.k:,} × {p.n:,}, {sparsity} zeros"
+    return f"{words.kind(p.operator, p.dtype, words.layout_of(p))}, {words.sizes(p)}, {sparsity} zeros"
 
 
 def _slug(workload: Workload) -> str:
     p = workload.problem
-    return f"{p.operator}-{p.dtype}-{p.layout}-{p.epilogue}-n{p.n}-{workload.fingerprint[:8]}"
+    dense = (f"{name}{p.sizes[name]}" for name in p.dense_sizes)
+    return "-".join([p.operator, *p.traits.values(), *dense, workload.fingerprint[:8]])
 
 
 def best_so_far(trials: Sequence[Measurement]) -> list[tuple[int, float]]:

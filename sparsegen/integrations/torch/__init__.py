@@ -1,0 +1,38 @@
+"""Sparse layers for PyTorch: differentiable products, a linear layer, and the conversion of whole models.
+
+    from sparsegen.integrations.torch import SparseLinear, convert
+
+    layer = SparseLinear.from_dense(linear, sparsity=0.9)
+    report = convert(model, "unstructured", 0.9)
+
+Tensors on a GPU run through sparsegen's kernels. Tensors on the CPU, and those of float64, run through PyTorch's own
+sparse product; with SPARSEGEN_DEVICE=emulator the kernels run for CPU tensors too, in the emulator.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    from sparsegen.errors import PackageMissingError
+
+    raise PackageMissingError(
+        "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
+    ) from error
+
+from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
+from sparsegen.integrations.torch.linear import SparseLinear
+from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
+
+__all__ = [
+    "ConversionReport",
+    "ConvertedLayer",
+    "DenseLayer",
+    "SparseLinear",
+    "SparsePattern",
+    "convert",
+    "linear",
+    "sampled_product",
+    "transposed_product",
+]

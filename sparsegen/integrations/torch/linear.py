@@ -1,0 +1,155 @@
+"""A linear layer with a sparse weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsegen import api
+from sparsegen.errors import MatrixError, PruningError
+from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.integrations.torch.products import linear
+from sparsegen.pruning.request import PatternName
+
+
+class SparseLinear(nn.Module):
+    """Y = X · Wᵀ + bias, like ``torch.nn.Linear``, with W stored and multiplied as its nonzeros.
+
+    The values are a parameter and train; the pattern stays. While they require a gradient each call brings them to
+    where the kernels read them; frozen (``requires_grad_(False)``) they are brought there once, and are constants to a
+    CUDA graph. A state dict holds the pattern too (``row_offsets`` and ``column_indices``), and loading one takes it
+    over: what was prepared for the old pattern goes, and calls prepare what they need for the new one. Under autocast
+    the operands are cast like a dense layer's.
+
+    Attributes:
+        in_features, out_features: as of ``torch.nn.Linear``.
+        values: the nonzeros of W, row by row.
+        bias: out_features, or None.
+    """
+
+    values: nn.Parameter
+    bias: nn.Parameter | None
+    row_offsets: Tensor
+    column_indices: Tensor
+
+    def __init__(
+        self,
+        pattern: SparsePattern,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights."""
+        super().__init__()
+        self.out_features, self.in_features = pattern.shape
+        self.pattern = pattern
+        self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
+        zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        for name in ("row_offsets", "column_indices"):
+            array = np.array(getattr(pattern.matrix, name))
+            self.register_buffer(name, torch.from_numpy(array).to(device))
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: nn.Linear,
+        mask: Any = None,
+        *,
+        sparsity: float | None = None,
+        pattern: PatternName | str = PatternName.UNSTRUCTURED,
+    ) -> SparseLinear:
+        """The sparse layer with some of a dense one's weights, on its device and of its dtype.
+
+        Args:
+            mask: out × in; what is not zero stays, whether the weight there is zero or not. With neither mask nor
+                sparsity the weights that are not zero stay.
+            sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
+            pattern: of `sparsegen.prune`.
+
+        Raises:
+            PruningError: a mask and a sparsity, or a sparsity that cannot be met.
+            MatrixError: a mask of another shape, or NaN or infinity in a weight that is to be ranked.
+        """
+        weight = dense.weight.detach()
+        if mask is not None and sparsity is not None:
+            raise PruningError("give a mask or a sparsity, not both")
+        if sparsity is not None:
+            mask = api.prune(weight, pattern=pattern, sparsity=sparsity).weights
+        kept = (weight if mask is None else torch.as_tensor(mask)).to(weight.device) != 0
+        if kept.shape != weight.shape:
+            raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
+        layer = cls(
+            SparsePattern(kept.cpu().numpy()),
+            bias=dense.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        with torch.no_grad():
+            layer.values.copy_(weight[kept])  # row by row, which is CSR order
+            layer.values.requires_grad_(dense.weight.requires_grad)
+            if layer.bias is not None:
+                layer.bias.copy_(dense.bias)
+                layer.bias.requires_grad_(dense.bias.requires_grad)
+        return layer.train(dense.training)
+
+    def to_dense(self) -> nn.Linear:
+        """The ``torch.nn.Linear`` with the same weights, zeros included."""
+        kinds: dict[str, Any] = {"device": self.values.device, "dtype": self.values.dtype}
+        dense = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, **kinds)
+        rows, columns, _ = self.pattern.places(self.values.device)
+        with torch.no_grad():
+            dense.weight.zero_()
+            dense.weight[rows, columns] = self.values
+            if self.bias is not None:
+                dense.bias.copy_(self.bias)
+        return dense.train(self.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X of any number of leading dimensions, the last of in_features."""
+        values: Tensor = self.values
+        bias: Tensor | None = self.bias
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, values = x.to(dtype), values.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        y = linear(x.reshape(-1, x.shape[-1]), values, self.pattern, bias)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse)"
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take the pattern over first, so that what is loaded fits."""
+        offsets: Any = state_dict.get(f"{prefix}row_offsets")
+        columns: Any = state_dict.get(f"{prefix}column_indices")
+        there = isinstance(offsets, Tensor) and isinstance(columns, Tensor)
+        if there and not (_equal(offsets, self.row_offsets) and _equal(columns, self.column_indices)):
+            try:
+                self._take_pattern(SparsePattern.of_csr(self.pattern.shape, offsets, columns))
+            except MatrixError as error:
+                errors: list[str] = args[-1]
+                errors.append(f"{prefix}row_offsets, {prefix}column_indices: {error}")
+                return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _take_pattern(self, pattern: SparsePattern) -> None:
+        """Another pattern; the parameter stays the same object, as an optimizer holds it, with zeros for values."""
+        self.pattern = pattern
+        self.values.data = self.values.new_zeros(pattern.nnz)
+        self.values.grad = None
+        for name in ("row_offsets", "column_indices"):
+            array = np.array(getattr(pattern.matrix, name))
+            setattr(self, name, torch.from_numpy(array).to(self.row_offsets.device))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether integers are the same, of whatever type and on whatever device."""
+    return one.shape == other.shape and bool((one.cpu() == other.cpu()).all())

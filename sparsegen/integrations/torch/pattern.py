@@ -1,0 +1,197 @@
+"""A sparsity pattern that many calls share, with the operators that were prepared for it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from enum import StrEnum
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegen import api, backends
+from sparsegen.csr import CsrMatrix
+from sparsegen.errors import OperandError
+from sparsegen.family import Device
+from sparsegen.formats import as_csr
+from sparsegen.integrations.torch.prepared import Prepared
+from sparsegen.operators import DType
+from sparsegen.settings import Settings
+
+DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
+MOST_PREPARED = 16  # operators of one pattern: three products for each number of tokens, dtype and device
+
+
+class Product(StrEnum):
+    """What is computed on a pattern of out × in."""
+
+    FORWARD = "forward"  # X · Wᵀ, tokens × out
+    TRANSPOSED = "transposed"  # Y · W, tokens × in
+    SAMPLED = "sampled"  # (Yᵀ · X) at the pattern
+
+
+class SparsePattern:
+    """The places of the nonzeros of a weight of out × in features.
+
+    Operators are prepared for it when a call first needs them: for each product, number of tokens, dtype and device.
+    The latest `MOST_PREPARED` of them are kept, and all that a CUDA graph was captured with (capture after a first
+    call). Copies and unpickled patterns have their own, prepared anew.
+
+    Calls on one pattern with different values, or on different streams, must not overlap on the GPU: the values are
+    gathered to where the kernels read them.
+
+    Attributes:
+        shape: (out, in).
+        handle: names the pattern to the custom operators in this process, as long as the pattern lives.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        """Take the pattern of a matrix; its values play no part.
+
+        Args:
+            matrix: what `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
+
+        Raises:
+            MatrixError: it is malformed.
+        """
+        csr = as_csr(matrix)
+        self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
+        self.handle = next(_handles)
+        self._prepared: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
+        self._places: dict[tuple[torch.device, bool], tuple[Tensor, Tensor, Tensor]] = {}
+        self._lock = threading.Lock()
+        _patterns[self.handle] = self
+
+    @classmethod
+    def of_csr(cls, shape: tuple[int, int], row_offsets: Tensor, column_indices: Tensor) -> SparsePattern:
+        """The pattern with these index arrays, which are checked.
+
+        Raises:
+            MatrixError: they are no pattern of that shape with sorted columns.
+        """
+        offsets, columns = (t.detach().cpu().numpy() for t in (row_offsets, column_indices))
+        return cls(CsrMatrix(shape, offsets, columns, np.ones(columns.shape, dtype=np.float32)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.matrix.shape
+
+    @property
+    def nnz(self) -> int:
+        return self.matrix.nnz
+
+    @property
+    def sparsity(self) -> float:
+        """Zeros over weights; 0 where there are none."""
+        size = self.shape[0] * self.shape[1]
+        return 1 - self.nnz / size if size else 0.0
+
+    def __repr__(self) -> str:
+        return f"SparsePattern({self.shape[0]} × {self.shape[1]}, {self.nnz} nonzeros)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SparsePattern, (self.matrix,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparsePattern:
+        return SparsePattern(self.matrix)
+
+    def places(self, device: torch.device, *, transposed: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and the numbers of the nonzeros (int64, on the device), in CSR order of W or of Wᵀ."""
+        key = (device, transposed)
+        if key not in self._places:
+            offsets, columns = self.matrix.row_offsets, self.matrix.column_indices
+            numbers = np.arange(self.nnz)
+            if transposed:
+                turned = self.matrix.transposition()
+                offsets, columns, numbers = turned.row_offsets, turned.column_indices, turned.source
+            rows = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+            found = [torch.from_numpy(a.astype(np.int64)).to(device) for a in (rows, columns, numbers)]
+            self._places[key] = (found[0], found[1], found[2])
+        return self._places[key]
+
+    def prepared(
+        self, product: Product, tokens: int, like: Tensor, *, has_bias: bool = False
+    ) -> Prepared | None:
+        """The operator for a product of so many tokens with tensors like this one.
+
+        None where PyTorch's own product is to run: see `kernel_device`.
+        """
+        where = kernel_device(like)
+        if where is None:
+            return None
+        key = (product, tokens, like.dtype, where.backend, where.index, has_bias)
+        with self._lock:
+            if key not in self._prepared:
+                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias)
+                self._drop_oldest()
+            self._prepared.move_to_end(key)
+            return self._prepared[key]
+
+    def _prepare(
+        self, product: Product, tokens: int, like: Tensor, where: Device, has_bias: bool
+    ) -> Prepared:
+        dtype = DTYPES[like.dtype]
+        if product is Product.SAMPLED:
+            return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, dtype=dtype, device=where))
+        return Prepared(
+            api.prepare(
+                self.matrix,
+                n=tokens,
+                dtype=dtype,
+                layout="column",
+                epilogue="bias" if has_bias else "none",
+                transpose=product is Product.TRANSPOSED,
+                device=where,
+            )
+        )
+
+    def _drop_oldest(self) -> None:
+        free = [key for key, prepared in self._prepared.items() if not prepared.was_captured]
+        for key in free[: max(0, len(self._prepared) - MOST_PREPARED)]:
+            del self._prepared[key]
+
+
+_handles = itertools.count(1)
+_patterns: WeakValueDictionary[int, SparsePattern] = WeakValueDictionary()
+
+
+def pattern_of(handle: int) -> SparsePattern:
+    """The pattern of a handle.
+
+    Raises:
+        OperandError: there is none (any more).
+    """
+    try:
+        return _patterns[int(handle)]
+    except KeyError:
+        raise OperandError(
+            f"there is no sparsity pattern {handle}: keep the SparsePattern as long as it is multiplied with"
+        ) from None
+
+
+def kernel_device(like: Tensor) -> Device | None:
+    """Where sparsegen's kernels run for such tensors; None where they do not.
+
+    They run on the GPU of a CUDA tensor, and for CPU tensors in the emulator, if SPARSEGEN_DEVICE names that. They know
+    float32, float16 and bfloat16.
+    """
+    if like.dtype not in DTYPES:
+        return None
+    if like.device.type == "cuda":
+        return _find(f"cuda:{like.get_device()}")
+    if like.device.type == "cpu" and Settings.from_environment().device == "emulator":
+        return _find("emulator")
+    return None
+
+
+_devices: dict[str, Device] = {}
+
+
+def _find(name: str) -> Device:
+    if name not in _devices:
+        _devices[name] = backends.find_device(name)
+    return _devices[name]

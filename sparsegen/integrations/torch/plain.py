@@ -1,0 +1,39 @@
+"""The products by PyTorch alone: for the CPU, for float64, and as what the kernels are compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsegen.integrations.torch.pattern import SparsePattern
+
+CHUNK = 1 << 24  # elements of an intermediate
+WIDE = (torch.float32, torch.float64)  # that PyTorch's sparse product takes
+
+
+def product(pattern: SparsePattern, x: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:
+    """X · Wᵀ, or X · W if transposed; 16-bit numbers are multiplied and summed as float32."""
+    rows, columns, numbers = pattern.places(x.device, transposed=transposed)
+    wide = x.dtype if x.dtype in WIDE else torch.float32
+    shape = pattern.shape[::-1] if transposed else pattern.shape
+    weight = torch.sparse_coo_tensor(
+        torch.stack((rows, columns)),
+        values.detach()[numbers].to(wide),
+        shape,
+        is_coalesced=True,
+        check_invariants=False,
+    )
+    result = torch.sparse.mm(weight, x.detach().to(wide).t())
+    return result.t().to(x.dtype).contiguous()
+
+
+def sampled(pattern: SparsePattern, y: Tensor, x: Tensor) -> Tensor:
+    """(Yᵀ · X) at the pattern, in CSR order."""
+    rows, columns, _ = pattern.places(x.device)
+    wide = x.dtype if x.dtype in WIDE else torch.float32
+    left, right = y.detach().to(wide).t().contiguous(), x.detach().to(wide).t().contiguous()
+    step = max(1, CHUNK // max(1, x.shape[0]))
+    parts = [
+        (left[rows[i : i + step]] * right[columns[i : i + step]]).sum(1) for i in range(0, pattern.nnz, step)
+    ]
+    return torch.cat(parts).to(x.dtype) if parts else x.new_zeros(0)

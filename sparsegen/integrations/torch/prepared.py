@@ -1,0 +1,76 @@
+"""An operator object whose values follow a tensor, called with tensors wherever they are."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VECTOR_BYTES = 16  # the widest load
+
+
+class Prepared:
+    """Wraps an operator object of `sparsegen.prepare`.
+
+    Attributes:
+        was_captured: whether a CUDA graph launches it, so that it must live on.
+    """
+
+    def __init__(self, operator: Any) -> None:
+        self.operator = operator
+        self.was_captured = False
+        self._values: weakref.ref[Tensor] | None = None
+        self._state: tuple[int, int] | None = None
+        self._turn = threading.Lock()
+
+    def __call__(self, *operands: Tensor, values: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """The operator's result, with these values of the matrix; None for an operator that has none."""
+        with self._turn:
+            if values is not None:
+                self._follow(values)
+            self.was_captured |= _is_capturing(operands[0])
+            return self._run(operands, bias)
+
+    def _follow(self, values: Tensor) -> None:
+        """Bring the values to the operator: always while they train; while they are frozen, when they have changed.
+
+        PyTorch counts the changes of a tensor, but not those through ``.data``, which optimizers and averages of
+        weights make; so only of a tensor that requires no gradient is the count trusted.
+        """
+        is_frozen = not values.requires_grad and not values.is_inference()
+        state = (values._version, values.data_ptr()) if is_frozen else None
+        if (
+            state is not None
+            and self._values is not None
+            and self._values() is values
+            and self._state == state
+        ):
+            return
+        self.operator.update_values(values)
+        self._values, self._state = weakref.ref(values), state
+
+    def _run(self, operands: tuple[Tensor, ...], bias: Tensor | None) -> Tensor:
+        given = {} if bias is None else {"bias": bias.contiguous()}
+        operands = tuple(map(_aligned, operands))
+        if operands[0].is_cuda:
+            return self.operator(*operands, **given)
+        # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
+        dtype = operands[0].dtype
+        sent = torch.float32 if dtype is torch.bfloat16 else dtype
+        found = self.operator(
+            *(t.to(sent).numpy() for t in operands), **{name: t.to(sent).numpy() for name, t in given.items()}
+        )
+        return torch.from_numpy(found).to(dtype)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """The tensor as kernels read it: contiguous, at an address that vectors divide, which a slice's need not be."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % VECTOR_BYTES == 0 else tensor.clone()
+
+
+def _is_capturing(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,180 @@
+"""Three differentiable products on a sparsity pattern, as custom operators of PyTorch.
+
+With W of out × in features, which has ``values`` at the pattern's places in CSR order and zeros elsewhere:
+
+- `linear`: X · Wᵀ + bias, what a linear layer computes;
+- `transposed_product`: Y · W, its gradient with respect to X;
+- `sampled_product`: (Yᵀ · X) at the pattern, its gradient with respect to the values.
+
+The gradient of each is made of the other two (Gale et al., SC 2020, sections IV and VII), so that derivatives of any
+order exist. `torch.compile` sees each as one operator; new values never compile or prepare anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch import plain
+from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
+
+
+def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | None = None) -> Tensor:
+    """X · Wᵀ + bias.
+
+    Args:
+        x: tokens × in features.
+        values: one for each nonzero, of x's dtype and device.
+        bias: out features, likewise.
+
+    Returns:
+        tokens × out features.
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit.
+    """
+    result: Tensor = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
+    return result
+
+
+def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
+    """Y · W, tokens × in features, for Y of tokens × out features; see `linear`."""
+    result: Tensor = torch.ops.sparsegen.transposed_product(y, values, pattern.handle)
+    return result
+
+
+def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
+    """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
+    result: Tensor = torch.ops.sparsegen.sampled_product(y, x, pattern.handle)
+    return result
+
+
+@torch.library.custom_op(
+    "sparsegen::linear",
+    mutates_args=(),
+    schema="(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
+)
+def _linear(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
+    found = pattern_of(pattern)
+    out_features, in_features = found.shape
+    _check(x, "x", (None, in_features), x)
+    _check(values, "values", (found.nnz,), x)
+    if bias is not None:
+        _check(bias, "bias", (out_features,), x)
+    if not x.shape[0] or not out_features:
+        return x.new_zeros((x.shape[0], out_features))
+    run = found.prepared(Product.FORWARD, x.shape[0], x, has_bias=bias is not None)
+    if run is not None:
+        return run(x, values=values, bias=bias)
+    result = plain.product(found, x, values)
+    return result if bias is None else result + bias
+
+
+@torch.library.custom_op(
+    "sparsegen::transposed_product",
+    mutates_args=(),
+    schema="(Tensor y, Tensor values, int pattern) -> Tensor",
+)
+def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
+    found = pattern_of(pattern)
+    out_features, in_features = found.shape
+    _check(y, "y", (None, out_features), y)
+    _check(values, "values", (found.nnz,), y)
+    if not y.shape[0] or not in_features:
+        return y.new_zeros((y.shape[0], in_features))
+    run = found.prepared(Product.TRANSPOSED, y.shape[0], y)
+    return plain.product(found, y, values, transposed=True) if run is None else run(y, values=values)
+
+
+@torch.library.custom_op(
+    "sparsegen::sampled_product", mutates_args=(), schema="(Tensor y, Tensor x, int pattern) -> Tensor"
+)
+def _sampled(y: Tensor, x: Tensor, pattern: int) -> Tensor:
+    found = pattern_of(pattern)
+    _check(y, "y", (None, found.shape[0]), x)
+    _check(x, "x", (y.shape[0], found.shape[1]), x)
+    if not x.shape[0] or not found.nnz:
+        return x.new_zeros((found.nnz,))
+    run = found.prepared(Product.SAMPLED, x.shape[0], x)
+    # An SDDMM takes tokens along rows: Yᵀ and Xᵀ.
+    return plain.sampled(found, y, x) if run is None else run(y.t(), x.t())
+
+
+def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tensor) -> None:
+    """None in a shape stands for any number of tokens."""
+    fits = tensor.dim() == len(shape) and all(
+        s is None or s == t for s, t in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        wanted = " × ".join("tokens" if size is None else str(size) for size in shape)
+        raise OperandError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
+    if tensor.dtype != like.dtype or tensor.device != like.device:
+        raise OperandError(
+            f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}"
+        )
+
+
+# --- what they give, for tensors without data ---
+
+
+@_linear.register_fake
+def _(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
+    return x.new_empty((x.shape[0], pattern_of(pattern).shape[0]))
+
+
+@_transposed.register_fake
+def _(y: Tensor, values: Tensor, pattern: int) -> Tensor:
+    return y.new_empty((y.shape[0], pattern_of(pattern).shape[1]))
+
+
+@_sampled.register_fake
+def _(y: Tensor, x: Tensor, pattern: int) -> Tensor:
+    return x.new_empty((pattern_of(pattern).nnz,))
+
+
+# --- gradients ---
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    first, second, *_, handle = inputs
+    ctx.save_for_backward(first, second)
+    ctx.pattern = pattern_of(handle)  # alive until the backward pass
+
+
+def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, values = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (
+        transposed_product(dy, values, ctx.pattern) if needs[0] else None,
+        sampled_product(dy, x, ctx.pattern) if needs[1] else None,
+        dy.sum(0) if needs[2] else None,
+        None,
+    )
+
+
+def _transposed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+    y, values = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (
+        linear(dx, values, ctx.pattern) if needs[0] else None,
+        sampled_product(y, dx, ctx.pattern) if needs[1] else None,
+        None,
+    )
+
+
+def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
+    y, x = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (
+        linear(x, dvalues, ctx.pattern) if needs[0] else None,
+        transposed_product(y, dvalues, ctx.pattern) if needs[1] else None,
+        None,
+    )
+
+
+_linear.register_autograd(_linear_backward, setup_context=_remember)
+_transposed.register_autograd(_transposed_backward, setup_context=_remember)
+_sampled.register_autograd(_sampled_backward, setup_context=_remember)

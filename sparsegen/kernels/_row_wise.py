@@ -1,0 +1,124 @@
+"""What families of one value for each nonzero share that give each row a subwarp, a warp or a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from sparsegen.errors import MatrixError
+from sparsegen.family import (
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    empty_as_one,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import MAX_INDEX, CsrMatrix
+from sparsegen.kernels._rows import order_rows
+from sparsegen.operators import Problem
+
+WARP = 32
+VALUES_KEPT = 64  # of a thread, in registers
+
+P = TypeVar("P", bound=Problem)
+
+
+@dataclass(frozen=True)
+class RowConfig:
+    """One point of the tuning space of the `RowWise` families."""
+
+    threads_per_row: int = tunable(32, (4, 8, 16, 32, 64, 128, 256, 512, 1024), "threads that share a row")
+    rows_per_block: int = tunable(4, (1, 2, 4, 8, 16, 32, 64), "rows of a block")
+    vector_width: int = tunable(4, (1, 2, 4, 8), "values per load and store")
+    vectors_kept: int = tunable(
+        2, (1, 2, 4, 8), "vectors of a thread that stay in registers; what a row has beyond is read twice"
+    )
+    row_order: str = tunable(
+        "sorted",
+        ("natural", "sorted"),
+        "row swizzle: as they come, or the longest first, so that subwarps of a warp end together",
+        packs=True,
+    )
+
+
+class RowWise(Family[P, RowConfig]):
+    """A family whose kernel reads and writes the values of each row by themselves, nothing of another row.
+
+    Rows without nonzeros are not launched at all.
+
+    Attributes:
+        arrays_kept: how many arrays of a row's values the kernel keeps in registers.
+    """
+
+    size_names = ("rows",)
+    packed_names = ("row_order", "row_offsets")
+    config_type = RowConfig
+    arrays_kept: ClassVar[int]
+
+    def constraints(self, problem: P, config: RowConfig, device: Device) -> Iterator[Constraint]:
+        c = config
+        threads = c.threads_per_row * c.rows_per_block
+        kept = c.vectors_kept * c.vector_width * self.arrays_kept
+        of_each = f" · {self.arrays_kept}" if self.arrays_kept > 1 else ""
+        yield Constraint(
+            threads % WARP == 0 and threads <= 1024,
+            f"threads_per_row · rows_per_block ({threads}) is a multiple of 32, at most 1024",
+        )
+        yield Constraint(
+            c.threads_per_row <= WARP or c.rows_per_block == 1,
+            f"a row of several warps ({c.threads_per_row} threads) has a block of its own",
+        )
+        yield Constraint(
+            c.vector_width * problem.dtype.itemsize <= 16,
+            f"vector_width ({c.vector_width}) elements are at most 16 bytes",
+        )
+        yield Constraint(
+            kept <= VALUES_KEPT,
+            f"a thread keeps vectors_kept · vector_width{of_each} ({kept}) values, at most {VALUES_KEPT}",
+        )
+
+    def constants(self, problem: P, config: RowConfig) -> Mapping[str, Value]:
+        return {"dtype": problem.dtype.value}
+
+    def prepare(self, problem: P, config: RowConfig, matrix: CsrMatrix) -> Packed:
+        lengths = np.diff(matrix.row_offsets)
+        margin = 1024 * VALUES_KEPT  # places past a row's end that the largest block may count to
+        if matrix.nnz > MAX_INDEX - margin:
+            raise MatrixError(
+                f"{matrix.nnz} nonzeros are more than 32-bit positions reach ({MAX_INDEX - margin}); "
+                "split the matrix by rows"
+            )
+        order = order_rows(lengths, config.row_order, 1)
+        order = order[lengths[order] > 0]
+        return Packed(
+            arrays={"row_order": empty_as_one(order), "row_offsets": np.array(matrix.row_offsets)},
+            sizes={"rows": int(order.size)},
+        )
+
+    def launch(self, problem: P, config: RowConfig, sizes: Mapping[str, int], device: Device) -> Launch:
+        c = config
+        return Launch(
+            grid=(-(-sizes["rows"] // c.rows_per_block), 1, 1),
+            block=(c.threads_per_row * c.rows_per_block, 1, 1),
+        )
+
+    def guessed_rate(self, problem: P, features: Features) -> float:
+        return 1e5
+
+    def guess(self, problem: P, features: Features, device: Device) -> RowConfig:
+        vector = 16 // problem.dtype.itemsize
+        threads = 4
+        while threads < 512 and threads * vector * 2 < features.row_mean:
+            threads *= 2
+        return RowConfig(
+            threads_per_row=threads,
+            rows_per_block=max(1, 128 // threads),
+            vector_width=vector,
+        )

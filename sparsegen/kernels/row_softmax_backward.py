@@ -1,0 +1,21 @@
+"""The gradient of a softmax of CSR rows, by a subwarp, a warp or a block each."""
+
+from __future__ import annotations
+
+from sparsegen.kernels._row_wise import RowWise
+from sparsegen.operators import SoftmaxBackwardProblem
+
+
+class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem]):
+    """One pass for a row's sum of Y · dY and one for the result; the second finds in registers what fits there."""
+
+    name = "row_softmax_backward"
+    summary = "gradient of a softmax of CSR rows, by a subwarp, a warp or a block each"
+    source = "the softmax's Jacobian times a vector, in the manner of row_softmax; sparsegen's own"
+    template = "sparse_softmax_backward/row_softmax_backward.cu.j2"
+    entry = "row_softmax_backward"
+    problem_type = SoftmaxBackwardProblem
+    arrays_kept = 2
+
+
+FAMILY = RowSoftmaxBackward()

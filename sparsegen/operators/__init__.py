@@ -1,0 +1,54 @@
+"""Operators: what is computed, apart from how. One frozen problem class for each operator.
+
+A problem is one instance of an operator: shapes, dtype, layouts, epilogue. It knows its operands, its
+result, a float64 reference, an error bound and its cost, so that families only say how to compute it.
+"""
+
+from __future__ import annotations
+
+from sparsegen.csr import MAX_INDEX
+from sparsegen.errors import ConfigError
+from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, field_types, member
+from sparsegen.operators.reference import Reference, error_bound
+from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
+from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
+from sparsegen.operators.spmm import Epilogue, Layout, SpmmProblem
+
+__all__ = [
+    "MAX_INDEX",
+    "OPERATORS",
+    "Array",
+    "Cost",
+    "DType",
+    "Epilogue",
+    "Layout",
+    "Problem",
+    "Reference",
+    "SddmmEpilogue",
+    "SddmmProblem",
+    "SoftmaxBackwardProblem",
+    "SoftmaxProblem",
+    "SpmmProblem",
+    "TensorSpec",
+    "error_bound",
+    "field_types",
+    "member",
+    "operator_named",
+]
+
+OPERATORS: dict[str, type[Problem]] = {
+    p.operator: p for p in (SpmmProblem, SddmmProblem, SoftmaxProblem, SoftmaxBackwardProblem)
+}
+
+
+def operator_named(name: str) -> type[Problem]:
+    """The problem class of an operator.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    try:
+        return OPERATORS[name]
+    except KeyError:
+        raise ConfigError(f"no operator {name!r}; there are {', '.join(OPERATORS)}") from None

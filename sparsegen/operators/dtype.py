@@ -1,0 +1,50 @@
+"""Element types, and how NumPy holds them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class DType(StrEnum):
+    """Element type of the values, of B and of C; sums are kept in float32."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return 4 if self is DType.FLOAT32 else 2
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The NumPy dtype that holds the bits; NumPy has no bfloat16, so ``uint16`` stands in for it."""
+        return np.dtype({"float32": "f4", "float16": "f2", "bfloat16": "u2"}[self.value])
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Half the distance from 1 to the next larger number."""
+        return {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[self.value]
+
+    def to_storage(self, array: npt.ArrayLike) -> Array:
+        """Real numbers to this type's storage, rounded to nearest even."""
+        if self is not DType.BFLOAT16:
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(array, dtype=self.storage)
+        exact = np.ascontiguousarray(array, dtype=np.float32)
+        bits = exact.view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return np.where(np.isnan(exact), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+    def from_storage(self, stored: Array) -> Array:
+        """This type's storage to float32 (exact) for bfloat16; other types are returned as they are."""
+        if self is not DType.BFLOAT16:
+            return stored
+        return (np.ascontiguousarray(stored, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)

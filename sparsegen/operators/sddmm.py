@@ -1,0 +1,110 @@
+"""``sddmm``: a dense product sampled at a sparsity pattern (Gale et al., SC 2020, section VI)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+import numpy as np
+
+from sparsegen.csr import CsrMatrix
+from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.reference import Reference, error_bound
+
+CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
+SPARSE = 16  # from one nonzero among so many places on, rows are gathered rather than multiplied whole
+
+
+class SddmmEpilogue(StrEnum):
+    """What is done to D before it is stored."""
+
+    NONE = "none"
+    SCALE = "scale"  # each element times the pattern's own value there
+
+
+@dataclass(frozen=True, slots=True)
+class SddmmProblem(Problem):
+    """D = epilogue((A · Bᵀ) at the nonzeros of a pattern m × n), with A m × k and B n × k, both row-major.
+
+    D is one-dimensional: a value for each nonzero, in CSR order. Without `SddmmEpilogue.SCALE` the values of the
+    pattern play no part.
+    """
+
+    operator: ClassVar[str] = "sddmm"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = DType.FLOAT32
+    epilogue: SddmmEpilogue = SddmmEpilogue.NONE
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("a", (self.m, self.k), self.dtype),
+            TensorSpec("b", (self.n, self.k), self.dtype),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("d", (nnz,), self.dtype)
+
+    def cost(self, nnz: int) -> Cost:
+        """The pattern as CSR with 32-bit indices (and its values where they scale), A, B and D once each."""
+        scales = self.epilogue is SddmmEpilogue.SCALE
+        pattern = csr_bytes(self.m, nnz, self.dtype.itemsize if scales else 0)
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        return Cost(flop=2 * nnz * self.k, bytes=pattern + dense)
+
+    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`; the bound is that of a dot product of k terms (Higham, 3.1)."""
+        a, b = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("a", "b"))
+        exact, magnitude = sampled_product(matrix, a, b, threads=threads)
+        if self.epilogue is SddmmEpilogue.SCALE:
+            values = self.dtype.from_storage(self.dtype.to_storage(matrix.values)).astype(np.float64)
+            exact *= values
+            magnitude *= np.abs(values)
+        return Reference(exact, error_bound(self.dtype, exact, magnitude, np.full(1, self.k)), self.dtype)
+
+
+def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1) -> tuple[Array, Array]:
+    """A · Bᵀ and |A| · |B|ᵀ at the pattern's nonzeros.
+
+    Args:
+        a, b: float64, m × k and n × k.
+
+    Returns:
+        Two float64 arrays of nnz values in CSR order.
+    """
+    m, n = pattern.shape
+    offsets, columns = pattern.row_offsets, pattern.column_indices
+    rows = np.repeat(np.arange(m), np.diff(offsets))
+    exact, magnitude = np.empty(pattern.nnz), np.empty(pattern.nnz)
+
+    def gather(part: slice) -> None:
+        left, right = a[rows[part]], b[columns[part]]
+        exact[part] = np.einsum("ij,ij->i", left, right)
+        magnitude[part] = np.einsum("ij,ij->i", np.abs(left), np.abs(right))
+
+    def multiply(start: int, stop: int) -> None:
+        part = slice(offsets[start], offsets[stop])
+        at = (rows[part] - start, columns[part])
+        exact[part] = (a[start:stop] @ b.T)[at]
+        magnitude[part] = (np.abs(a[start:stop]) @ np.abs(b.T))[at]
+
+    def spans(length: int, step: int) -> Iterator[tuple[int, int]]:
+        return ((start, min(start + step, length)) for start in range(0, length, step))
+
+    with ThreadPoolExecutor(threads) as pool:
+        if pattern.nnz * SPARSE < m * n:
+            step = max(1, CHUNK // max(1, a.shape[1]))
+            jobs = [pool.submit(gather, slice(*span)) for span in spans(pattern.nnz, step)]
+        else:
+            jobs = [pool.submit(multiply, *span) for span in spans(m, max(1, CHUNK // max(1, n)))]
+        for job in jobs:
+            job.result()
+    return exact, magnitude

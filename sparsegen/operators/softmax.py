@@ -1,0 +1,123 @@
+"""``sparse_softmax``: the softmax of each row over the nonzeros of a pattern; and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparsegen.csr import CsrMatrix
+from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.reference import Reference, error_bound
+
+VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors of up to this size
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxProblem(Problem):
+    """Y = exp(s · X) over its sum in the same row, at the nonzeros of a pattern m × n; s is a number.
+
+    X and Y are one-dimensional: a value for each nonzero, in CSR order. A row without nonzeros gives nothing. The
+    pattern's own values play no part. The scale s is an operand, one float32, so that variants serve every scale.
+    """
+
+    operator: ClassVar[str] = "sparse_softmax"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
+    dense_sizes: ClassVar[tuple[str, ...]] = ()
+
+    m: int
+    n: int
+    dtype: DType = DType.FLOAT32
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("x", (nnz,), self.dtype, VECTOR_BYTES),
+            TensorSpec("scale", (1,), DType.FLOAT32),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("y", (nnz,), self.dtype, VECTOR_BYTES)
+
+    def cost(self, nnz: int) -> Cost:
+        """A product, a maximum, a difference, an exponential, a sum and a quotient for each nonzero."""
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
+        return Cost(flop=6 * nnz, bytes=offsets + dense)
+
+    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`.
+
+        Rounding s · x and its difference from the row's largest changes an exponent by a few units of the last
+        place of s · x, which changes a result by as large a part of it; the sum of positive terms adds as in
+        `error_bound`.
+        """
+        z = self.dtype.from_storage(operands["x"]).astype(np.float64) * float(operands["scale"][0])
+        lengths = np.diff(matrix.row_offsets)
+        starts = matrix.row_offsets[:-1][lengths > 0]  # reduceat takes an empty row for its successor's first
+        lengths = lengths[lengths > 0]
+        if not starts.size:
+            return Reference(z, np.ones_like(z), self.dtype)
+
+        def by_row(reduced: Array) -> Array:
+            return np.repeat(reduced, lengths)
+
+        exponentials = np.exp(z - by_row(np.maximum.reduceat(z, starts)))
+        exact = exponentials / by_row(np.add.reduceat(exponentials, starts))
+        largest = by_row(np.maximum.reduceat(np.abs(z), starts))
+        roundings = 16.0 + 16.0 * largest + 4.0 * np.sqrt(by_row(lengths))
+        bound = exact * (DType.FLOAT32.unit_roundoff * roundings + 2.0 * self.dtype.unit_roundoff)
+        bound += 2.0**-24 if self.dtype is DType.FLOAT16 else 2.0**-126
+        return Reference(exact, bound, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxBackwardProblem(Problem):
+    """The gradient of `SoftmaxProblem`: dX = s · Y · (dY - the row's sum of Y · dY), at an m × n pattern.
+
+    Y is what the softmax gave, dY the gradient with respect to it; all have a value for each nonzero, in CSR order. The
+    pattern's own values play no part. The scale s is an operand, one float32.
+    """
+
+    operator: ClassVar[str] = "sparse_softmax_backward"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
+    dense_sizes: ClassVar[tuple[str, ...]] = ()
+
+    m: int
+    n: int
+    dtype: DType = DType.FLOAT32
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("y", (nnz,), self.dtype, VECTOR_BYTES),
+            TensorSpec("dy", (nnz,), self.dtype, VECTOR_BYTES),
+            TensorSpec("scale", (1,), DType.FLOAT32),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("dx", (nnz,), self.dtype, VECTOR_BYTES)
+
+    def cost(self, nnz: int) -> Cost:
+        """A product and a sum for each nonzero of the row's sum; a difference and two products for its result."""
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
+        return Cost(flop=5 * nnz, bytes=offsets + dense)
+
+    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`; the bound is that of a sum over the row, times |s · Y| (Higham, 3.1)."""
+        y, dy = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("y", "dy"))
+        lengths = np.diff(matrix.row_offsets)
+        starts = matrix.row_offsets[:-1][lengths > 0]  # reduceat takes an empty row for its successor's first
+        lengths = lengths[lengths > 0]
+        if not starts.size:
+            return Reference(y, np.ones_like(y), self.dtype)
+
+        def row_sums(values: Array) -> Array:
+            return np.repeat(np.add.reduceat(values, starts), lengths)
+
+        factor = float(operands["scale"][0]) * y
+        exact = factor * (dy - row_sums(y * dy))
+        magnitude = np.abs(factor) * (np.abs(dy) + row_sums(np.abs(y * dy)))
+        bound = error_bound(self.dtype, exact, magnitude, np.repeat(lengths, lengths) + 2)
+        return Reference(exact, bound, self.dtype)

@@ -1,0 +1,132 @@
+"""``spmm``: a sparse matrix times a dense one."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import erf
+
+from sparsegen.csr import CsrMatrix
+from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.reference import Reference, error_bound
+
+GELU_GROWTH = 1.5  # of an error: its slope is at most 1.13, and evaluating it adds some roundings of x
+
+
+class Layout(StrEnum):
+    """Memory order of the dense operands B and C.
+
+    ``ROW``: B is k × n and C is m × n, both row-major. ``COLUMN``: the same matrices column-major, which
+    is n × k and n × m row-major: activations as tokens × features, so a linear layer needs no transpose.
+    """
+
+    ROW = "row"
+    COLUMN = "column"
+
+
+class Epilogue(StrEnum):
+    """What is done to C before it is stored, in float32; the bias has one value per row of C.
+
+    GELU is the exact one, x · Φ(x) with the normal distribution Φ. A residual has C's shape and layout.
+    """
+
+    NONE = "none"
+    BIAS = "bias"
+    BIAS_RELU = "bias_relu"
+    BIAS_GELU = "bias_gelu"
+    BIAS_RESIDUAL = "bias_residual"
+
+    @property
+    def has_bias(self) -> bool:
+        return self is not Epilogue.NONE
+
+    @property
+    def has_residual(self) -> bool:
+        return self is Epilogue.BIAS_RESIDUAL
+
+
+@dataclass(frozen=True, slots=True)
+class SpmmProblem(Problem):
+    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse."""
+
+    operator: ClassVar[str] = "spmm"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
+
+    m: int
+    k: int
+    n: int
+    dtype: DType = DType.FLOAT32
+    layout: Layout = Layout.ROW
+    epilogue: Epilogue = Epilogue.NONE
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
+        specs = [TensorSpec("b", shape, self.dtype)]
+        if self.epilogue.has_bias:
+            specs.append(TensorSpec("bias", (self.m,), self.dtype))
+        if self.epilogue.has_residual:
+            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype))
+        return tuple(specs)
+
+    def result(self, nnz: int) -> TensorSpec:
+        shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
+        return TensorSpec("c", shape, self.dtype)
+
+    def cost(self, nnz: int) -> Cost:
+        """A as CSR with 32-bit indices, B, bias, residual and C once each."""
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        return Cost(flop=2 * nnz * self.n, bytes=csr_bytes(self.m, nnz, self.dtype.itemsize) + dense)
+
+    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`.
+
+        The bound of an element is γ · (|A|·|B| + |bias| + |residual|) with γ from the row's length and the float32
+        sum, plus the rounding of the result (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
+        """
+        values = self.dtype.from_storage(self.dtype.to_storage(matrix.values)).astype(np.float64)
+        a = matrix.with_values(values).to_scipy()
+        stored = self.dtype.from_storage(operands["b"]).astype(np.float64)
+        b = stored if self.layout is Layout.ROW else stored.T
+        exact, magnitude = np.empty((self.m, self.n)), np.empty((self.m, self.n))
+        absolute = abs(a)
+
+        def columns(start: int, stop: int) -> None:
+            part = np.ascontiguousarray(b[:, start:stop])
+            exact[:, start:stop] = a @ part
+            magnitude[:, start:stop] = absolute @ np.abs(part)
+
+        step = max(1, -(-self.n // threads))
+        with ThreadPoolExecutor(threads) as pool:
+            jobs = [pool.submit(columns, s, min(s + step, self.n)) for s in range(0, self.n, step)]
+            for job in jobs:
+                job.result()
+        if self.epilogue.has_bias:
+            bias = self.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
+            exact += bias
+            magnitude += np.abs(bias)
+        if self.epilogue.has_residual:
+            stored = self.dtype.from_storage(operands["residual"]).astype(np.float64)
+            residual = stored if self.layout is Layout.ROW else stored.T
+            exact += residual
+            magnitude += np.abs(residual)
+        if self.epilogue is Epilogue.BIAS_RELU:
+            exact = np.maximum(exact, 0.0)
+        if self.epilogue is Epilogue.BIAS_GELU:
+            exact = gelu(exact)
+            magnitude *= GELU_GROWTH
+        bound = error_bound(self.dtype, exact, magnitude, np.diff(matrix.row_offsets)[:, None])
+        if self.layout is Layout.COLUMN:
+            exact, bound = np.ascontiguousarray(exact.T), np.ascontiguousarray(bound.T)
+        return Reference(exact, bound, self.dtype)
+
+
+def gelu(x: Array) -> Array:
+    """x · Φ(x) in float64 (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016)."""
+    result: Array = 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))
+    return result

@@ -1,0 +1,96 @@
+"""The operator objects of a sparsity pattern: SDDMM, sparse softmax and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegen.dispatch import Choice
+from sparsegen.executor import Executor, Toolchain
+from sparsegen.formats import CsrMatrix
+from sparsegen.operator import PreparedOperator
+from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem
+
+
+class SddmmOperator(PreparedOperator):
+    """D = epilogue((A · Bᵀ) at the nonzeros of one pattern); D has a value for each nonzero, in CSR order."""
+
+    problem: SddmmProblem
+
+    def __init__(
+        self, choice: Choice, matrix: CsrMatrix, *, executor: Executor, toolchain: Toolchain
+    ) -> None:
+        """See `PreparedOperator`."""
+        PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed={})
+
+    def __call__(self, a: Any, b: Any, out: Any = None, stream: Any = None) -> Any:
+        """Multiply and sample; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values.
+        """
+        return self._run((a, b), out, stream)
+
+
+class SoftmaxOperator(PreparedOperator):
+    """The softmax of each row of one pattern, over values in CSR order; a row without nonzeros gives nothing."""
+
+    problem: SoftmaxProblem
+
+    def __init__(
+        self,
+        choice: Choice,
+        matrix: CsrMatrix,
+        *,
+        executor: Executor,
+        toolchain: Toolchain,
+        scale: float = 1.0,
+    ) -> None:
+        """See `PreparedOperator`.
+
+        Args:
+            scale: what values are multiplied with before the exponential.
+        """
+        fixed = {"scale": np.array([scale], dtype=np.float32)}
+        PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
+
+    def __call__(self, values: Any, out: Any = None, stream: Any = None) -> Any:
+        """Normalise; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            values: nnz of them in CSR order, of the problem's dtype; ``out`` may be the same array.
+        """
+        return self._run((values, None), out, stream)
+
+
+class SoftmaxBackwardOperator(PreparedOperator):
+    """The gradient of a `SoftmaxOperator` with respect to its values, for the same pattern and scale."""
+
+    problem: SoftmaxBackwardProblem
+
+    def __init__(
+        self,
+        choice: Choice,
+        matrix: CsrMatrix,
+        *,
+        executor: Executor,
+        toolchain: Toolchain,
+        scale: float = 1.0,
+    ) -> None:
+        """See `PreparedOperator`.
+
+        Args:
+            scale: the softmax's.
+        """
+        fixed = {"scale": np.array([scale], dtype=np.float32)}
+        PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
+
+    def __call__(self, y: Any, dy: Any, out: Any = None, stream: Any = None) -> Any:
+        """Differentiate; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order, of the
+                problem's dtype; ``out`` may be either array.
+        """
+        return self._run((y, dy, None), out, stream)

@@ -1,0 +1,129 @@
+"""`convert`: what becomes sparse in a model, what stays dense, and the reasons given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from sparsegen import api  # noqa: E402
+from sparsegen.errors import MatrixError, PruningError  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
+from sparsegen.pruned_times import Grounds, LayerTime  # noqa: E402
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(32, 16)
+        self.mlp = nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 16))
+        self.norm = nn.LayerNorm(16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.norm(self.embedding(tokens))
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(self.mlp(x))
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model()
+
+
+def test_what_becomes_sparse_and_why_the_rest_does_not(model: Model) -> None:
+    report = convert(model, "unstructured", 0.75)
+    assert [layer.name for layer in report.converted] == ["mlp.0", "mlp.2"]
+    assert all(isinstance(model.get_submodule(layer.name), SparseLinear) for layer in report.converted)
+    reasons = {layer.name: layer.reason for layer in report.dense}
+    assert list(reasons) == ["embedding", "attention", "attention.out_proj", "head"]
+    assert reasons["head"] == "its weight belongs to embedding too"
+    assert reasons["attention.out_proj"] == "not a plain torch.nn.Linear"
+    assert [layer.nonzeros for layer in report.converted] == [16 * 48 // 4] * 2
+    assert model(torch.arange(6)[None]).shape == (1, 6, 32)
+    told = str(report)
+    assert "2 sparse, 4 left dense" in told and "head (Linear) stays dense: its weight" in told
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["converted"][0]["shape"] == [48, 16] and data["dense"][0]["name"] == "embedding"
+
+
+def test_results_are_those_of_the_pruned_model(model: Model) -> None:
+    pruned = api.prune(
+        {n: model.mlp[int(n)].weight for n in "02"}, pattern="uniform", sparsity=0.5, scope="layer"
+    )
+    convert(model, "uniform", 0.5)
+    for name in "02":
+        assert torch.equal(model.mlp[int(name)].to_dense().weight, pruned.weights[name])
+
+
+def test_scopes_and_other_patterns(model: Model) -> None:
+    with torch.no_grad():
+        model.mlp[2].weight.mul_(1e-9)
+    report = convert(model, "unstructured", 0.6, scope="global")
+    assert [layer.name for layer in report.converted] == ["mlp.0"]
+    assert "mlp.2 (Linear) stays dense: nothing of it would be left" in str(report)
+    report = convert(model, "nm", nm=(1, 4))
+    assert [(layer.name, layer.sparsity) for layer in report.converted] == [("mlp.2", 0.75)]
+    assert SparseLinear.from_dense(nn.Linear(8, 4), sparsity=0.5, pattern="nm").values.numel() == 16
+
+
+def test_layers_can_be_left_out(model: Model) -> None:
+    report = convert(model, sparsity=0.5, exclude=["mlp.2"])
+    assert [layer.name for layer in report.converted] == ["mlp.0"] and type(model.mlp[2]) is nn.Linear
+    assert "left out by name" in str(report)
+
+
+def test_layers_whose_holder_reads_their_weights(model: Model) -> None:
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    with pytest.raises(PruningError, match="TransformerEncoderLayer reads its weight itself"):
+        convert(encoder, sparsity=0.5)
+
+
+def test_dense_where_that_is_measured_to_be_faster(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {
+        "mlp.0": LayerTime("mlp.0", Grounds.EXACT, sparse_us=9.0, dense_us=4.0),
+        "mlp.2": LayerTime("mlp.2", Grounds.NEAR, sparse_us=2.0, dense_us=4.0),
+    }
+    asked = []
+
+    def pruned_times(report: Any, **options: Any) -> Any:
+        asked.append(options)
+        real = real_times(report, **options | {"device": "emulator"})
+        return replace(real, layers=tuple(known[layer.name] for layer in report.layers))
+
+    real_times = api.pruned_times
+    monkeypatch.setattr(api, "pruned_times", pruned_times)
+    report = convert(model, sparsity=0.5, tokens=64)
+    assert [layer.name for layer in report.converted] == ["mlp.2"] and type(model.mlp[0]) is nn.Linear
+    assert asked[0]["n"] == 64 and asked[0]["layout"] == "column" and asked[0]["dtype"] == "float32"
+    assert "mlp.0 (Linear) stays dense: dense is faster for 64 tokens: 4.0 µs, sparse 9.0 µs" in str(report)
+    assert "2.0 µs, dense 4.0 µs for 64 tokens (near)" in str(report)
+
+
+def test_what_was_never_measured_is_converted_and_said(
+    model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    report = convert(model, sparsity=0.5, tokens=64, device="emulator")
+    assert len(report.converted) == 2 and "its time was not measured" in str(report)
+
+
+def test_a_model_is_converted_whole_or_not_at_all(model: Model) -> None:
+    with torch.no_grad():
+        model.mlp[2].weight[0, 0] = float("nan")
+    with pytest.raises(MatrixError, match=r"mlp\.2"):
+        convert(model, sparsity=0.5)
+    assert type(model.mlp[0]) is nn.Linear
+    with pytest.raises(PruningError, match="sparsity"):
+        convert(model, "unstructured")
+    with pytest.raises(PruningError, match="no linear layer"):
+        convert(nn.Sequential(nn.Conv2d(3, 4, 1)), sparsity=0.5)

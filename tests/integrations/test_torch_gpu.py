@@ -1,0 +1,94 @@
+"""Sparse layers on a GPU: results, gradients, half precision, graphs that see new values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+pytest.importorskip("pycuda")
+
+from torch import nn  # noqa: E402
+
+from sparsegen.integrations.torch import SparseLinear, linear  # noqa: E402
+
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 2e-1}
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+
+
+def layer(dtype: Any = torch.float32, **shape: int) -> SparseLinear:
+    torch.manual_seed(0)
+    dense = nn.Linear(shape.get("columns", 256), shape.get("rows", 192), device="cuda", dtype=dtype)
+    return SparseLinear.from_dense(dense, sparsity=0.8)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_results_and_gradients(dtype: Any) -> None:
+    sparse = layer(dtype)
+    dense = sparse.to_dense().double()
+    x = torch.randn(4, 48, 256, device="cuda", dtype=dtype, requires_grad=True)
+    wide = x.detach().double().requires_grad_()
+    y, expected = sparse(x), dense(wide)
+    seed = torch.randn_like(y)
+    y.backward(seed)
+    expected.backward(seed.double())
+    rows, columns, _ = sparse.pattern.places(x.device)
+    for ours, right in (
+        (y, expected),
+        (x.grad, wide.grad),
+        (sparse.values.grad, dense.weight.grad[rows, columns]),
+        (sparse.bias.grad, dense.bias.grad),
+    ):
+        scale = right.abs().max().item()
+        assert ours.dtype is dtype and (ours.double() - right).abs().max().item() <= TOLERANCE[dtype] * scale
+
+
+def test_a_slice_that_begins_anywhere() -> None:
+    sparse = layer()
+    x = torch.randn(33 * 256 + 1, device="cuda")[1:].view(33, 256)
+    torch.testing.assert_close(sparse(x), sparse.to_dense()(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_captured_graph_and_new_values(trains: bool) -> None:
+    sparse = layer(torch.float16)
+    sparse.requires_grad_(trains)
+    x = torch.randn(64, 256, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        warm = torch.cuda.Stream()
+        warm.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm):
+            for _ in range(2):
+                linear(x, sparse.values, sparse.pattern, sparse.bias)
+        torch.cuda.current_stream().wait_stream(warm)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = linear(x, sparse.values, sparse.pattern, sparse.bias)
+        before = sparse.to_dense()(x)
+        sparse.values.mul_(2)
+        graph.replay()
+        expected = sparse.to_dense()(x) if trains else before
+        torch.testing.assert_close(y, expected, rtol=3e-2, atol=3e-2)
+
+
+def test_autocast_and_a_compiled_model() -> None:
+    model = nn.Sequential(layer(), nn.GELU(), layer(rows=64, columns=192))
+    compiled = torch.compile(model, fullgraph=True)
+    x = torch.randn(32, 256, device="cuda")
+    with torch.autocast("cuda", dtype=torch.float16):
+        for _ in range(2):
+            y = compiled(x)
+            torch.testing.assert_close(y, model(x), rtol=2e-2, atol=2e-2)
+            y.float().sum().backward()
+            with torch.no_grad():
+                model[0].values -= 0.01 * model[0].values.grad
+    assert y.dtype is torch.float16 and model[0].values.grad.dtype is torch.float32

@@ -1,0 +1,115 @@
+"""Problems of every operator: fields, round trips, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from contract_cases import kinds, matrices
+
+from sparsegen.errors import ConfigError
+from sparsegen.kernels import families_of
+from sparsegen.operators import (
+    OPERATORS,
+    DType,
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+    operator_named,
+)
+
+PROBLEMS: list[Problem] = [
+    SpmmProblem(3, 4, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
+    SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
+    SoftmaxProblem(3, 4, DType.FLOAT16),
+    SoftmaxBackwardProblem(3, 4, DType.BFLOAT16),
+]
+each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.operator)
+
+
+def test_every_operator_is_registered_and_has_a_family() -> None:
+    assert list(OPERATORS) == [p.operator for p in PROBLEMS]
+    for name in OPERATORS:
+        assert operator_named(name).operator == name and families_of(name)
+    with pytest.raises(ConfigError, match="no operator 'gemm'; there are spmm, sddmm, sparse_softmax"):
+        operator_named("gemm")
+
+
+@each_problem
+def test_problems_survive_json_and_pickle(problem: Problem) -> None:
+    fields = json.loads(json.dumps(problem.to_dict()))
+    assert type(problem).from_dict(fields) == problem == pickle.loads(pickle.dumps(problem))
+    assert type(problem).from_dict({**fields, "of another operator": 1}) == problem
+    with pytest.raises(KeyError):
+        type(problem).from_dict({name: fields[name] for name in fields if name != "dtype"})
+    with pytest.raises(ValueError, match="float31"):
+        type(problem).from_dict({**fields, "dtype": "float31"})
+
+
+@each_problem
+def test_sizes_out_of_range_are_refused(problem: Problem) -> None:
+    for name in problem.sizes:
+        least = 0 if name in problem.matrix_sizes else 1
+        type(problem).from_dict(problem.to_dict() | {name: least})
+        for size in (least - 1, 2**31):
+            with pytest.raises(ConfigError, match=f"{name} = {size} is outside"):
+                type(problem).from_dict(problem.to_dict() | {name: size})
+
+
+def test_the_matrix_gives_its_sizes() -> None:
+    assert SpmmProblem.of((3, 4), n=5) == SpmmProblem(3, 4, 5)
+    assert SddmmProblem.of((3, 4), k=5, dtype="float16", epilogue="scale", layout=None) == SddmmProblem(
+        3, 4, 5, DType.FLOAT16, SddmmEpilogue.SCALE
+    )
+    assert [p.matrix_shape for p in PROBLEMS] == [(3, 4)] * len(PROBLEMS)
+
+
+WRONG: list[tuple[type[Problem], dict[str, Any], str]] = [
+    (SddmmProblem, {}, "sddmm needs k"),
+    (SpmmProblem, {"k": 4}, "spmm takes no k; it takes n, dtype, layout, epilogue"),
+    (SoftmaxProblem, {"epilogue": "none"}, "sparse_softmax takes no epilogue; it takes dtype"),
+    (SddmmProblem, {"k": 4, "epilogue": "bias"}, "epilogue = 'bias' is none of none, scale"),
+    (SpmmProblem, {"n": 4, "dtype": "float8"}, "dtype = 'float8' is none of float32"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "words"), WRONG, ids=[words for *_, words in WRONG])
+def test_wrong_options_are_refused(kind: type[Problem], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        kind.of((3, 4), **options)
+
+
+def test_only_the_epilogue_is_no_part_of_the_kind() -> None:
+    spmm = SpmmProblem(3, 4, 5)
+    assert spmm.kind == SpmmProblem(7, 8, 9, epilogue=Epilogue.BIAS).kind
+    assert (
+        len({p.kind for p in (spmm, SpmmProblem(3, 4, 5, layout=Layout.COLUMN), SddmmProblem(3, 4, 5))}) == 3
+    )
+    assert str(PROBLEMS[0]) == "spmm m=3 k=4 n=5 float16 column epilogue=bias"
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operands_and_references_have_the_shapes_that_are_told(operator: str) -> None:
+    rng = random.Random(0)
+    for name, matrix in matrices().items():
+        for kind in kinds(families_of(operator)[0], rng):
+            problem = kind.problem(matrix)
+            operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
+            assert list(operands) == [spec.name for spec in problem.operands(matrix.nnz)]
+            for spec in problem.operands(matrix.nnz):
+                assert operands[spec.name].shape == spec.shape
+                assert operands[spec.name].dtype == spec.dtype.storage
+            reference = problem.reference(matrix, operands)
+            assert reference.exact.shape == reference.bound.shape == problem.result(matrix.nnz).shape, name
+            assert np.all(reference.bound > 0) and reference.exact.dtype == np.float64
+            cost = problem.cost(matrix.nnz)
+            assert cost.bytes >= problem.result(matrix.nnz).nbytes and cost.flop >= 0
