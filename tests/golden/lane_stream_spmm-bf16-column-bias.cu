@@ -535,8 +535,7 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __restrict__ masks, const int* __restrict__ starts,
                  const uint4* __restrict__ orders, const uint4* __restrict__ values, const int* __restrict__ rows,
-                 float* __restrict__ parts,
-                 unsigned* __restrict__ counters, const Element* __restrict__ b,
+                 float* __restrict__ parts, unsigned* __restrict__ counters, const Element* __restrict__ b,
                  const Element* __restrict__ bias,
                  Element* __restrict__ c) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
@@ -564,7 +563,8 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
     for (unsigned step = begin; step < end; ++step) {
       barrier_wait(empty + slot, parity ^ 1);
       copy_step(slots + slot * kSlotBytes, full + slot, lane, masks + static_cast<long long>(step) * (kMaskBytes / 16),
-                orders + static_cast<long long>(step) * (kOrderBytes / 16), b, static_cast<int>(step_of_group) * (kWarpsK * kStepK), k, n);
+                orders + static_cast<long long>(step) * (kOrderBytes / 16), b,
+                static_cast<int>(step_of_group) * (kWarpsK * kStepK), k, n);
       if (++step_of_group == static_cast<unsigned>(steps)) step_of_group = 0;
       if (++slot == kSlots) slot = 0, parity ^= 1;
     }
