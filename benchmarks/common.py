@@ -144,6 +144,10 @@ class Bench:
                 best[call.contender] = (median, call.run)
         return {name: run for name, (_, run) in best.items()}
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """Free the variants made so far, whose calls are not to be used any more."""
         self._kept.clear()
+
+    def close(self) -> None:
+        self.forget()
         self.vendors.close()

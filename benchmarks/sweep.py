@@ -1,0 +1,158 @@
+"""A grid of configs of one family on some workloads, each verified and timed, beside cuBLAS and cuSPARSE.
+
+    python -m benchmarks.sweep lane_stream_spmm --dtype float16 --layout column --at 4096x4096x8:0.5 \\
+        --at 28672x8192x8:0.8 --set warps_m=8,12 --set ring_rows=96,160 --set slots=4,6,8 --l2 clean
+
+Every combination of the settings changes the family's guess; those that are not valid are left out and counted. All
+are compiled first. Raw output: ``sweep_FAMILY.json``, written anew after every workload.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.common import Bench, Workload, write_results
+from sparsegen.backends import find_device, toolchain
+from sparsegen.bench.device_code import Reader
+from sparsegen.errors import SparsegenError
+from sparsegen.family import Device, Family
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.kernels import family as family_named
+from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.render import render
+
+SAMPLES = 12
+FLUSHES = 4  # sizes of the L2
+
+
+def parsed(text: str) -> Workload:
+    """``MxKxN:SPARSITY``."""
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+):(0?\.\d+)", text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not like 4096x4096x8:0.5", param_hint="--at")
+    return Workload("sweep", *(int(size) for size in found.groups()[:3]), float(found[4]))
+
+
+def grid(settings: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Every combination of ``KEY=VALUE,VALUE``."""
+    axes = []
+    for setting in settings:
+        key, separator, values = setting.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{setting!r} is not like KEY=VALUE,VALUE", param_hint="--set")
+        axes.append([(key, value) for value in values.split(",")])
+    yield from (dict(combination) for combination in itertools.product(*axes))
+
+
+def configs_of(
+    family: Family[Any, Any],
+    problem: SpmmProblem,
+    matrix: CsrMatrix,
+    device: Device,
+    settings: tuple[str, ...],
+) -> tuple[list[Any], int]:
+    """The valid configs, the guess first, and how many were not."""
+    guess = family.guess(problem, Features.of(matrix), device)
+    combined = [family.config(**family.config_dict(guess) | changes) for changes in grid(settings)]
+    listed = list(dict.fromkeys([guess, *combined]))
+    valid = [c for c in listed if not family.broken_constraints(problem, c, device)]
+    return valid, len(listed) - len(valid)
+
+
+@click.command()
+@click.argument("name", metavar="FAMILY")
+@click.option("--at", "places", multiple=True, required=True, metavar="MxKxN:SPARSITY")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE,...", help="a tunable's values")
+@click.option("--dtype", type=click.Choice([str(d) for d in DType]), default="float32")
+@click.option("--layout", type=click.Choice([str(v) for v in Layout]), default="row")
+@click.option(
+    "--l2", type=click.Choice(["cold", "clean", "warm"]), default="cold", help="as in sparsegen bench"
+)
+@click.option("--show", default=8, help="fastest configs to print")
+@click.option("--limit", default=540.0, help="begin no workload later, seconds")
+def main(
+    name: str,
+    places: tuple[str, ...],
+    settings: tuple[str, ...],
+    dtype: str,
+    layout: str,
+    l2: str,
+    show: int,
+    limit: float,
+) -> None:
+    began, device, family, rows = time.monotonic(), find_device("cuda"), family_named(name), []
+    workloads = [parsed(place) for place in places]
+    with ThreadPoolExecutor() as pool:
+        matrices = list(pool.map(Workload.matrix, workloads))
+    problems = [SpmmProblem(w.m, w.k, w.n, DType(dtype), Layout(layout)) for w in workloads]
+    found = [configs_of(family, p, a, device, settings) for p, a in zip(problems, matrices, strict=True)]
+    sources = {render(family, p, c) for p, (cs, _) in zip(problems, found, strict=True) for c in cs}
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda source: toolchain(device).compile(name, family.entry, source), sources))
+    click.echo(f"{len(sources)} sources compiled after {time.monotonic() - began:.0f} s")
+    for workload, problem, matrix, (configs, invalid) in zip(
+        workloads, problems, matrices, found, strict=True
+    ):
+        if time.monotonic() - began > limit:
+            click.echo(f"{workload}: left out, time is up")
+            continue
+        row = measured(workload, problem, matrix, family, configs, device, l2) | {"invalid": invalid}
+        rows.append(row)
+        others = ", ".join(f"{contender} {us:.1f}" for contender, us in row["vendors_us"].items())
+        click.echo(
+            f"{workload}: {len(row['configs'])} configs, {len(row['failed'])} failed, {invalid} invalid; {others}"
+        )
+        for one in row["configs"][:show]:
+            click.echo(f"  {one['us']:9.2f}  " + " ".join(f"{k}={v}" for k, v in one["config"].items()))
+        write_results(device, f"sweep_{name}", rows, l2=l2)
+
+
+def measured(
+    workload: Workload,
+    problem: SpmmProblem,
+    matrix: CsrMatrix,
+    family: Family[Any, Any],
+    configs: list[Any],
+    device: Device,
+    l2: str,
+) -> dict[str, Any]:
+    """One workload: every config's median, fastest first, the guess's, and the best of cuBLAS and cuSPARSE."""
+    bench = Bench(matrix, problem, device)
+    reader = Reader(bench.executor, FLUSHES * device.l2_bytes) if l2 == "clean" else None
+
+    def median(call: Any) -> float:
+        timing = bench.executor.measure(call, samples=SAMPLES, cold=l2 != "warm", lead=reader)
+        return round(float(np.median(timing.samples_us)), 3)
+
+    vendors = {contender: median(call) for contender, call in bench.vendor_calls().items()}
+    timed, failed = [], []
+    for config in configs:
+        values = family.config_dict(config)
+        try:
+            timed.append({"us": median(bench.variant(family.name, values)), "config": values})
+        except (ValueError, SparsegenError) as error:
+            failed.append({"config": values, "error": str(error)})
+        bench.forget()
+    guess_us = timed[0]["us"] if timed and timed[0]["config"] == family.config_dict(configs[0]) else None
+    bench.close()
+    timed.sort(key=lambda one: one["us"])
+    return {
+        "workload": str(workload),
+        "vendors_us": vendors,
+        "guess_us": guess_us,
+        "configs": timed,
+        "failed": failed,
+    }
+
+
+if __name__ == "__main__":
+    main()
