@@ -12,7 +12,6 @@ from sparsegen.emulator import device
 from sparsegen.kernels import family
 from sparsegen.operators import SpmmProblem
 
-
 ROOT = Path(__file__).parents[2]
 
 
