@@ -28,7 +28,7 @@ def test_workloads(sweep: Any) -> None:
     assert (workload.m, workload.k, workload.n, workload.sparsity) == (4096, 1024, 8, 0.75)
     assert workload.matrix().shape == (4096, 1024)
     for wrong in ("4096x1024:0.75", "4096x1024x8", "4096x1024x8:75", "axbxc:0.5"):
-        with pytest.raises(click.BadParameter, match="not like 4096x4096x8:0.5"):
+        with pytest.raises(click.BadParameter, match=r"not like 4096x4096x8:0\.5"):
             sweep.parsed(wrong)
 
 
