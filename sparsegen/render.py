@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, meta
 
 from sparsegen.family import Family, Value
 from sparsegen.operators import Problem
@@ -28,14 +28,28 @@ def environment() -> Environment:
 
 
 @cache
-def templates_digest() -> str:
-    """SHA-256 (first 12 hex digits) of all templates: a changed one makes other sources."""
+def template_digest(name: str) -> str:
+    """SHA-256 (first 12 hex digits) of a template and all that it includes: a change in one makes other sources."""
     digest = hashlib.sha256()
-    root = files("sparsegen.templates")
-    for name in sorted(n for n in environment().list_templates() if n.endswith(".j2")):
-        digest.update(name.encode())
-        digest.update(root.joinpath(name).read_bytes())
+    for part in sorted(parts_of(name)):
+        digest.update(part.encode())
+        digest.update(files("sparsegen.templates").joinpath(part).read_bytes())
     return digest.hexdigest()[:12]
+
+
+def parts_of(name: str) -> set[str]:
+    """A template, and those that it and these include or import."""
+    found, pending = set[str](), [name]
+    while pending:
+        part = pending.pop()
+        if part in found:
+            continue
+        found.add(part)
+        text = files("sparsegen.templates").joinpath(part).read_text(encoding="utf-8")
+        for reference in meta.find_referenced_templates(environment().parse(text)):
+            assert reference is not None, f"{part} includes a template whose name is not a constant"
+            pending.append(reference)
+    return found
 
 
 def described(title: str, values: Mapping[str, Value]) -> str:
@@ -58,5 +72,5 @@ def render(family: Family[Any, Any], problem: Problem, config: Any) -> str:
     constants = dict(family.constants(problem, checked))
     template = environment().get_template(family.template)
     return template.render(
-        c=checked, p=constants, family=family, digest=templates_digest(), described=described
+        c=checked, p=constants, family=family, digest=template_digest(family.template), described=described
     )

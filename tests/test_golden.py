@@ -60,7 +60,7 @@ class Golden:
         return self.path.stem
 
     def source(self) -> str:
-        """Without the digest of all templates, which every change of any template changes."""
+        """Without the digest of its templates, which every change of any of them changes."""
         source = render(self.family, self.problem, simplest_config(self.family, self.problem))
         return re.sub(r"\(templates [0-9a-f]+\)", "(templates DIGEST)", source)
 

@@ -1,0 +1,44 @@
+"""Of what a source says that it was made."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from sparsegen import render
+from sparsegen.kernels import families
+
+
+def test_parts_are_the_templates_that_are_included_however_deep() -> None:
+    parts = render.parts_of("spmm/csr_spmm.cu.j2")
+    assert {"spmm/csr_spmm.cu.j2", "lib/header.cuh.j2", "lib/element.cuh.j2"} <= parts
+    assert "spmm/mma_spmm.cu.j2" not in parts and "lib/tensor_core.cuh.j2" not in parts
+    root = files("sparsegen.templates")
+    named = {
+        name
+        for part in parts
+        for name in re.findall(
+            r"{%-? (?:include|import|from) \"([^\"]+)\"", root.joinpath(part).read_text(encoding="utf-8")
+        )
+    }
+    assert named == parts - {"spmm/csr_spmm.cu.j2"}
+
+
+def test_every_template_is_part_of_some_family() -> None:
+    of_families = set().union(*(render.parts_of(family.template) for family in families().values()))
+    assert of_families == {n for n in render.environment().list_templates() if n.endswith(".j2")}
+
+
+def test_a_change_makes_other_digests_where_it_is_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {family.name: render.template_digest(family.template) for family in families().values()}
+    assert len(set(digests.values())) == len(digests)
+    render.template_digest.cache_clear()
+    whole = render.parts_of
+    monkeypatch.setattr(render, "parts_of", lambda name: whole(name) - {"lib/tensor_core.cuh.j2"})
+    changed = {n for n, d in digests.items() if render.template_digest(families()[n].template) != d}
+    monkeypatch.undo()
+    render.template_digest.cache_clear()
+    assert changed == {n for n in digests if "lib/tensor_core.cuh.j2" in whole(families()[n].template)}
+    assert {"mma_spmm", "lane_stream_spmm"} <= changed and "csr_spmm" not in changed
