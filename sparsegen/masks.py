@@ -40,13 +40,17 @@ def band(
         return sliding_window(length, width, causal=causal)
     highest = _highest_words(length, width, 1 - sparsity)
     by_offset = np.concatenate((highest[:0:-1], highest))  # of column - row, from 1 - length on
-    thresholds = np.lib.stride_tricks.sliding_window_view(by_offset, length)[::-1]  # length × length, without memory
+    thresholds = np.lib.stride_tricks.sliding_window_view(by_offset, length)[
+        ::-1
+    ]  # length × length, without memory
     words, lengths = Words(seed), np.zeros(length, dtype=np.int64)
     parts = []
     step = max(1, _CHUNK // length)
     for start in range(0, length, step):
         stop = min(start + step, length)
-        drawn = words.halves(stop - start, length)  # of whole rows: neither chunks nor causality change a draw
+        drawn = words.halves(
+            stop - start, length
+        )  # of whole rows: neither chunks nor causality change a draw
         seen = stop if causal else length
         rows, columns = np.divmod(np.flatnonzero(drawn[:, :seen] <= thresholds[start:stop, :seen]), seen)
         if causal:
@@ -171,7 +175,7 @@ def _highest_words(length: int, width: int, density: float) -> Array:
         else:
             high = middle
     chances = np.minimum(1.0, high / distances)
-    highest = np.full(length, _HIGHEST, dtype=np.uint32)
+    highest: Array = np.full(length, _HIGHEST, dtype=np.uint32)
     highest[width:] = np.maximum(np.rint(chances * 2.0**32), 1.0) - 1
     return highest
 
@@ -179,7 +183,9 @@ def _highest_words(length: int, width: int, density: float) -> Array:
 def _counted(counts: Array) -> Array:
     """0, 1, … below each of the counts, one after the other."""
     ends = np.cumsum(counts)
-    return np.arange(int(ends[-1]) if ends.size else 0, dtype=np.int64) - np.repeat(ends - counts, counts)
+    numbers: Array = np.arange(int(ends[-1]) if ends.size else 0, dtype=np.int64)
+    numbers -= np.repeat(ends - counts, counts)
+    return numbers
 
 
 def _of_runs(length: int, rows: Array, starts: Array, stops: Array) -> CsrMatrix:
@@ -200,6 +206,4 @@ def _of_runs(length: int, rows: Array, starts: Array, stops: Array) -> CsrMatrix
 
 def _mask(lengths: Array, columns: Array) -> CsrMatrix:
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    return CsrMatrix(
-        (lengths.size, lengths.size), offsets, columns, np.ones(columns.size, dtype=np.float32)
-    )
+    return CsrMatrix((lengths.size, lengths.size), offsets, columns, np.ones(columns.size, dtype=np.float32))

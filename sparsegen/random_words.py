@@ -1,4 +1,4 @@
-"""Draws from the 64-bit words of PCG64, which NumPy promises to keep (NEP 19): the same on every machine and every NumPy."""
+"""Draws from the 64-bit words of PCG64, which NumPy promises to keep (NEP 19): the same everywhere, for good."""
 
 from __future__ import annotations
 
