@@ -92,7 +92,8 @@ class AttentionOperator:
     Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out`` after a thread's first: a CUDA
     graph captures them (capture after one call in the same thread). Each thread has its own scores and packed weights,
     `work_bytes` of them, kept as long as the operator. Launches of one thread therefore must not overlap: a stream each
-    for several calls needs an event between them, or an operator each. Gradients are not recorded.
+    for several calls needs an event between them, or an operator each. Gradients are not recorded;
+    `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
         heads, width, scale: as prepared.
