@@ -14,7 +14,7 @@ from sparsegen import api, backends
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.csr import CsrMatrix
 from sparsegen.dispatch import Choice, OnMiss
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, OperandError
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Device
 from sparsegen.formats import as_csr
@@ -147,13 +147,15 @@ class AttentionOperator:
             q, k, v: heads × queries × width, and twice heads × keys × width (without heads, if none were prepared),
                 contiguous, of the operator's dtype: NumPy, PyTorch or CuPy arrays, as `PreparedOperator` takes them.
             out: of q's shape and kind; by default a new one. It may be q, for a head's queries are read before its
-                result is written.
+                result is written, but it must not share memory with v.
             stream: see `PreparedOperator`.
 
         Raises:
             OperandError: an argument is not as it must be; the message says what was expected.
             LaunchError: the driver refused a launch.
         """
+        if out is not None and out is v:
+            raise OperandError("out: expected another array than v, which is read while out is written")
         kind = type(q)
         call = self._callers.get(kind)
         if call is None:

@@ -175,6 +175,8 @@ def test_it_says_what_runs(mask: Any) -> None:
 def test_wrong_operands_are_refused(mask: Any) -> None:
     attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
     q, k, v = operands(HEADS)
+    with pytest.raises(OperandError, match="another array than v"):
+        attention(q, k, v, v)
     for given, words in (
         ((q[0], k, v), r"q: expected shape \(3, 37, 24\), got \(37, 24\)"),
         ((q, q, v), r"k: expected shape \(3, 52, 24\), got \(3, 37, 24\)"),

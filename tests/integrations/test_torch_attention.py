@@ -31,16 +31,6 @@ def pattern() -> SparsePattern:
     return SparsePattern(csr.tocsr())
 
 
-@pytest.fixture(params=["cpu", "emulator"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> str:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    if request.param == "emulator":
-        monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    else:
-        monkeypatch.delenv("SPARSEGEN_DEVICE", raising=False)
-    return str(request.param)
-
-
 def operands(dtype: Any = None, lead: tuple[int, ...] = (HEADS,), *, grad: bool = False) -> list[Any]:
     torch.manual_seed(0)
     return [

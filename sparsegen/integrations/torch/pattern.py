@@ -23,7 +23,8 @@ from sparsegen.operators import DType
 from sparsegen.settings import Settings
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
-MOST_PREPARED = 16  # operators of one pattern: of products three for each number of tokens, dtype and device
+# Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each width.
+MOST_PREPARED = 16
 
 
 class Product(StrEnum):
