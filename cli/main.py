@@ -17,6 +17,7 @@ INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 # Name -> one line of help. The module sparsegen.cli.<name> exports `command`.
 COMMANDS = {
     "prune": "Zero the weights that matter least, in a pattern.",
+    "mask": "Write a mask of sparse attention.",
     "tune": "Search for the fastest variant for a matrix and record it.",
     "lookup": "Say what would run for a matrix, and why.",
     "bench": "Time our variants and what users would pick instead, side by side.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparsegen.api import load_operator, lookup, prepare, prune, save_operator, tune
+    from sparsegen.attention import AttentionOperator, prepare_attention
     from sparsegen.dispatch import Choice, How, OnMiss
     from sparsegen.errors import SparsegenError
     from sparsegen.formats import CsrMatrix, as_csr
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {  # name -> module; imported on first use, so that `import sparsegen` and `--help` are instant
+    "AttentionOperator": "attention",
     "Choice": "dispatch",
     "CsrMatrix": "formats",
     "DType": "operators",
@@ -49,12 +51,14 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "load_operator": "api",
     "lookup": "api",
     "prepare": "api",
+    "prepare_attention": "attention",
     "prune": "api",
     "save_operator": "api",
     "tune": "api",
 }
 
 __all__ = [
+    "AttentionOperator",
     "Choice",
     "CsrMatrix",
     "DType",
@@ -78,6 +82,7 @@ __all__ = [
     "load_operator",
     "lookup",
     "prepare",
+    "prepare_attention",
     "prune",
     "save_operator",
     "tune",

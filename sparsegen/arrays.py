@@ -11,17 +11,35 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from sparsegen.errors import OperandError
-from sparsegen.executor import Buffer
+from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Array, Device
-from sparsegen.launching import PreparedVariant
 from sparsegen.operators import DType, TensorSpec
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
+
+
+class Launchable(Protocol):
+    """One launch, or several that are started together: a `PreparedVariant`, an `AttentionOperator`."""
+
+    @property
+    def operands(self) -> tuple[TensorSpec, ...]:
+        """What it takes, in call order."""
+
+    @property
+    def result(self) -> TensorSpec:
+        """What it writes."""
+
+    @property
+    def executor(self) -> Executor:
+        """Where it runs."""
+
+    def bound(self) -> Callable[..., None]:
+        """The calling thread's own: ``bound(stream, *addresses of the operands, address of the result)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +50,7 @@ class Target:
         fixed: operands that were given beforehand, by name: used where a call has None in their place.
     """
 
-    variant: PreparedVariant
+    variant: Launchable
     device: Device
     fixed: Mapping[str, Buffer]
 

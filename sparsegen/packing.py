@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -156,5 +157,10 @@ class Gather:
 
     def __call__(self, values: Buffer, stream: int = 0) -> None:
         """Start it on a stream; ``values`` are those of all nonzeros in CSR order, in storage form."""
+        self.bind(values)(stream)
+
+    def bind(self, values: Buffer) -> Callable[[int], None]:
+        """The same for one thread to start many times with the same buffer: ``bound(stream)``."""
         launch = Launch((-(-self._count // THREADS), 1, 1), (THREADS, 1, 1))
-        self._executor.launch(self._kernel, launch, [self._count, self.source, values, self._target], stream)
+        arguments: list[Buffer | int] = [self._count, self.source, values, self._target]
+        return self._executor.bind(self._kernel, launch, arguments)

@@ -21,7 +21,18 @@ PACKAGES = {  # as pyproject.toml maps them
 # From the ground up; a module imports from its own layer and from those above it in this list.
 LAYERS = (
     {"errors"},
-    {"settings", "cache", "csr", "formats", "features", "generators", "readers", "matrix_io"},
+    {
+        "settings",
+        "cache",
+        "csr",
+        "formats",
+        "features",
+        "random_words",
+        "generators",
+        "masks",
+        "readers",
+        "matrix_io",
+    },
     {"pruning", "pruner"},
     {"device_memory", "operators", "family", "executor"},
     {"kernels"},
@@ -40,6 +51,7 @@ LAYERS = (
     {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "pattern_operators", "arrays", "dense_operator", "saved_operator"},
     {"api"},
+    {"attention"},
     {"integrations", "bench"},
     {"report"},
     {"cli"},

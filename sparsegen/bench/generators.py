@@ -15,6 +15,7 @@ import scipy.special
 from sparsegen.csr import Array, CsrMatrix, check_shape
 from sparsegen.errors import MatrixError
 from sparsegen.generators import normal_values
+from sparsegen.random_words import Words
 
 _CHUNK = 1 << 20  # elements looked at together: bounds memory, and stays in the processor's cache
 _FULL = 1 / 16  # rows fuller than this are drawn by ranking all their columns, the others by rejection
@@ -23,7 +24,7 @@ _FULL = 1 / 16  # rows fuller than this are drawn by ranking all their columns, 
 def independent(rows: int, columns: int, density: float, seed: int) -> CsrMatrix:
     """Every element is a nonzero with probability ``density``, independently of the others."""
     _check(rows, columns, density)
-    words = _Words(seed)
+    words = Words(seed)
     highest = round(density * 2**32) - 1
     lengths, parts = np.zeros(rows, dtype=np.int64), [np.empty(0, dtype=np.int32)]
     for part in _chunks(rows if highest >= 0 else 0, columns):
@@ -37,7 +38,7 @@ def equal_rows(rows: int, columns: int, density: float, seed: int) -> CsrMatrix:
     """The same number of nonzeros in every row, columns · density rounded; every set equally likely."""
     _check(rows, columns, density)
     lengths = np.full(rows, round(columns * density), dtype=np.int64)
-    return _matrix((rows, columns), lengths, _choose(columns, lengths, _Words(seed)), seed)
+    return _matrix((rows, columns), lengths, _choose(columns, lengths, Words(seed)), seed)
 
 
 def varying_rows(rows: int, columns: int, density: float, row_cov: float, seed: int) -> CsrMatrix:
@@ -57,7 +58,7 @@ def varying_rows(rows: int, columns: int, density: float, row_cov: float, seed: 
             f"at density {density:g} the CoV of row lengths lies in [0, {largest:.3g}), got {row_cov:g}",
             source="random matrix",
         )
-    words = _Words(seed)
+    words = Words(seed)
     shares = np.full(rows, density)
     if row_cov and rows:
         both = (1 - density) / (density * row_cov**2) - 1
@@ -84,7 +85,7 @@ def blocks(rows: int, columns: int, block: int, density: float, seed: int) -> Cs
         )
     across, down = columns // block, rows // block
     count = np.array([round(across * down * density)], dtype=np.int64)
-    cells = _choose(across * down, count, _Words(seed)).astype(np.int64)
+    cells = _choose(across * down, count, Words(seed)).astype(np.int64)
     counts = np.bincount(cells // across, minlength=down)
     indices = ((cells % across)[:, None] * block + np.arange(block)).astype(np.int32)
     strips = [np.tile(strip.ravel(), block) for strip in np.split(indices, np.cumsum(counts)[:-1])]
@@ -111,7 +112,7 @@ def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> Csr
             f"a mean degree lies in [0, nodes / 16], got {mean_degree} at {nodes} nodes",
             source="random graph",
         )
-    words, edges = _Words(seed), round(nodes * mean_degree)
+    words, edges = Words(seed), round(nodes * mean_degree)
     weights = np.arange(1, nodes + 1, dtype=np.float64) ** (-1 / (exponent - 1))
     sums = np.cumsum(weights[words.permutation(nodes)])
     keys = np.empty(0, dtype=np.int64)
@@ -125,38 +126,6 @@ def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> Csr
         keys = np.sort(np.concatenate((keys, new)), kind="stable")  # two sorted runs: merged in linear time
     lengths = np.bincount(keys // nodes, minlength=nodes)
     return _matrix((nodes, nodes), lengths, (keys % nodes).astype(np.int32), seed)
-
-
-class _Words:
-    """Draws from the raw words of PCG64."""
-
-    def __init__(self, seed: int) -> None:
-        self._bits = np.random.PCG64(seed)
-
-    def _raw(self, count: int) -> Array:
-        return np.asarray(self._bits.random_raw(count), dtype="<u8")
-
-    def halves(self, rows: int, columns: int) -> Array:
-        """uint32, rows × columns; every row starts with a new word, so that chunks of rows do not matter."""
-        per_row = -(-columns // 2)
-        return self._raw(rows * per_row).view("<u4").reshape(rows, 2 * per_row)[:, :columns]
-
-    def fractions(self, count: int) -> Array:
-        """float64 in [0, 1), 53 bits each."""
-        return (self._raw(count) >> np.uint64(11)) * 2.0**-53
-
-    def below(self, bound: int, count: int) -> Array:
-        """int64 in [0, bound), bound up to 2³¹; a word's upper half scaled, so biased by at most bound / 2³²."""
-        return (((self._raw(count) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
-
-    def ranked(self, rows: int, columns: int) -> Array:
-        """uint64, rows × columns: random, and no two equal in a row, for the column stands in the lowest bits."""
-        bits = np.uint64(max(columns - 1, 0).bit_length())
-        keys = self._raw(rows * columns).reshape(rows, columns) >> bits << bits
-        return keys | np.arange(columns, dtype=np.uint64)
-
-    def permutation(self, count: int) -> Array:
-        return np.argsort(self.ranked(1, count)[0], kind="stable")
 
 
 def _check(rows: int, columns: int, density: float) -> None:
@@ -181,7 +150,7 @@ def _columns_of(chosen: Array) -> Array:
     return np.compress(chosen.ravel(), np.tile(np.arange(columns, dtype=np.int32), rows))
 
 
-def _choose(columns: int, lengths: Array, words: _Words) -> Array:
+def _choose(columns: int, lengths: Array, words: Words) -> Array:
     """Sorted column indices (int32), row after row, of rows with these lengths (int64, each at most columns)."""
     full = lengths > columns * _FULL
     if full.all():
@@ -195,7 +164,7 @@ def _choose(columns: int, lengths: Array, words: _Words) -> Array:
     return indices
 
 
-def _lowest(columns: int, lengths: Array, words: _Words) -> Array:
+def _lowest(columns: int, lengths: Array, words: Words) -> Array:
     """The columns with the lowest of a row's random keys; no length may be 0."""
     parts = [np.empty(0, dtype=np.int32)]
     for part in _chunks(lengths.size, columns):
@@ -205,7 +174,7 @@ def _lowest(columns: int, lengths: Array, words: _Words) -> Array:
     return np.concatenate(parts)
 
 
-def _rejected(columns: int, lengths: Array, words: _Words) -> Array:
+def _rejected(columns: int, lengths: Array, words: Words) -> Array:
     """Drawn with replacement; what is there already is drawn again until nothing is."""
     rows = np.repeat(np.arange(lengths.size, dtype=np.int64), lengths)
     keys = np.sort(rows * columns + words.below(columns, rows.size))

@@ -15,7 +15,8 @@ pytest.importorskip("pycuda")
 
 from torch import nn  # noqa: E402
 
-from sparsegen.integrations.torch import SparseLinear, linear  # noqa: E402
+from sparsegen import masks  # noqa: E402
+from sparsegen.integrations.torch import SparseAttention, SparseLinear, linear  # noqa: E402
 
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 
@@ -92,3 +93,39 @@ def test_autocast_and_a_compiled_model() -> None:
             with torch.no_grad():
                 model[0].values -= 0.01 * model[0].values.grad
     assert y.dtype is torch.float16 and model[0].values.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("width", [64, 33])
+def test_attention_and_its_gradients(dtype: Any, width: int) -> None:
+    torch.manual_seed(0)
+    mask = masks.band(301, 16, 0.9)
+    seen = torch.as_tensor(mask.to_scipy().toarray() != 0, device="cuda")
+    given = [torch.randn(2, 3, 301, width, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+    wide = [t.detach().double().requires_grad_() for t in given]
+    out = SparseAttention(mask, 3, width)(*given)
+    expected = nn.functional.scaled_dot_product_attention(*wide, attn_mask=seen)
+    seed = torch.randn_like(out)
+    out.backward(seed)
+    expected.backward(seed.double())
+    for ours, right in ((out, expected), *((t.grad, w.grad) for t, w in zip(given, wide, strict=True))):
+        scale = right.abs().max().item()
+        assert ours.dtype is dtype and (ours.double() - right).abs().max().item() <= TOLERANCE[dtype] * scale
+
+
+def test_a_captured_graph_of_attention() -> None:
+    mask = masks.band(256, 16, 0.9)
+    attention = SparseAttention(mask, 4, 64)
+    given = [torch.randn(4, 256, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        attention(*given)
+    torch.cuda.current_stream().wait_stream(warm)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(*given)
+    for tensor in given:
+        tensor.copy_(torch.randn_like(tensor))
+    graph.replay()
+    torch.testing.assert_close(out, attention(*given))

@@ -32,16 +32,6 @@ def shared() -> SparsePattern:
     return SparsePattern(random_rows(OUT, IN, 0.3, 0.6, 3))
 
 
-@pytest.fixture(params=["cpu", "emulator"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> str:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    if request.param == "emulator":
-        monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    else:
-        monkeypatch.delenv("SPARSEGEN_DEVICE", raising=False)
-    return str(request.param)
-
-
 def tensors(shared: SparsePattern, dtype: Any = None, *, grad: bool = False) -> dict[str, Any]:
     torch.manual_seed(0)
     shapes = {"x": (TOKENS, IN), "y": (TOKENS, OUT), "values": (shared.nnz,), "bias": (OUT,)}

@@ -1,4 +1,4 @@
-"""Sparse layers for PyTorch: differentiable products, a linear layer, and the conversion of whole models.
+"""Sparse layers for PyTorch: differentiable products, a linear layer, attention, and the conversion of whole models.
 
     from sparsegen.integrations.torch import SparseLinear, convert
 
@@ -20,6 +20,7 @@ except ImportError as error:
         "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
     ) from error
 
+from sparsegen.integrations.torch.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import SparsePattern
@@ -29,10 +30,12 @@ __all__ = [
     "ConversionReport",
     "ConvertedLayer",
     "DenseLayer",
+    "SparseAttention",
     "SparseLinear",
     "SparsePattern",
     "convert",
     "linear",
     "sampled_product",
+    "sparse_attention",
     "transposed_product",
 ]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sparsegen import api
 from sparsegen.errors import MatrixError, PruningError
 from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.products import linear
 from sparsegen.pruning.request import PatternName
 
 
-class SparseLinear(nn.Module):
+class SparseLinear(PatternModule):
     """Y = X · Wᵀ + bias, like ``torch.nn.Linear``, with W stored and multiplied as its nonzeros.
 
     The values are a parameter and train; the pattern stays. While they require a gradient each call brings them to
@@ -32,8 +32,6 @@ class SparseLinear(nn.Module):
 
     values: nn.Parameter
     bias: nn.Parameter | None
-    row_offsets: Tensor
-    column_indices: Tensor
 
     def __init__(
         self,
@@ -44,15 +42,11 @@ class SparseLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights."""
-        super().__init__()
+        super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
-        self.pattern = pattern
         self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
         zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
-        for name in ("row_offsets", "column_indices"):
-            array = np.array(getattr(pattern.matrix, name))
-            self.register_buffer(name, torch.from_numpy(array).to(device))
 
     @classmethod
     def from_dense(
@@ -126,30 +120,8 @@ class SparseLinear(nn.Module):
             f"bias={self.bias is not None}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse)"
         )
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take the pattern over first, so that what is loaded fits."""
-        offsets: Any = state_dict.get(f"{prefix}row_offsets")
-        columns: Any = state_dict.get(f"{prefix}column_indices")
-        there = isinstance(offsets, Tensor) and isinstance(columns, Tensor)
-        if there and not (_equal(offsets, self.row_offsets) and _equal(columns, self.column_indices)):
-            try:
-                self._take_pattern(SparsePattern.of_csr(self.pattern.shape, offsets, columns))
-            except MatrixError as error:
-                errors: list[str] = args[-1]
-                errors.append(f"{prefix}row_offsets, {prefix}column_indices: {error}")
-                return
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def _take_pattern(self, pattern: SparsePattern) -> None:
         """Another pattern; the parameter stays the same object, as an optimizer holds it, with zeros for values."""
-        self.pattern = pattern
+        super()._take_pattern(pattern)
         self.values.data = self.values.new_zeros(pattern.nnz)
         self.values.grad = None
-        for name in ("row_offsets", "column_indices"):
-            array = np.array(getattr(pattern.matrix, name))
-            setattr(self, name, torch.from_numpy(array).to(self.row_offsets.device))
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether integers are the same, of whatever type and on whatever device."""
-    return one.shape == other.shape and bool((one.cpu() == other.cpu()).all())

@@ -23,7 +23,8 @@ from sparsegen.operators import DType
 from sparsegen.settings import Settings
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
-MOST_PREPARED = 16  # operators of one pattern: three products for each number of tokens, dtype and device
+# Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each width.
+MOST_PREPARED = 16
 
 
 class Product(StrEnum):
@@ -32,10 +33,14 @@ class Product(StrEnum):
     FORWARD = "forward"  # X · Wᵀ, tokens × out
     TRANSPOSED = "transposed"  # Y · W, tokens × in
     SAMPLED = "sampled"  # (Yᵀ · X) at the pattern
+    SOFTMAX = "softmax"  # of each row of values at the pattern
+    SOFTMAX_BACKWARD = "softmax_backward"  # its gradient
+    WEIGHTED = "weighted"  # W · X, out × features
+    WEIGHTED_TRANSPOSED = "weighted_transposed"  # Wᵀ · Y, in × features
 
 
 class SparsePattern:
-    """The places of the nonzeros of a weight of out × in features.
+    """The places of the nonzeros of a weight of out × in features, or of a mask of queries × keys.
 
     Operators are prepared for it when a call first needs them: for each product, number of tokens, dtype and device.
     The latest `MOST_PREPARED` of them are kept, and all that a CUDA graph was captured with (capture after a first
@@ -45,7 +50,7 @@ class SparsePattern:
     gathered to where the kernels read them.
 
     Attributes:
-        shape: (out, in).
+        shape: (out, in), or (queries, keys).
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
@@ -114,38 +119,45 @@ class SparsePattern:
         return self._places[key]
 
     def prepared(
-        self, product: Product, tokens: int, like: Tensor, *, has_bias: bool = False
+        self, product: Product, tokens: int, like: Tensor, *, has_bias: bool = False, scale: float = 1.0
     ) -> Prepared | None:
-        """The operator for a product of so many tokens with tensors like this one.
+        """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        None where PyTorch's own product is to run: see `kernel_device`.
+        The softmaxes take no tokens, and they alone a scale. None where PyTorch's own product is to run: see
+        `kernel_device`.
         """
         where = kernel_device(like)
         if where is None:
             return None
-        key = (product, tokens, like.dtype, where.backend, where.index, has_bias)
+        key = (product, tokens, like.dtype, where.backend, where.index, has_bias, scale)
         with self._lock:
             if key not in self._prepared:
-                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias)
+                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias, scale)
                 self._drop_oldest()
             self._prepared.move_to_end(key)
             return self._prepared[key]
 
     def _prepare(
-        self, product: Product, tokens: int, like: Tensor, where: Device, has_bias: bool
+        self, product: Product, tokens: int, like: Tensor, where: Device, has_bias: bool, scale: float
     ) -> Prepared:
-        dtype = DTYPES[like.dtype]
-        if product is Product.SAMPLED:
-            return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, dtype=dtype, device=where))
+        shared: dict[str, Any] = {"dtype": DTYPES[like.dtype], "device": where}
+        match product:
+            case Product.SAMPLED:
+                return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, **shared))
+            case Product.SOFTMAX:
+                return Prepared(api.prepare(self.matrix, operator="sparse_softmax", scale=scale, **shared))
+            case Product.SOFTMAX_BACKWARD:
+                return Prepared(
+                    api.prepare(self.matrix, operator="sparse_softmax_backward", scale=scale, **shared)
+                )
         return Prepared(
             api.prepare(
                 self.matrix,
                 n=tokens,
-                dtype=dtype,
-                layout="column",
+                layout="column" if product in (Product.FORWARD, Product.TRANSPOSED) else "row",
                 epilogue="bias" if has_bias else "none",
-                transpose=product is Product.TRANSPOSED,
-                device=where,
+                transpose=product in (Product.TRANSPOSED, Product.WEIGHTED_TRANSPOSED),
+                **shared,
             )
         )
 

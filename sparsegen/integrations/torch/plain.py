@@ -30,10 +30,31 @@ def product(pattern: SparsePattern, x: Tensor, values: Tensor, *, transposed: bo
 def sampled(pattern: SparsePattern, y: Tensor, x: Tensor) -> Tensor:
     """(Yᵀ · X) at the pattern, in CSR order."""
     rows, columns, _ = pattern.places(x.device)
-    wide = x.dtype if x.dtype in WIDE else torch.float32
-    left, right = y.detach().to(wide).t().contiguous(), x.detach().to(wide).t().contiguous()
+    left, right = (_wide(t).t().contiguous() for t in (y, x))
     step = max(1, CHUNK // max(1, x.shape[0]))
     parts = [
         (left[rows[i : i + step]] * right[columns[i : i + step]]).sum(1) for i in range(0, pattern.nnz, step)
     ]
     return torch.cat(parts).to(x.dtype) if parts else x.new_zeros(0)
+
+
+def softmax(pattern: SparsePattern, values: Tensor, scale: float) -> Tensor:
+    """The softmax of scale · values over each row of the pattern."""
+    rows, _, _ = pattern.places(values.device)
+    wide = _wide(values) * scale
+    largest = wide.new_full((pattern.shape[0],), -torch.inf).scatter_reduce(0, rows, wide, "amax")
+    powers = (wide - largest[rows]).exp()
+    sums = wide.new_zeros(pattern.shape[0]).index_add(0, rows, powers)
+    return (powers / sums[rows]).to(values.dtype)
+
+
+def softmax_backward(pattern: SparsePattern, y: Tensor, dy: Tensor, scale: float) -> Tensor:
+    """The gradient of `softmax` with respect to the values, where it gave y."""
+    rows, _, _ = pattern.places(y.device)
+    wide, gradient = _wide(y), _wide(dy)
+    sums = wide.new_zeros(pattern.shape[0]).index_add(0, rows, wide * gradient)
+    return (scale * wide * (gradient - sums[rows])).to(y.dtype)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(tensor.dtype if tensor.dtype in WIDE else torch.float32)

@@ -26,13 +26,24 @@ class Prepared:
         self._state: tuple[int, int] | None = None
         self._turn = threading.Lock()
 
-    def __call__(self, *operands: Tensor, values: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        """The operator's result, with these values of the matrix; None for an operator that has none."""
+    def __call__(
+        self,
+        *operands: Tensor,
+        values: Tensor | None = None,
+        bias: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The operator's result, with these values of the matrix; None for an operator that has none.
+
+        Args:
+            out: where the result is written: contiguous, at an address as the operator wants it. PyTorch does not
+                count the change, so values that came from there are to be passed as another tensor (a view) each time.
+        """
         with self._turn:
             if values is not None:
                 self._follow(values)
             self.was_captured |= _is_capturing(operands[0])
-            return self._run(operands, bias)
+            return self._run(operands, bias, out)
 
     def _follow(self, values: Tensor) -> None:
         """Bring the values to the operator: always while they train; while they are frozen, when they have changed.
@@ -52,18 +63,19 @@ class Prepared:
         self.operator.update_values(values)
         self._values, self._state = weakref.ref(values), state
 
-    def _run(self, operands: tuple[Tensor, ...], bias: Tensor | None) -> Tensor:
+    def _run(self, operands: tuple[Tensor, ...], bias: Tensor | None, out: Tensor | None) -> Tensor:
         given = {} if bias is None else {"bias": bias.contiguous()}
         operands = tuple(map(_aligned, operands))
         if operands[0].is_cuda:
-            return self.operator(*operands, **given)
+            return self.operator(*operands, out=out, **given)
         # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
         dtype = operands[0].dtype
         sent = torch.float32 if dtype is torch.bfloat16 else dtype
         found = self.operator(
             *(t.to(sent).numpy() for t in operands), **{name: t.to(sent).numpy() for name, t in given.items()}
         )
-        return torch.from_numpy(found).to(dtype)
+        result = torch.from_numpy(found).to(dtype)
+        return result if out is None else out.copy_(result)
 
 
 def _aligned(tensor: Tensor) -> Tensor:

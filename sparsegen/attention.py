@@ -1,0 +1,232 @@
+"""Sparse attention for inference: three prepared operators on one mask, started one after the other for each head."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen import api, backends
+from sparsegen.arrays import Call, Target, caller
+from sparsegen.csr import CsrMatrix
+from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.errors import ConfigError, OperandError
+from sparsegen.executor import Buffer, Executor
+from sparsegen.family import Device
+from sparsegen.formats import as_csr
+from sparsegen.launching import PreparedVariant
+from sparsegen.operator import PreparedOperator, SparseOperator
+from sparsegen.operators import DType, TensorSpec, member
+from sparsegen.packing import Gather
+
+
+def prepare_attention(
+    mask: Any,
+    *,
+    heads: int | None = None,
+    width: int,
+    dtype: DType | str = DType.FLOAT32,
+    scale: float | None = None,
+    on_miss: OnMiss | str = OnMiss.NEAREST,
+    device: Device | str | None = None,
+    db: str | Path | None = None,
+) -> AttentionOperator:
+    """Prepare softmax(scale · Q · Kᵀ at the mask) · V; do it once for a mask.
+
+    It is made of the operators ``sddmm`` (k = width), ``sparse_softmax`` and ``spmm`` (n = width), each looked up in
+    the tuning database on its own.
+
+    Args:
+        mask: what `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i; the values
+            play no part. All heads share it. `sparsegen.masks` makes some.
+        heads: how many; None for one, whose arrays have no dimension for heads.
+        width: of a head: the columns of Q, K and V.
+        dtype: of Q, K, V, the result, and the scores in between; sums are float32.
+        scale: default 1 / √width.
+        on_miss, device, db: as for `sparsegen.prepare`; there is nothing dense to run instead.
+
+    Raises:
+        MatrixError: the mask is malformed.
+        ConfigError: heads or width below 1, a scale that is not finite, or an unknown word.
+        DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: as for `sparsegen.prepare`.
+    """
+    if heads is not None and heads < 1:
+        raise ConfigError(f"heads = {heads} is below 1")
+    if width < 1:
+        raise ConfigError(f"width = {width} is below 1")
+    factor = width**-0.5 if scale is None else float(scale)
+    if not np.isfinite(factor):
+        raise ConfigError(f"expected a finite scale, got {factor}")
+    if OnMiss.parse(on_miss) is OnMiss.DENSE:
+        raise ConfigError("on_miss = dense is for spmm: there is no dense attention to run instead")
+    kind = member(DType, dtype, "dtype")
+    csr = as_csr(mask)
+    pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
+    where = device if isinstance(device, Device) else backends.find_device(device)
+    shared: dict[str, Any] = {"dtype": kind, "on_miss": on_miss, "device": where, "db": db}
+    scores = api.prepare(pattern, operator="sddmm", k=width, **shared)
+    softmax = api.prepare(pattern, operator="sparse_softmax", scale=factor, **shared)
+    product = api.prepare(pattern, operator="spmm", n=width, **shared)
+    assert isinstance(product, SparseOperator)  # dense was refused
+    return AttentionOperator(
+        scores,
+        softmax,
+        product,
+        pattern,
+        heads=heads,
+        width=width,
+        scale=factor,
+    )
+
+
+class AttentionOperator:
+    """softmax(scale · Q · Kᵀ at a mask) · V; make one with `prepare_attention`.
+
+    A query whose row of the mask has no nonzero gets zeros. Each head costs four launches: the scores at the mask,
+    their softmax in place, its gathering into the packed mask, and the product.
+
+    Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out`` after a thread's first: a CUDA
+    graph captures them (capture after one call in the same thread). Each thread has its own scores and packed weights,
+    `work_bytes` of them, kept as long as the operator. Launches of one thread therefore must not overlap: a stream each
+    for several calls needs an event between them, or an operator each. Gradients are not recorded;
+    `sparsegen.integrations.torch.SparseAttention` records them.
+
+    Attributes:
+        heads, width, scale: as prepared.
+        dtype, device: of the arrays, and where it runs.
+        operands, result: shapes and dtypes of Q, K, V and of the result.
+        work_bytes: device memory for each thread that calls it.
+    """
+
+    def __init__(
+        self,
+        scores: PreparedOperator,
+        softmax: PreparedOperator,
+        product: PreparedOperator,
+        mask: CsrMatrix,
+        *,
+        heads: int | None,
+        width: int,
+        scale: float,
+    ) -> None:
+        """Join operators that were prepared for the same mask, dtype and device."""
+        self.heads, self.width, self.scale = heads, width, scale
+        self.device: Device = scores.device
+        self.dtype: DType = scores.problem.dtype
+        self.executor: Executor = scores.prepared.executor
+        self._parts = {"scores": scores, "softmax": softmax, "product": product}
+        self._nnz = mask.nnz
+        queries, keys = mask.shape
+        self._rows = {"q": queries, "k": keys, "v": keys, "out": queries}
+        specs = {
+            name: TensorSpec(name, (rows, width) if heads is None else (heads, rows, width), self.dtype)
+            for name, rows in self._rows.items()
+        }
+        self.result = specs.pop("out")
+        self.operands = tuple(specs.values())
+        itemsize, packed = self.dtype.itemsize, product.prepared.packed
+        assert packed.values is not None
+        with self.executor.entered():
+            self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
+            self._gather = Gather(packed, itemsize, self.executor)
+            self.executor.synchronize()  # calls may come on other streams than the upload
+        self.work_bytes = max(1, self._nnz) * itemsize + packed.buffers[packed.values].nbytes
+        self._mine = threading.local()
+        self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
+        self._growing = threading.Lock()
+        self._callers: dict[type, Call] = {}
+
+    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+        """Attend.
+
+        Args:
+            q, k, v: heads × queries × width, and twice heads × keys × width (without heads, if none were prepared),
+                contiguous, of the operator's dtype: NumPy, PyTorch or CuPy arrays, as `PreparedOperator` takes them.
+            out: of q's shape and kind; by default a new one. It may be q, for a head's queries are read before its
+                result is written, but it must not share memory with v.
+            stream: see `PreparedOperator`.
+
+        Raises:
+            OperandError: an argument is not as it must be; the message says what was expected.
+            LaunchError: the driver refused a launch.
+        """
+        if out is not None and out is v:
+            raise OperandError("out: expected another array than v, which is read while out is written")
+        kind = type(q)
+        call = self._callers.get(kind)
+        if call is None:
+            call = self._callers[kind] = caller(kind, Target(self, self.device, {}))
+        return call((q, k, v), out, stream)
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """The variants of ``scores``, ``softmax`` and ``product``, and why they were chosen."""
+        return {name: part.choice for name, part in self._parts.items()}
+
+    def explain(self) -> str:
+        """What runs, and why, in words."""
+        queries, keys, heads = self._rows["q"], self._rows["k"], self.heads or 1
+        lines = [
+            f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, width "
+            f"{self.width}, {self.dtype}: {4 * heads} launches, {self.work_bytes} bytes of work memory a thread"
+        ]
+        for name, part in self._parts.items():
+            lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]
+        return "\n".join(lines)
+
+    def bound(self) -> Callable[..., None]:
+        """The calling thread's launches: ``bound(stream, q, k, v, out)`` with the arrays' addresses."""
+        found: Callable[..., None] | None = getattr(self._mine, "bound", None)
+        if found is None:
+            found = self._mine.bound = self._bind_here()
+        return found
+
+    def _bind_here(self) -> Callable[..., None]:
+        scores, softmax = self._parts["scores"].prepared.bound(), self._parts["softmax"].prepared.bound()
+        with self.executor.entered():
+            variant, gather = self._own_product()
+            buffer: Buffer = self.executor.allocate(max(1, self._nnz) * self.dtype.itemsize)
+            gathered = gather.bind(buffer)
+        product = variant.bound()
+        with self._growing:
+            self._kept += (variant, gather, buffer)
+        line = self.width * self.dtype.itemsize
+        of_queries, of_keys = self._rows["q"] * line, self._rows["k"] * line
+        scale, weights, heads = self._scale.address, buffer.address, range(self.heads or 1)
+
+        def run(stream: int, q: int, k: int, v: int, out: int) -> None:
+            for head in heads:
+                own_queries, own_keys = head * of_queries, head * of_keys
+                scores(stream, q + own_queries, k + own_keys, weights)
+                softmax(stream, weights, scale, weights)
+                gathered(stream)
+                product(stream, v + own_keys, out + own_queries)
+
+        return run
+
+    def _own_product(self) -> tuple[PreparedVariant, Gather]:
+        """The product with packed values of the calling thread's own; all else is shared."""
+        part = self._parts["product"]
+        packed, choice, itemsize = part.prepared.packed, part.choice, self.dtype.itemsize
+        with self._growing:
+            if not self._kept:  # the first thread takes what was packed
+                self._kept.append(part)
+                return part.prepared, self._gather
+        assert packed.values is not None
+        values = self.executor.allocate(packed.buffers[packed.values].nbytes)
+        own = replace(
+            packed, buffers={**packed.buffers, packed.values: values}, source=lambda: self._gather.source
+        )
+        variant = PreparedVariant(
+            choice.family,
+            choice.problem,
+            choice.config,
+            own,
+            self.executor,
+            backends.toolchain(self.device),
+        )
+        return variant, Gather(own, itemsize, self.executor)

@@ -1,0 +1,256 @@
+"""Sparse attention as a differentiable function, by custom operators of PyTorch, and as a module.
+
+The forward pass is SDDMM, sparse softmax and product, head after head; the backward pass (first order) is made of
+SDDMM, the softmax's gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections IV and VII).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.attention_steps import Steps, steps
+from sparsegen.integrations.torch.pattern import SparsePattern, pattern_of
+from sparsegen.integrations.torch.pattern_module import PatternModule
+
+PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
+
+
+def sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: SparsePattern, scale: float | None = None
+) -> Tensor:
+    """softmax(scale · Q · Kᵀ at the pattern) · V, for each head.
+
+    While a gradient may be asked for, the weights are kept for it: a number for each head and nonzero.
+
+    Args:
+        q: any leading dimensions (batch, heads) × queries × width.
+        k, v: the same leading dimensions × keys × width.
+        pattern: queries × keys; all heads share it. A query without a nonzero gets zeros.
+        scale: default 1 / √width.
+
+    Returns:
+        Of q's shape, contiguous.
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit.
+    """
+    if q.dim() < 2:
+        raise OperandError(f"q: expected ... × queries × width, got {tuple(q.shape)}")
+    queries, keys = pattern.shape
+    lead, width = q.shape[:-2], q.shape[-1]
+    for name, tensor, rows in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
+        if tensor.shape != (*lead, rows, width):
+            raise OperandError(
+                f"{name}: expected shape {(*lead, rows, width)} for a mask of {queries} queries × {keys} keys, "
+                f"got {tuple(tensor.shape)}"
+            )
+    heads = math.prod(lead)
+    factor = max(width, 1) ** -0.5 if scale is None else scale
+    keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    out: Tensor
+    out, _ = torch.ops.sparsegen.attention(
+        q.reshape(heads, queries, width),
+        k.reshape(heads, keys, width),
+        v.reshape(heads, keys, width),
+        factor,
+        keeps,
+        pattern.handle,
+    )
+    return out.reshape(q.shape)
+
+
+class SparseAttention(PatternModule):
+    """`sparse_attention` with a fixed mask: no parameters, called like ``scaled_dot_product_attention``.
+
+    A state dict holds the mask (``row_offsets`` and ``column_indices``), and loading one of the same shape takes it
+    over. Copies and pickles prepare anew and hold no compiled code. Under autocast Q, K and V are cast like a dense
+    layer's operands.
+
+    Attributes:
+        heads, width, scale: as given.
+    """
+
+    def __init__(
+        self,
+        mask: Any,
+        heads: int,
+        width: int,
+        *,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        """Take a mask's pattern.
+
+        Args:
+            mask: what `sparsegen.as_csr` takes, queries × keys, or a `SparsePattern`, which is shared; of a dense one
+                the places that are not zero. `sparsegen.masks` makes some.
+            heads: how many, all with this mask.
+            width: of a head.
+            scale: default 1 / √width.
+            device: of the buffers that hold the mask for state dicts.
+
+        Raises:
+            MatrixError: the mask is malformed.
+            OperandError: heads or width below 1.
+        """
+        if heads < 1 or width < 1:
+            raise OperandError(f"expected at least one head and column, got heads={heads}, width={width}")
+        super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
+        self.heads, self.width = heads, width
+        self.scale = width**-0.5 if scale is None else float(scale)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend.
+
+        Args:
+            q: any leading dimensions × heads × queries × width.
+            k, v: the same × heads × keys × width.
+
+        Raises:
+            OperandError: shapes, dtypes or devices that do not fit.
+        """
+        if q.dim() < 3 or q.shape[-3] != self.heads or q.shape[-1] != self.width:
+            raise OperandError(
+                f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × width {self.width}, "
+                f"got {tuple(q.shape)}"
+            )
+        if torch.is_autocast_enabled(q.device.type):
+            dtype = torch.get_autocast_dtype(q.device.type)
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        return sparse_attention(q, k, v, self.pattern, self.scale)
+
+    def extra_repr(self) -> str:
+        queries, keys = self.pattern.shape
+        return (
+            f"heads={self.heads}, width={self.width}, queries={queries}, keys={keys}, "
+            f"nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse)"
+        )
+
+
+# --- the operators ---
+
+
+@torch.library.custom_op(
+    "sparsegen::attention",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, float scale, bool keeps_weights, int pattern) -> (Tensor, Tensor)",
+)
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: int
+) -> tuple[Tensor, Tensor]:
+    found = pattern_of(pattern)
+    _check(found, q, k, v)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    out = torch.zeros_like(q)
+    weights = _weights(q, found, heads=q.shape[0] if keeps_weights else 0)
+    if not out.numel() or not found.nnz:
+        return out, weights
+    run = steps(found, q, scale)
+    reused = None if keeps_weights else _weights(q, found, heads=1)
+    for head in range(q.shape[0]):
+        own = _of_head(weights, head, found) if reused is None else _of_head(reused, 0, found)
+        run.scores(q[head], k[head], own)
+        run.softmax(own, own)
+        run.weighted(v[head], own, out[head])
+    return out, weights
+
+
+@torch.library.custom_op(
+    "sparsegen::attention_backward",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor weights, float scale, int pattern) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+def _attention_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    found = pattern_of(pattern)
+    dout, q, k, v = (t.contiguous() for t in (dout, q, k, v))
+    dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+    if weights.shape[0] != q.shape[0]:
+        raise OperandError(
+            "the attention weights were not kept for the backward pass: call sparse_attention, which keeps them "
+            "while q, k or v requires a gradient"
+        )
+    if not (dq.numel() or dk.numel()) or not found.nnz:
+        return dq, dk, dv
+    run: Steps = steps(found, q, scale)
+    buffer = _weights(q, found, heads=1)
+    for head in range(q.shape[0]):
+        # Views made anew, for `Prepared` takes a tensor that it knows for unchanged.
+        own, gradient = _of_head(weights, head, found), _of_head(buffer, 0, found)
+        run.weighted_transposed(dout[head], own, dv[head])
+        run.scores(dout[head], v[head], gradient)
+        run.softmax_backward(own, gradient, gradient)
+        run.weighted(k[head], gradient, dq[head])
+        run.weighted_transposed(q[head], gradient, dk[head])
+    return dq, dk, dv
+
+
+def _padded(nnz: int) -> int:
+    return -(-nnz // PADDING) * PADDING
+
+
+def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
+    """Room for the weights of so many heads; what is between them is zero."""
+    made = like.new_empty((heads, _padded(pattern.nnz)))
+    made[:, pattern.nnz :] = 0
+    return made if pattern.nnz else made.zero_()
+
+
+def _of_head(weights: Tensor, head: int, pattern: SparsePattern) -> Tensor:
+    return weights[head, : pattern.nnz]
+
+
+def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
+    queries, keys = pattern.shape
+    for name, tensor, rows in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
+        wanted = (q.shape[0], rows, q.shape[-1])
+        if tensor.shape != wanted:
+            raise OperandError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise OperandError(
+                f"{name}: expected {q.dtype} on {q.device}, got {tensor.dtype} on {tensor.device}"
+            )
+
+
+@_attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: int
+) -> tuple[Tensor, Tensor]:
+    heads = q.shape[0] if keeps_weights else 0
+    return q.new_empty(q.shape), q.new_empty((heads, _padded(pattern_of(pattern).nnz)))
+
+
+@_attention_backward.register_fake
+def _(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, ctx.scale, _, handle = inputs
+    _, weights = output
+    ctx.set_materialize_grads(False)  # of the weights there is none, and zeros of their size would be made
+    ctx.mark_non_differentiable(weights)
+    ctx.save_for_backward(q, k, v, weights)
+    ctx.pattern = pattern_of(handle)  # alive until the backward pass
+
+
+def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if dout is None:
+        return (None,) * 6
+    q, k, v, weights = ctx.saved_tensors
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.sparsegen.attention_backward(
+        dout, q, k, v, weights, ctx.scale, ctx.pattern.handle
+    )
+    return (*gradients, None, None, None)
+
+
+_attention.register_autograd(_backward, setup_context=_remember)

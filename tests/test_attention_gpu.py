@@ -1,0 +1,85 @@
+"""Prepared attention on a GPU: PyTorch tensors in place, streams, graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparsegen
+from sparsegen import masks
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+pytest.importorskip("pycuda")
+
+HEADS, TOKENS, WIDTH = 4, 512, 64
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+
+
+def attention(dtype: str = "float32") -> sparsegen.AttentionOperator:
+    mask = masks.band(TOKENS, 32, 0.9)
+    return sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype=dtype, device="cuda:0")
+
+
+def operands(dtype: str = "float32") -> list[Any]:
+    shape = (HEADS, TOKENS, WIDTH)
+    return [torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3)]
+
+
+def dense(q: Any, k: Any, v: Any) -> Any:
+    seen = torch.as_tensor(masks.band(TOKENS, 32, 0.9).to_scipy().toarray() != 0, device="cuda")
+    wide = (t.double() for t in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(*wide, attn_mask=seen)
+
+
+def close(found: Any, given: list[Any]) -> bool:
+    tolerance = TOLERANCE[str(found.dtype).removeprefix("torch.")]
+    return bool((found.double() - dense(*given)).abs().max() <= tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_torch(dtype: str) -> None:
+    op, given = attention(dtype), operands(dtype)
+    out = op(*given)
+    assert out.dtype is given[0].dtype and close(out, given)
+    again = torch.empty_like(out)
+    assert op(*given, again) is again and torch.equal(again, out)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    on_stream = op(*given, stream=stream)
+    stream.synchronize()
+    assert torch.equal(on_stream, out)
+
+
+def test_numpy() -> None:
+    op, given = attention(), operands()
+    out = op(*(t.cpu().numpy() for t in given))
+    assert close(torch.as_tensor(out, device="cuda"), given)
+
+
+def test_a_captured_graph_sees_new_operands_and_calls_allocate_nothing_but_the_result() -> None:
+    op, given = attention("float16"), operands("float16")
+    out = op(*given)
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    for _ in range(5):
+        op(*given, out)
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] == free
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        op(*given, out)
+    for tensor in given:
+        tensor.copy_(torch.randn_like(tensor))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert close(out, given)
