@@ -88,6 +88,20 @@ RIGHT = {
             "lost lane": ("t < kThreadsPerStrip", "t < kThreadsPerStrip - 1"),
         },
     ),
+    "sddmm on tensor cores": Right(
+        family("mma_sddmm"),
+        Kind(SddmmProblem, (("k", 72),), (("dtype", DType.FLOAT16), ("epilogue", SddmmEpilogue.SCALE))),
+        {"tile_m": 32, "tile_n": 32, "stages": 2},
+        {
+            "missing wait": ("copy_async_wait<kStages - 2>();", ""),
+            "missing barrier": ("  __syncthreads();\n  #pragma unroll\n", "  #pragma unroll\n"),
+            "no end of k": ("kDividesK || column < k", "true"),
+            "another tile's nonzeros": ("(tile + panel) * kTileM + i", "tile * kTileM + i"),
+            "neighbours' nonzeros": ("i < end; i +=", "i <= end; i +="),
+            "one place for all of a thread": ("place = places[i + kThreadsPerRow]", "place = places[i]"),
+            "wrong epilogue": ("* to_float(values", "+ to_float(values"),
+        },
+    ),
     "sparse_softmax": Right(
         family("row_softmax"),
         Kind(SoftmaxProblem, (), (("dtype", DType.FLOAT32),)),
