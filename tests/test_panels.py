@@ -13,25 +13,24 @@ from sparsegen.kernels import _panels
 from sparsegen.kernels._panels import Panels, expected_tiles
 
 
-def coordinates(panels: Panels, height: int, width: int, nnz: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column of every nonzero, followed through the lists as the kernel does; -1 where none leads."""
-    row, column = np.full(nnz, -1), np.full(nnz, -1)
-    for tile, panel in enumerate(panels.of_tile):
-        begin, end = panels.starts.reshape(-1, height)[tile + panel : tile + panel + 2]
-        for slot in range(height):
-            mine = slice(begin[slot], end[slot])
-            assert np.all(row[mine] == -1), "no nonzero is in two tiles"
-            row[mine] = panels.rows[panel * height + slot]
-            column[mine] = panels.columns[tile * width + panels.places[mine]]
-    return row, column
+def coordinates(panels: Panels, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of every nonzero as the lists of its tile have them."""
+    slot, at = np.divmod(panels.place, width)
+    row = panels.rows[panels.of_tile[panels.tile] * height + slot]
+    return row, panels.columns[panels.tile * width + at]
 
 
 def check(matrix: CsrMatrix, height: int, width: int, *, sort_rows: bool = False) -> Panels:
     panels = Panels.of(matrix, height, width, sort_rows=sort_rows)
-    row, column = coordinates(panels, height, width, matrix.nnz)
+    row, column = coordinates(panels, height, width)
     assert np.array_equal(row, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.row_offsets)))
     assert np.array_equal(column, matrix.column_indices)
     assert np.all(np.diff(panels.of_tile) >= 0)
+    for tile, count in enumerate(panels.counts):
+        numbers = panels.number[panels.tile == tile]
+        assert count > 0 and sorted(numbers) == list(range(count))
+    shifts = panels.shifts[panels.tile * height + panels.place // width]
+    assert np.array_equal(panels.number + shifts, np.arange(matrix.nnz))
     return panels
 
 
@@ -48,7 +47,7 @@ def test_sorting_and_a_grid_find_the_same_columns(name: str, monkeypatch: pytest
     for bytes_per_nonzero in (0, 1 << 20):
         monkeypatch.setattr(_panels, "GRID_PER_NONZERO", bytes_per_nonzero)
         found.append(check(matrices()[name], 16, 32))
-    for field in ("of_tile", "rows", "columns", "starts", "places"):
+    for field in ("of_tile", "rows", "columns", "shifts", "place"):
         np.testing.assert_array_equal(getattr(found[0], field), getattr(found[1], field))
 
 

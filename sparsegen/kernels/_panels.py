@@ -22,17 +22,20 @@ class Panels:
         of_tile: int32, of each tile its panel; the tiles of a panel follow each other.
         rows: int32 [panels · height], row numbers.
         columns: int32 [tiles · width], column numbers, rising within a panel.
-        starts: int32 [(tiles + panels) · height]. Tile t of panel p has its list at (t + p) · height: the number, in
-            CSR order, of each row's first nonzero in the tile. They end where the next list says; behind a panel's last
-            tile there is one more. Rows that fill up have none.
-        places: int32, of each nonzero in CSR order the number of its column in its tile.
+        counts: int64, of each tile its nonzeros. Row by row these are numbered from 0.
+        shifts: int32 [tiles · height], what to add, in each row of a tile, to a nonzero's number in the tile to have
+            that in CSR order. It is one for a whole row, as the columns rise.
+        tile, number, place: of each nonzero in CSR order its tile, its number there, and row · width + column there.
     """
 
     of_tile: Array
     rows: Array
     columns: Array
-    starts: Array
-    places: Array
+    counts: Array
+    shifts: Array
+    tile: Array
+    number: Array
+    place: Array
 
     @classmethod
     def of(cls, matrix: CsrMatrix, height: int, width: int, *, sort_rows: bool = False) -> Panels:
@@ -49,35 +52,37 @@ class Panels:
             rows = rows[np.argsort(middle, kind="stable")]
         if not rows.size:
             nothing = np.zeros(0, dtype=np.int32)
-            return cls(nothing, nothing, nothing, nothing, nothing)
+            return cls(*[nothing] * 8)
         slot_of_row = np.zeros(lengths.size, dtype=np.int64)
         slot_of_row[rows] = np.arange(rows.size)
-        slot = np.repeat(slot_of_row, lengths)
+        panel, slot = np.divmod(np.repeat(slot_of_row, lengths), height)
         panels = -(-rows.size // height)
-        used, columns, rank = used_columns(slot // height, matrix.column_indices, panels, matrix.shape[1])
+        used, columns, rank = used_columns(panel, matrix.column_indices, panels, matrix.shape[1])
 
         tiles = -(-used // width)
+        total = int(tiles.sum())
         first_tile = np.cumsum(tiles) - tiles
         # A panel's columns fill its tiles but for the last places, which repeat the last column.
-        place = np.arange(int(tiles.sum()) * width) - np.repeat(first_tile * width, tiles * width)
-        begins = np.cumsum(used) - used
-        listed = np.repeat(begins, tiles * width) + np.minimum(place, np.repeat(used - 1, tiles * width))
+        within = np.arange(total * width) - np.repeat(first_tile * width, tiles * width)
+        listed = np.minimum(within, np.repeat(used - 1, tiles * width))
+        listed += np.repeat(np.cumsum(used) - used, tiles * width)
 
-        # Nonzeros of each row by tile, one list late: added up they tell where those of the next tile begin.
-        lists = first_tile + np.arange(panels)
-        at = (lists[slot // height] + rank // width + 1) * height + slot % height
-        counts = np.bincount(at, minlength=(int(tiles.sum()) + panels) * height).reshape(-1, height)
-        before = np.cumsum(counts, axis=0)
-        filled = np.zeros(panels * height, dtype=np.int64)
-        filled[: rows.size] = offsets[rows]
-        correction = filled.reshape(panels, height) - before[lists]
-        starts = before + np.repeat(correction, tiles + 1, axis=0)
+        tile = first_tile[panel] + rank // width
+        in_rows = np.bincount(tile * height + slot, minlength=total * height).reshape(total, height)
+        earlier = np.cumsum(in_rows, axis=0) - in_rows  # of a row, in all tiles before, of other panels too
+        starts = np.zeros(panels * height, dtype=np.int64)
+        starts[: rows.size] = offsets[rows]
+        starts = np.repeat(starts.reshape(panels, height) - earlier[first_tile], tiles, axis=0) + earlier
+        shifts = starts - (np.cumsum(in_rows, axis=1) - in_rows)
         return cls(
             of_tile=np.repeat(np.arange(panels, dtype=np.int32), tiles),
             rows=rows[np.minimum(np.arange(panels * height), rows.size - 1)].astype(np.int32),
             columns=columns[listed],
-            starts=starts.astype(np.int32).ravel(),
-            places=(rank % width).astype(np.int32),
+            counts=in_rows.sum(axis=1),
+            shifts=shifts.astype(np.int32).ravel(),
+            tile=tile,
+            number=np.arange(matrix.nnz) - shifts[tile, slot],
+            place=slot * width + rank % width,
         )
 
 

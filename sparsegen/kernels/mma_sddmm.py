@@ -46,7 +46,7 @@ class MmaSddmmConfig:
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
     stages: int = tunable(3, (2, 3, 4), "parts of k in shared memory; the next ones load while one is used")
-    threads_per_row: int = tunable(8, (4, 8, 16, 32), "threads that write a row's nonzeros in a tile")
+    step: int = tunable(4, (2, 4, 8), "nonzeros of which a thread loads the places together", packs=True)
     resident_blocks: int = tunable(
         1, (1, 2, 3), "blocks for which a multiprocessor must have registers; more leave a thread fewer"
     )
@@ -78,13 +78,13 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
 
     A tile has ``tile_m`` rows and ``tile_n`` of the columns that have a nonzero among them, so that even a pattern
     without any order fills one place of ``tile_m``, but for the last tile of a panel. Each tile brings its rows of A
-    and B from L2, (tile_m + tile_n) · k elements for tile_m · tile_n · k products; the pattern costs a byte for each
+    and B from L2, (tile_m + tile_n) · k elements for tile_m · tile_n · k products; the pattern costs 2 bytes for each
     nonzero and 4 for each of a tile's rows and columns. float32 is split into two TF32 numbers, and three of the four
     products are added up, so that about 21 of its 24 bits count.
 
     Predicted for an H100 from 130 million products of 16 bits in a microsecond and 5 TB/s from L2, before any was
     measured: 140 µs for 4096 × 4096 at 90 % sparsity with k = 1024 (every panel uses every column: 17 · 10⁹ products),
-    and 12 µs for a causal band of 256 in 12288² with k = 128 (three tiles of 64 × 128 to a panel, 0.6 · 10⁹ products,
+    and 15 µs for a causal band of 256 in 12288² with k = 128 (three tiles of 64 × 128 to a panel, 0.6 · 10⁹ products,
     28 MB through L2, 13 MB of lists and results; the launch and two waves of blocks take the rest).
     """
 
@@ -97,7 +97,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     template = "sddmm/mma_sddmm.cu.j2"
     entry = "mma_sddmm"
     size_names = ("k",)
-    packed_names = ("panels", "rows", "columns", "starts", "places", VALUES)
+    packed_names = ("tiles", "rows", "columns", "shifts", "places", VALUES)
     problem_type = SddmmProblem
     config_type = MmaSddmmConfig
 
@@ -173,10 +173,10 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
 
     @staticmethod
     def _shared_bytes(problem: SddmmProblem, config: MmaSddmmConfig) -> int:
-        """The stages, or the results that are laid down after them; and where the rows' nonzeros begin and end."""
+        """The stages, or the results that are laid down after them; and the rows' shifts."""
         c = config
         stages = c.stages * (c.tile_m + c.tile_n) * c.tile_k * problem.dtype.itemsize
-        return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + 2 * c.tile_m * 4
+        return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4
 
     def is_worth_trying(self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device) -> bool:
         c = config
@@ -202,12 +202,14 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
 
     def prepare(self, problem: SddmmProblem, config: MmaSddmmConfig, matrix: CsrMatrix) -> Packed:
         panels = Panels.of(matrix, config.tile_m, config.tile_n, sort_rows=config.row_order == "by_column")
-        arrays: dict[str, Array] = {
-            "panels": empty_as_one(panels.of_tile),
+        begins, places = _interleaved(panels, WARP * config.step)
+        tiles = np.column_stack((panels.of_tile, begins, panels.counts, np.zeros_like(begins)))
+        arrays = {
+            "tiles": empty_as_one(tiles.astype(np.int32)),
             "rows": empty_as_one(panels.rows),
             "columns": empty_as_one(panels.columns),
-            "starts": empty_as_one(panels.starts),
-            "places": empty_as_one(panels.places.astype(np.uint8)),
+            "shifts": empty_as_one(panels.shifts),
+            "places": empty_as_one(places),
         }
         sizes = {"tiles": panels.of_tile.size}
         if problem.epilogue is not SddmmEpilogue.SCALE:
@@ -252,18 +254,36 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
         for shape in shapes:
             tiles = max(1.0, expected_tiles(features, shape.tile_m, shape.tile_n))
-            run = features.nnz / (tiles * shape.tile_m)
+            share = features.nnz / (tiles * self._threads(shape))  # of a tile's nonzeros, for each thread
             for resident_blocks in (2, 1):
                 config = replace(
                     shape,
                     tile_k=tile_k,
                     stages=2 if problem.k <= tile_k else 3,
-                    threads_per_row=next((t for t in (4, 8, 16) if run <= 2 * t), 32),
+                    step=next((step for step in (2, 4) if share <= step), 8),
                     resident_blocks=resident_blocks,
                 )
                 if not self.broken_constraints(problem, config, device):
                     return config
         return replace(SHAPES[-1], tile_k=tile_k, stages=2)
+
+
+def _interleaved(panels: Panels, batch: int) -> tuple[Array, Array]:
+    """The nonzeros' places tile by tile, so that of each batch a warp's lanes take neighbours, one after the other.
+
+    Args:
+        batch: nonzeros that a warp loads at once, an equal number for each lane; a tile's places are padded to it.
+
+    Returns:
+        Of each tile where it begins, in batches; and the places (uint16).
+    """
+    batches = -(-panels.counts // batch)
+    begins = np.cumsum(batches) - batches
+    whole, rest = np.divmod(panels.number, batch)
+    position = (begins[panels.tile] + whole) * batch + rest % WARP * (batch // WARP) + rest // WARP
+    places = np.zeros(int(batches.sum()) * batch, dtype=np.uint16)
+    places[position] = panels.place
+    return begins, places
 
 
 FAMILY = MmaSddmm()
