@@ -79,5 +79,14 @@ def test_expected_tiles_are_near_where_nonzeros_lie_anywhere(height: int, densit
     assert expected_tiles(Features.of(matrix), height, 64) == pytest.approx(made, rel=0.1)
 
 
+def test_expected_tiles_are_near_in_a_band() -> None:
+    dense = np.zeros((1024, 1024), dtype=np.float32)
+    for row in range(1024):
+        dense[row, max(0, row - 127) : row + 1] = 1
+    matrix = csr(dense)
+    made = Panels.of(matrix, 64, 64).of_tile.size
+    assert expected_tiles(Features.of(matrix), 64, 64) == pytest.approx(made, rel=0.2)
+
+
 def test_nothing_is_expected_of_an_empty_pattern() -> None:
     assert expected_tiles(Features.of(matrices()["no_nonzeros"]), 16, 64) == 0

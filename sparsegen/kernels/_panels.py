@@ -110,13 +110,15 @@ def used_columns(panel: Array, column: Array, panels: int, n: int) -> tuple[Arra
 def expected_tiles(features: Features, height: int, width: int) -> float:
     """About how many tiles `Panels.of` makes, from features.
 
-    Within the blocks that hold a nonzero, the others are taken to lie anywhere; and so are the columns that 16 rows
-    use, among those that more rows use. For patterns whose neighbouring rows are alike that is more than there are.
+    Within the blocks that hold a nonzero, the others are taken to lie anywhere. The columns that 16 rows use are taken
+    to lie anywhere too, as far as blocks are empty; as far as they are full, for those that the next 16 rows use, as
+    in a band or in larger blocks. Full blocks of 16 that are scattered make more tiles.
     """
     if not features.nnz:
         return 0.0
     fill = features.block_fill
-    in_strip = fill / (1 - (1 - fill) ** BLOCK)  # of the places of columns used by 16 rows
+    in_strip = fill / (1 - math.pow(1 - fill, BLOCK))  # of the places of columns used by 16 rows
     share = min(1.0, features.row_mean / (in_strip * features.k))
-    columns = features.k * (1 - (1 - share) ** (height / BLOCK))
+    unlike = 1 + (height / BLOCK - 1) * (1 - fill)
+    columns = features.k * (1 - math.pow(1 - share, unlike))
     return -(-features.m // height) * max(1, math.ceil(columns / width))

@@ -27,6 +27,7 @@ WARP = 32
 VALUES = "values"  # the packed array that only a scaled result needs
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 REGISTERS_PER_MULTIPROCESSOR = 65536
+PARTIAL_SUMS = 20  # registers for each of several rows of instructions
 FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynchronous copies
 L2_BYTES = 5e6  # that come from an H100's L2 in a microsecond
 PLACE_MICROSECONDS = (
@@ -84,15 +85,15 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
 
     Predicted for an H100 from 130 million products of 16 bits in a microsecond and 5 TB/s from L2, before any was
     measured: 140 µs for 4096 × 4096 at 90 % sparsity with k = 1024 (every panel uses every column: 17 · 10⁹ products),
-    and 15 µs for a causal band of 256 in 12288² with k = 128 (three tiles of 64 × 128 to a panel, 0.6 · 10⁹ products,
-    28 MB through L2, 13 MB of lists and results; the launch and two waves of blocks take the rest).
+    and 15 µs for a causal band of 256 in 12288² with k = 128 (three tiles of 128 × 128 to a panel, 0.6 · 10⁹ products,
+    19 MB through L2, 13 MB of lists and results; the launch and two waves of blocks take the rest).
     """
 
     name = "mma_sddmm"
     summary = "SDDMM on tensor cores: tiles of the columns that a panel of rows uses, kept at the nonzeros"
     source = (
-        "columns with a nonzero in a panel put side by side: Wang et al., TC-GNN, USENIX ATC 2023, section 4; float32 "
-        "from three TF32 products: Ootomo and Yokota, IJHPCA 2022"
+        "columns with a nonzero in a panel put side by side: sparse graph translation of Wang et al., TC-GNN, USENIX "
+        "ATC 2023; float32 from three TF32 products: Ootomo and Yokota, IJHPCA 2022"
     )
     template = "sddmm/mma_sddmm.cu.j2"
     entry = "mma_sddmm"
@@ -132,12 +133,14 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         )
         threads = self._threads(c)
         yield Constraint(threads <= 1024, f"a block has {threads} threads, at most 1024")
-        # Sums, fragments of the operands, row numbers, and about 40 for addresses.
+        # Sums, fragments of the operands, row numbers, about 40 for addresses, and what nvcc was seen to need beside
+        # them for the partial sums of float32.
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
         operands = (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
         chunks = c.tile_k * itemsize // 16
         listed = -(-c.tile_m * chunks // threads) - (-c.tile_n * chunks // threads)
-        needed = 4 * rows * columns + operands + listed + 40
+        partial = PARTIAL_SUMS * rows if problem.dtype is DType.FLOAT32 and rows > 1 else 0
+        needed = 4 * rows * columns + operands + listed + partial + 40
         available = min(255, REGISTERS_PER_MULTIPROCESSOR // (threads * c.resident_blocks))
         yield Constraint(
             needed <= available,
