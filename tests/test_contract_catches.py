@@ -88,6 +88,20 @@ RIGHT = {
             "lost lane": ("t < kThreadsPerStrip", "t < kThreadsPerStrip - 1"),
         },
     ),
+    "sddmm on tensor cores": Right(
+        family("mma_sddmm"),
+        Kind(SddmmProblem, (("k", 72),), (("dtype", DType.FLOAT16), ("epilogue", SddmmEpilogue.SCALE))),
+        {"tile_m": 32, "tile_n": 32, "warps_m": 1, "warps_n": 1, "stages": 2, "step": 2},
+        {
+            "missing wait": ("copy_async_wait<kStages - 2>();", ""),
+            "missing barrier": ("__syncthreads();\n  for (; first", "for (; first"),
+            "no end of k": ("kDividesK || column < k", "true"),
+            "another panel's rows": ("tile.panel) * kTileM", "0) * kTileM"),
+            "neighbours' nonzeros": ("if (nonzero < tile.count)", "if (true)"),
+            "the same places again": ("mine + first + 2 * kStride);", "mine + first);"),
+            "wrong epilogue": ("* to_float(values", "+ to_float(values"),
+        },
+    ),
     "sparse_softmax": Right(
         family("row_softmax"),
         Kind(SoftmaxProblem, (), (("dtype", DType.FLOAT32),)),
