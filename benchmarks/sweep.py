@@ -31,7 +31,6 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 
 SAMPLES = 12
-FLUSHES = 4  # sizes of the L2
 
 
 def parsed(text: str) -> Workload:
@@ -127,7 +126,7 @@ def measured(
 ) -> dict[str, Any]:
     """One workload: every config's median, fastest first, the guess's, and the best of cuBLAS and cuSPARSE."""
     bench = Bench(matrix, problem, device)
-    reader = Reader(bench.executor, FLUSHES * device.l2_bytes) if l2 == "clean" else None
+    reader = Reader(bench.executor) if l2 == "clean" else None
 
     def median(call: Any) -> float:
         timing = bench.executor.measure(call, samples=SAMPLES, cold=l2 != "warm", lead=reader)

@@ -149,11 +149,8 @@ def predict(
     # A family's guess, where what it guesses on some neighbour was measured there.
     there = [guessed(n.workload.problem, n.workload.features, n.device) for n, _ in voters]
     tried = {f for g, (_, times) in zip(there, voters, strict=True) for f, c in g.items() if c in times}
-    guesses = {
-        f: c
-        for f, c in guessed(workload.problem, workload.features, device).items()
-        if f in tried and c not in doubtful and is_allowed(c)
-    }
+    mine = guessed(workload.problem, workload.features, device)
+    guesses = {f: c for f, c in mine.items() if f in tried and c not in doubtful and is_allowed(c)}
     listed = [*configs, *guesses.values()]
     if not listed:
         return []
@@ -164,7 +161,7 @@ def predict(
         flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
         slowdown += weight * (logs - math.log(min(times.values())))
         pace += weight * (logs - math.log(flop))
-    processed = _regressed(workload, device, voters, there, listed)
+    processed = _regressed(workload, mine, voters, there, listed)
     slowdown = (1 - REGRESSED) * slowdown + REGRESSED * processed
     order = np.argsort(slowdown, kind="stable")
     best: dict[Config, Prediction] = {}  # a guess may be one of the configs too
@@ -177,12 +174,16 @@ def predict(
 
 def _regressed(
     workload: Workload,
-    device: Device,
+    mine: dict[str, Config],
     voters: Sequence[tuple[Neighbour, dict[Config, float]]],
     guesses: Sequence[dict[str, Config]],
     listed: Sequence[Config],
 ) -> Array:
-    """The logs of the slowdowns that a Gaussian process expects of some configs here."""
+    """The logs of the slowdowns that a Gaussian process expects of some configs here.
+
+    Args:
+        mine, guesses: what the families guess here, and on each voter.
+    """
     known: list[Point] = []
     logs: list[Array] = []
     for (neighbour, times), theirs in zip(voters, guesses, strict=True):
@@ -190,10 +191,7 @@ def _regressed(
         kept = _telling(times)
         known += [_point(place, config, theirs) for config in kept]
         logs.append(log_slowdowns([times[config] for config in kept]))
-    here, mine = (
-        position(workload.problem, workload.features),
-        guessed(workload.problem, workload.features, device),
-    )
+    here = position(workload.problem, workload.features)
     return expected(known, np.concatenate(logs), [_point(here, config, mine) for config in listed])
 
 

@@ -33,10 +33,8 @@ class SddmmOperator(PreparedOperator):
         return self._run((a, b), out, stream)
 
 
-class SoftmaxOperator(PreparedOperator):
-    """The softmax of each row of one pattern, over values in CSR order; a row without nonzeros gives nothing."""
-
-    problem: SoftmaxProblem
+class _ScaledOperator(PreparedOperator):
+    """An operator with a number that is fixed when it is prepared, as a softmax has it."""
 
     def __init__(
         self,
@@ -50,10 +48,16 @@ class SoftmaxOperator(PreparedOperator):
         """See `PreparedOperator`.
 
         Args:
-            scale: what values are multiplied with before the exponential.
+            scale: what values are multiplied with before the exponential of the softmax.
         """
         fixed = {"scale": np.array([scale], dtype=np.float32)}
         PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
+
+
+class SoftmaxOperator(_ScaledOperator):
+    """The softmax of each row of one pattern, over values in CSR order; a row without nonzeros gives nothing."""
+
+    problem: SoftmaxProblem
 
     def __call__(self, values: Any, out: Any = None, stream: Any = None) -> Any:
         """Normalise; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
@@ -64,27 +68,10 @@ class SoftmaxOperator(PreparedOperator):
         return self._run((values, None), out, stream)
 
 
-class SoftmaxBackwardOperator(PreparedOperator):
+class SoftmaxBackwardOperator(_ScaledOperator):
     """The gradient of a `SoftmaxOperator` with respect to its values, for the same pattern and scale."""
 
     problem: SoftmaxBackwardProblem
-
-    def __init__(
-        self,
-        choice: Choice,
-        matrix: CsrMatrix,
-        *,
-        executor: Executor,
-        toolchain: Toolchain,
-        scale: float = 1.0,
-    ) -> None:
-        """See `PreparedOperator`.
-
-        Args:
-            scale: the softmax's.
-        """
-        fixed = {"scale": np.array([scale], dtype=np.float32)}
-        PreparedOperator.__init__(self, choice, matrix, executor=executor, toolchain=toolchain, fixed=fixed)
 
     def __call__(self, y: Any, dy: Any, out: Any = None, stream: Any = None) -> Any:
         """Differentiate; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.

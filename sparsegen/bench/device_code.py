@@ -18,6 +18,7 @@ SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which d
 COPY_BLOCKS_PER_MULTIPROCESSOR = 2
 COPY_THREADS = 1024
 COPY_BYTES_PER_STEP = 16
+FLUSHES = 4  # sizes of the L2 to read until nothing is left in it that was written
 
 
 class Spinner:
@@ -62,13 +63,10 @@ class Copier:
 
 
 class Reader:
-    """Reads device memory that nothing else uses, all multiprocessors at once; after it the L2 holds clean lines.
+    """Reads device memory that nothing else uses, all multiprocessors at once; after it the L2 holds clean lines."""
 
-    Args:
-        nbytes: to read, a multiple of 16.
-    """
-
-    def __init__(self, executor: Executor, nbytes: int) -> None:
+    def __init__(self, executor: Executor) -> None:
+        nbytes = FLUSHES * executor.device.l2_bytes
         (kernel,) = compiled_kernels(executor, ("timing.cu", "read"))
         self._buffers = executor.allocate(nbytes), executor.allocate(COPY_BYTES_PER_STEP)
         executor.fill(self._buffers[0], 0)

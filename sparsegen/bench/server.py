@@ -24,7 +24,6 @@ from sparsegen.family import Device
 from sparsegen.tuning.child import answer, requests
 
 WARMUP = 2
-FLUSHES = 4  # sizes of the L2 to read until nothing is left in it that was written
 RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender
 RANK_SECONDS = 0.03  # at the most for each way's samples
 LEAD_MARGIN_US = 15.0
@@ -197,7 +196,7 @@ class _Server:
         if spin is None:
             return None
         if self._reader is None:
-            self._reader = Reader(self._executor, FLUSHES * self._executor.device.l2_bytes)
+            self._reader = Reader(self._executor)
         read = self._reader
 
         def lead() -> None:

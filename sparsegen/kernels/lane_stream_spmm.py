@@ -25,6 +25,7 @@ from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, STEP, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
+from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.operators import Layout, SpmmProblem
 
 WARP = 32
@@ -34,11 +35,6 @@ MAX_N = 64
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
-REGISTERS_PER_MULTIPROCESSOR = 65536
-FIRST_COMPUTE_CAPABILITY = (
-    8,
-    0,
-)  # with barriers in shared memory, asynchronous copies and reductions of a warp
 FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
 UNEVEN = 0.05  # row_cov from which sorted rows pay
@@ -123,10 +119,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         c = config
         yield from self.scope(problem)
         capability = ".".join(map(str, device.compute_capability))
-        yield Constraint(
-            device.compute_capability >= FIRST_COMPUTE_CAPABILITY,
-            f"the device ({capability}) has compute capability 8.0 or later",
-        )
+        yield capable(device, TENSOR_CORES)
         yield Constraint(
             not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
             f"bulk copies need compute capability 9.0, the device has {capability}",
@@ -145,16 +138,9 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         # Sums and fragments of B, and what nvcc was seen to need beside them. Warps are given registers by fours.
         needed = 64 + 11 * _column_tiles(problem)
         given = -(-(warps + 1) // 4) * 4 * WARP
-        available = min(255, REGISTERS_PER_MULTIPROCESSOR // given // 8 * 8)
-        yield Constraint(
-            needed <= available,
-            f"a thread needs about {needed} registers for its sums and operands and has {available}",
-        )
+        yield enough_registers(needed, given, at_a_time=8)
         shared = self._shared_bytes(problem, c)
-        yield Constraint(
-            shared <= device.shared_memory_per_block,
-            f"rings and slots take {shared} bytes of shared memory, a block has {device.shared_memory_per_block}",
-        )
+        yield shared_memory_fits("rings and slots", shared, device)
 
     def requirements(
         self, problem: SpmmProblem, features: Features, config: LaneStreamConfig
@@ -254,9 +240,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             },
             sizes=self._packed_sizes(partition),
             values="values",
-            source=lambda: (
-                laid_out().source()
-            ),  # laid out again: the pattern does not stay on the device for it
+            # Laid out again: the pattern does not stay on the device for it.
+            source=lambda: laid_out().source(),
             nnz=matrix.nnz,
             scratch=self._scratch(problem, partition),
         )

@@ -20,15 +20,14 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
 from sparsegen.kernels._panels import Panels, expected_tiles
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 
 WARP = 32
 VALUES = "values"  # the packed array that only a scaled result needs
 PITCH_PADDING = 8  # floats of a row of results in shared memory
-REGISTERS_PER_MULTIPROCESSOR = 65536
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
-FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynchronous copies
 L2_BYTES = 5e6  # that come from an H100's L2 in a microsecond
 PLACE_MICROSECONDS = (
     5e-7  # for each place of a tile, whatever k: its lists, and its way through shared memory
@@ -111,18 +110,9 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device
     ) -> Iterator[Constraint]:
         c, itemsize = config, problem.dtype.itemsize
-        yield Constraint(
-            device.compute_capability >= FIRST_COMPUTE_CAPABILITY,
-            f"the device ({'.'.join(map(str, device.compute_capability))}) has compute capability 8.0 or later",
-        )
-        yield Constraint(
-            c.tile_m % (16 * c.warps_m) == 0,
-            f"each of warps_m ({c.warps_m}) warps takes whole tiles of 16 of tile_m ({c.tile_m}) rows",
-        )
-        yield Constraint(
-            c.tile_n % (16 * c.warps_n) == 0,
-            f"each of warps_n ({c.warps_n}) warps takes whole tiles of 16 of tile_n ({c.tile_n}) columns",
-        )
+        yield capable(device, TENSOR_CORES)
+        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
+        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "columns")
         yield Constraint(
             c.tile_k * itemsize in (64, 128),
             f"tile_k ({c.tile_k}) elements of a row take 64 or 128 bytes ({c.tile_k * itemsize})",
@@ -141,16 +131,9 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         listed = -(-c.tile_m * chunks // threads) - (-c.tile_n * chunks // threads)
         partial = PARTIAL_SUMS * rows if problem.dtype is DType.FLOAT32 and rows > 1 else 0
         needed = 4 * rows * columns + operands + listed + partial + 40
-        available = min(255, REGISTERS_PER_MULTIPROCESSOR // (threads * c.resident_blocks))
-        yield Constraint(
-            needed <= available,
-            f"a thread needs about {needed} registers for its sums and operands and has {available}",
-        )
+        yield enough_registers(needed, threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
-        yield Constraint(
-            shared <= device.shared_memory_per_block,
-            f"stages take {shared} bytes of shared memory, a block has {device.shared_memory_per_block}",
-        )
+        yield shared_memory_fits("stages", shared, device)
         yield Constraint(
             c.resident_blocks == 1
             or c.resident_blocks * (shared + 1024) <= device.shared_memory_per_multiprocessor,

@@ -13,6 +13,7 @@ from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, 
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.kernels._ell import empty_as_padding, gather_values
+from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A in shared memory: one is multiplied, one filled, one cleared
@@ -21,9 +22,7 @@ WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 MAX_GRID_Y = 65535
-REGISTERS_PER_MULTIPROCESSOR = 65536
 STREAMED_BYTES = 2.5e6  # of A that come from memory in a microsecond on an H100
-FIRST_COMPUTE_CAPABILITY = (8, 0)  # with bfloat16 and TF32 fragments and asynchronous copies
 
 
 @dataclass(frozen=True)
@@ -94,18 +93,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     ) -> Iterator[Constraint]:
         c, itemsize = config, problem.dtype.itemsize
         chunk = 16 // itemsize
-        yield Constraint(
-            device.compute_capability >= FIRST_COMPUTE_CAPABILITY,
-            f"the device ({'.'.join(map(str, device.compute_capability))}) has compute capability 8.0 or later",
-        )
-        yield Constraint(
-            c.tile_m % (16 * c.warps_m) == 0,
-            f"each of warps_m ({c.warps_m}) warps takes whole tiles of 16 of tile_m ({c.tile_m}) rows",
-        )
-        yield Constraint(
-            c.tile_n % (8 * c.warps_n) == 0,
-            f"each of warps_n ({c.warps_n}) warps takes whole tiles of 8 of tile_n ({c.tile_n}) columns",
-        )
+        yield capable(device, TENSOR_CORES)
+        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
+        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 8, "columns")
         yield Constraint(
             c.tile_k % (2 * chunk * c.warps_k) == 0,
             f"each of warps_k ({c.warps_k}) warps takes whole steps of {2 * chunk} of tile_k ({c.tile_k}) columns",
@@ -128,16 +118,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
         nonzeros = c.prefetch * STEP * (2 + itemsize) // 4
         needed = 4 * rows * columns + operands + nonzeros + 40
-        available = min(255, REGISTERS_PER_MULTIPROCESSOR // (threads * c.resident_blocks))
-        yield Constraint(
-            needed <= available,
-            f"a thread needs about {needed} registers for its sums and operands and has {available}",
-        )
+        yield enough_registers(needed, threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
-        yield Constraint(
-            shared <= device.shared_memory_per_block,
-            f"tiles take {shared} bytes of shared memory, a block has {device.shared_memory_per_block}",
-        )
+        yield shared_memory_fits("tiles", shared, device)
         tiles_n = -(-problem.n // c.tile_n)
         yield Constraint(tiles_n <= MAX_GRID_Y, f"{tiles_n} tiles of columns, at most {MAX_GRID_Y}")
 

@@ -16,7 +16,30 @@ VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors 
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxProblem(Problem):
+class _RowWise(Problem):
+    """What row-wise operators on the values of an m × n pattern share."""
+
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
+    dense_sizes: ClassVar[tuple[str, ...]] = ()
+
+    m: int
+    n: int
+    dtype: DType = DType.FLOAT32
+
+    def _cost(self, flop_per_nonzero: int, nnz: int) -> Cost:
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
+        return Cost(flop=flop_per_nonzero * nnz, bytes=offsets + dense)
+
+
+def _filled_rows(matrix: CsrMatrix) -> tuple[Array, Array]:
+    """Starts and lengths of the rows with a nonzero: reduceat takes an empty row for its successor's first."""
+    lengths = np.diff(matrix.row_offsets)
+    return matrix.row_offsets[:-1][lengths > 0], lengths[lengths > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxProblem(_RowWise):
     """Y = exp(s · X) over its sum in the same row, at the nonzeros of a pattern m × n; s is a number.
 
     X and Y are one-dimensional: a value for each nonzero, in CSR order. A row without nonzeros gives nothing. The
@@ -24,12 +47,6 @@ class SoftmaxProblem(Problem):
     """
 
     operator: ClassVar[str] = "sparse_softmax"
-    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
-    dense_sizes: ClassVar[tuple[str, ...]] = ()
-
-    m: int
-    n: int
-    dtype: DType = DType.FLOAT32
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -42,9 +59,7 @@ class SoftmaxProblem(Problem):
 
     def cost(self, nnz: int) -> Cost:
         """A product, a maximum, a difference, an exponential, a sum and a quotient for each nonzero."""
-        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
-        offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
-        return Cost(flop=6 * nnz, bytes=offsets + dense)
+        return self._cost(6, nnz)
 
     def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
@@ -54,9 +69,7 @@ class SoftmaxProblem(Problem):
         `error_bound`.
         """
         z = self.dtype.from_storage(operands["x"]).astype(np.float64) * float(operands["scale"][0])
-        lengths = np.diff(matrix.row_offsets)
-        starts = matrix.row_offsets[:-1][lengths > 0]  # reduceat takes an empty row for its successor's first
-        lengths = lengths[lengths > 0]
+        starts, lengths = _filled_rows(matrix)
         if not starts.size:
             return Reference(z, np.ones_like(z), self.dtype)
 
@@ -73,7 +86,7 @@ class SoftmaxProblem(Problem):
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxBackwardProblem(Problem):
+class SoftmaxBackwardProblem(_RowWise):
     """The gradient of `SoftmaxProblem`: dX = s · Y · (dY - the row's sum of Y · dY), at an m × n pattern.
 
     Y is what the softmax gave, dY the gradient with respect to it; all have a value for each nonzero, in CSR order. The
@@ -81,12 +94,6 @@ class SoftmaxBackwardProblem(Problem):
     """
 
     operator: ClassVar[str] = "sparse_softmax_backward"
-    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
-    dense_sizes: ClassVar[tuple[str, ...]] = ()
-
-    m: int
-    n: int
-    dtype: DType = DType.FLOAT32
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -100,16 +107,12 @@ class SoftmaxBackwardProblem(Problem):
 
     def cost(self, nnz: int) -> Cost:
         """A product and a sum for each nonzero of the row's sum; a difference and two products for its result."""
-        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
-        offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
-        return Cost(flop=5 * nnz, bytes=offsets + dense)
+        return self._cost(5, nnz)
 
     def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`; the bound is that of a sum over the row, times |s · Y| (Higham, 3.1)."""
         y, dy = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("y", "dy"))
-        lengths = np.diff(matrix.row_offsets)
-        starts = matrix.row_offsets[:-1][lengths > 0]  # reduceat takes an empty row for its successor's first
-        lengths = lengths[lengths > 0]
+        starts, lengths = _filled_rows(matrix)
         if not starts.size:
             return Reference(y, np.ones_like(y), self.dtype)
 

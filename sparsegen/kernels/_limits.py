@@ -1,0 +1,41 @@
+"""What several families ask of a device, in the same words."""
+
+from __future__ import annotations
+
+from sparsegen.family import Constraint, Device
+
+REGISTERS_PER_MULTIPROCESSOR = 65536
+TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers
+
+
+def capable(device: Device, first: tuple[int, int]) -> Constraint:
+    """The device has a compute capability or a later one."""
+    has, least = (".".join(map(str, capability)) for capability in (device.compute_capability, first))
+    return Constraint(
+        device.compute_capability >= first, f"the device ({has}) has compute capability {least} or later"
+    )
+
+
+def whole_tiles(axis: str, warps: int, side: str, tile: int, unit: int, what: str) -> Constraint:
+    """Warps along an axis share a tile's side evenly, in tiles of the instruction."""
+    return Constraint(
+        tile % (unit * warps) == 0,
+        f"each of {axis} ({warps}) warps takes whole tiles of {unit} of {side} ({tile}) {what}",
+    )
+
+
+def enough_registers(needed: int, threads: int, *, at_a_time: int = 1) -> Constraint:
+    """A thread's estimated need, where so many threads share a multiprocessor; registers come ``at_a_time``."""
+    available = min(255, REGISTERS_PER_MULTIPROCESSOR // threads // at_a_time * at_a_time)
+    return Constraint(
+        needed <= available,
+        f"a thread needs about {needed} registers for its sums and operands and has {available}",
+    )
+
+
+def shared_memory_fits(what: str, taken: int, device: Device) -> Constraint:
+    """Shared memory of a block; ``what`` takes it, in the plural."""
+    return Constraint(
+        taken <= device.shared_memory_per_block,
+        f"{what} take {taken} bytes of shared memory, a block has {device.shared_memory_per_block}",
+    )
