@@ -1,7 +1,7 @@
 """A grid of configs of one family on some workloads, each verified and timed, beside cuBLAS and cuSPARSE.
 
     python -m benchmarks.sweep lane_stream_spmm --dtype float16 --layout column --at 4096x4096x8:0.5 \\
-        --at 28672x8192x8:0.8 --set warps_m=8,12 --set ring_rows=96,160 --set slots=4,6,8 --l2 clean
+        --at 28672x8192x8:0.8 --set warps_m+warps_k=8+1,2+4 --set ring_rows=96,160 --set slots=4,6,8 --l2 clean
 
 Every combination of the settings changes the family's guess; those that are not valid are left out and counted. All
 are compiled first. Raw output: ``sweep_FAMILY.json``, written anew after every workload.
@@ -42,14 +42,17 @@ def parsed(text: str) -> Workload:
 
 
 def grid(settings: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Every combination of ``KEY=VALUE,VALUE``."""
+    """Every combination of ``KEY=VALUE,VALUE``; ``KEY+KEY=VALUE+VALUE,...`` are keys that change together."""
     axes = []
     for setting in settings:
-        key, separator, values = setting.partition("=")
-        if not separator:
+        keys, separator, values = setting.partition("=")
+        together = [
+            tuple(zip(keys.split("+"), value.split("+"), strict=False)) for value in values.split(",")
+        ]
+        if not separator or any(len(pairs) != keys.count("+") + 1 for pairs in together):
             raise click.BadParameter(f"{setting!r} is not like KEY=VALUE,VALUE", param_hint="--set")
-        axes.append([(key, value) for value in values.split(",")])
-    yield from (dict(combination) for combination in itertools.product(*axes))
+        axes.append(together)
+    yield from (dict(itertools.chain(*combination)) for combination in itertools.product(*axes))
 
 
 def configs_of(

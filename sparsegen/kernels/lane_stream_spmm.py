@@ -37,6 +37,7 @@ USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
 FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
+FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
 UNEVEN = 0.05  # row_cov from which sorted rows pay
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 256, 264)
 
@@ -54,7 +55,9 @@ class LaneStreamConfig:
     warps_m: int = tunable(
         8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, 32 rows for each", packs=True
     )
-    warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of a step, 64 columns for each", packs=True)
+    warps_k: int = tunable(
+        1, (1, 2, 4, 8), "warps over the columns of a step, 64 columns for each", packs=True
+    )
     ring_rows: int = tunable(
         160,
         (64, 96, 128, 144, 160, 192),
@@ -165,7 +168,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             + c.warps_k * 8 * _column_tiles(problem) * STEP * problem.dtype.itemsize
         )
         ring = (c.ring_rows + PAIR) * ROW_BYTES + c.depth * PAIR * WARP * 2
-        return BARRIER_BYTES + c.slots * slot + warps * ring
+        handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem)
+        return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
 
     @staticmethod
     def _partition(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
@@ -252,9 +256,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 
     @staticmethod
     def _scratch(problem: SpmmProblem, partition: Partition) -> dict[str, int]:
-        part_bytes = TILE * 8 * _column_tiles(problem) * 4
         return {
-            "parts": (partition.used_blocks + partition.groups) * partition.warps * part_bytes,
+            "parts": (partition.used_blocks + partition.groups) * partition.warps_m * _part_bytes(problem),
             "counters": partition.groups * partition.warps_m * 4,
         }
 
@@ -275,24 +278,35 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         base = LaneStreamConfig(
+            ring_rows=96,
             refill_tiles=2,
             row_order="balanced" if features.row_cov > UNEVEN else "natural",
             bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
         )
-        strips = -(-problem.m // TILE)
         for warps in (8, 4, 2):
-            warps_m = next((w for w in (8, 4, 2) if w <= min(warps, strips)), 1)
-            warps_k = min(4, warps // warps_m, max(1, -(-problem.k // STEP)))
-            warps_k = 1 << (warps_k.bit_length() - 1)
-            for slots in (6, 4, 3, 2):
-                for ring_rows in (160, 128, 96):
-                    config = replace(base, warps_m=warps_m, warps_k=warps_k, ring_rows=ring_rows, slots=slots)
-                    config = replace(
-                        config, blocks=min(_block_counts(problem, config, device.multiprocessors))
-                    )
-                    if not self.broken_constraints(problem, config, device):
-                        return config
+            warps_m, warps_k = _shape_of(problem, warps, device)
+            for slots in (8, 6, 4, 3, 2):
+                config = replace(base, warps_m=warps_m, warps_k=warps_k, slots=slots)
+                counts = _block_counts(problem, config, device.multiprocessors)
+                config = replace(config, blocks=min(counts, key=lambda b: _unevenness(problem, config, b)))
+                if not self.broken_constraints(problem, config, device):
+                    return config
         return base
+
+
+def _shape_of(problem: SpmmProblem, warps: int, device: Device) -> tuple[int, int]:
+    """How a block's warps share rows and columns: the fewer steps it has, the fewer parts a row's sum should have.
+
+    Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
+    columns brings activations of its own.
+    """
+    strips, widest = -(-problem.m // TILE), -(-problem.k // STEP)
+    steps = strips * widest / (warps * device.multiprocessors)
+    warps_k = 1 if steps >= MANY_STEPS else warps if steps < FEW_STEPS else 2
+    while warps_k > widest or warps_k * problem.n > MAX_N:
+        warps_k //= 2
+    warps_k = max(1, warps_k, warps >> (strips - 1).bit_length())
+    return warps // warps_k, warps_k
 
 
 def _ring_minimum(config: LaneStreamConfig) -> int:
@@ -308,12 +322,25 @@ def _column_tiles(problem: SpmmProblem) -> int:
     return -(-problem.n // 8)
 
 
+def _part_bytes(problem: SpmmProblem) -> int:
+    """Of a warp's sums."""
+    return TILE * 8 * _column_tiles(problem) * 4
+
+
+def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
+    """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
+    partition = Partition(problem.m, problem.k, config.warps_m, config.warps_k, blocks)
+    return blocks % max(1, partition.groups) != 0, -(-partition.total // blocks)
+
+
 def _block_counts(problem: SpmmProblem, config: LaneStreamConfig, room: int) -> set[int]:
-    """The largest number of blocks within the room on the device, and one not much smaller that gets equal runs."""
-    total = Partition(problem.m, problem.k, config.warps_m, config.warps_k, 1).total
+    """The largest number of blocks that there is room for, and ones not much smaller that end with their groups."""
+    partition = Partition(problem.m, problem.k, config.warps_m, config.warps_k, 1)
     fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
-    equal = [b for b in fitting if total % b == 0 and b >= NEARLY_ALL * max(fitting)]
-    return {max(fitting), *equal[-1:]}
+    most = [b for b in fitting if b >= NEARLY_ALL * max(fitting)]
+    equal = [b for b in most if partition.total % b == 0]
+    aligned = [b for b in most if b % max(1, partition.groups) == 0]
+    return {max(fitting), *equal[-1:], *aligned[-1:]}
 
 
 FAMILY = LaneStreamSpmm()

@@ -47,10 +47,11 @@ constexpr int kActivationBytes = kWarpsK * kTokens * kStepK * 2;
 constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;  // a word for each warp, filled up to what copies move
 constexpr int kSlotBytes = kMaskBytes + kActivationBytes + kOrderBytes;
 constexpr int kBarrierBytes = 256;
+constexpr int kPartFloats = 2 * kColumnTiles * 4 * 32;  // sums of a warp
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTileM == 32, "a lane has rows g, g + 8, g + 16 and g + 24 of a tile");
 static_assert(kSlots >= 2, "a warp waits for the next step's masks before it gives back its slot: one would never come");
-static_assert(2 * kSlots * 8 <= kBarrierBytes, "there is room for the barriers");
+static_assert((2 * kSlots + 2) * 8 <= kBarrierBytes, "there is room for the barriers");
 static_assert(kRingRows % kPair == 0, "a ring is filled pair by pair");
 static_assert(kRingRows >= 32 * kRefillTiles + kPair + 2, "a ring holds what lanes take between two refills");
 static_assert(kRefillTiles == 1 || kRefillTiles == 2, "rings are refilled after each tile or each step");
@@ -244,6 +245,16 @@ __device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
 #endif
 }
 
+// The same word of all lanes, which the compiler does not know any more: a constant stays in its register, instead of being
+// made anew wherever it is used.
+__device__ __forceinline__ unsigned kept(unsigned word) {
+#if defined(SPARSEGEN_EMULATOR)
+  return word;
+#else
+  return __shfl_sync(0xffffffffu, word, 0);
+#endif
+}
+
 // 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
 // 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
 __device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
@@ -318,6 +329,7 @@ struct LaneStream {
   const uint4* source;  // of the next pair to copy
   int to_copy;  // pairs of the stream that were not sent for
   unsigned last = 0;  // the two elements before the next pair
+  unsigned strides[2][5];  // kRowBytes, and a quarter of it: in byte i of word i, and in all bytes of the last word
   unsigned words[kPair / 2];  // the next pair
 
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, int begin, int end) {
@@ -328,6 +340,12 @@ struct LaneStream {
     #pragma unroll
     for (int pair = 0; pair < kDepth; ++pair) copy(raw + pair * kPairBytes, begin + pair < end);
     to_copy = end - begin - kDepth;
+    #pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      const unsigned places = i < 4 ? 1u << 8 * i : 0x01010101u;
+      strides[0][i] = kept(kRowBytes * places);
+      strides[1][i] = kept(kRowBytes / 4 * places);
+    }
     take();
   }
 
@@ -396,7 +414,7 @@ struct LaneStream {
   __device__ __forceinline__ void decode(unsigned mask, unsigned (&fragment)[4]) {
     // Bits of odd products are counted in fours, as they stand: a row is the product of count and stride either way.
     constexpr unsigned kBit = kProduct % 2 ? 0x04040404u : 0x01010101u;
-    constexpr unsigned kStride = kProduct % 2 ? kRowBytes / 4 : kRowBytes;
+    const unsigned(&stride)[5] = strides[kProduct % 2];
     constexpr int kShift = kProduct / 2 * 4;
     const unsigned low = mask >> kShift & kBit;
     const unsigned counts = (mask >> (kShift + 1) & kBit) + low;
@@ -404,14 +422,14 @@ struct LaneStream {
     // where the low half is zero, has the high one behind an element that is blanked.
     const unsigned before = counts * 0x01010100u + low;
     const unsigned low_signs = mask << (7 - 2 * kProduct), high_signs = mask << (6 - 2 * kProduct);
-    fragment[0] = load_shared_4(advance(at, before, kStride) + kRowBytes) & permute_bytes<0xCC88>(low_signs, high_signs);
+    fragment[0] = load_shared_4(advance(at, before, stride[0]) + kRowBytes) & permute_bytes<0xCC88>(low_signs, high_signs);
     fragment[1] =
-        load_shared_4(advance(at, before, kStride << 8) + kRowBytes) & permute_bytes<0xDD99>(low_signs, high_signs);
+        load_shared_4(advance(at, before, stride[1]) + kRowBytes) & permute_bytes<0xDD99>(low_signs, high_signs);
     fragment[2] =
-        load_shared_4(advance(at, before, kStride << 16) + kRowBytes) & permute_bytes<0xEEAA>(low_signs, high_signs);
+        load_shared_4(advance(at, before, stride[2]) + kRowBytes) & permute_bytes<0xEEAA>(low_signs, high_signs);
     fragment[3] =
-        load_shared_4(advance(at, before, kStride << 24) + kRowBytes) & permute_bytes<0xFFBB>(low_signs, high_signs);
-    at = advance(at, counts, kStride * 0x01010101u);
+        load_shared_4(advance(at, before, stride[3]) + kRowBytes) & permute_bytes<0xFFBB>(low_signs, high_signs);
+    at = advance(at, counts, stride[4]);
   }
 };
 
@@ -478,52 +496,51 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
   return static_cast<unsigned>((static_cast<unsigned long long>(step + 1) * gridDim.x - 1) / total);
 }
 
-// Sums of a strip of 32 rows that several warps, of several blocks too, have parts of. Each writes its part, the last to
-// come adds up all of them in their order: the result does not depend on who that is. No warp waits for another one.
-// The counters are zero again then. Returns whether this warp came last and `sums` are the whole.
-__device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned* counters, unsigned group, unsigned warp,
+// Where float4 i of a lane's sums stands.
+__device__ __forceinline__ float (&sums_of(Sums& sums, int i))[4] { return sums[i / kColumnTiles][i % kColumnTiles]; }
+
+// Sums of a strip of 32 rows that several blocks have parts of. Each writes its part, the last to come adds up all of them
+// in their order: the result does not depend on who that is. No warp waits for another block. The counters are zero again
+// then. Returns whether this warp came last and `sums` are the whole.
+__device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned* counters, unsigned group, unsigned strip,
                                              unsigned lane, unsigned steps, unsigned total) {
   const unsigned first = block_of(group * steps, total), last = block_of((group + 1) * steps - 1, total);
-  const unsigned count = (last - first + 1) * kWarpsK;
+  const unsigned count = last - first + 1;
   if (count == 1) return true;
   // Going through the steps either the block or the group rises by one: their sum is a number of the pair.
-  constexpr int kPartFloats = 2 * kColumnTiles * 4 * 32;
-  const auto part_of = [&](unsigned block, unsigned part_warp) {
-    return reinterpret_cast<float4*>(parts + (static_cast<long long>(block + group) * kWarps + part_warp) * kPartFloats) +
-           lane;
+  const auto part_of = [&](unsigned block) {
+    return reinterpret_cast<float4*>(parts + (static_cast<long long>(block + group) * kWarpsM + strip) * kPartFloats) + lane;
   };
-  float4* const mine = part_of(blockIdx.x, warp);
+  float4* const mine = part_of(blockIdx.x);
   #pragma unroll
-  for (int s = 0; s < 2 * kColumnTiles; ++s) {
-    const float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
-    __stcg(mine + s * 32, make_float4(sum[0], sum[1], sum[2], sum[3]));
+  for (int i = 0; i < 2 * kColumnTiles; ++i) {
+    const float(&sum)[4] = sums_of(sums, i);
+    __stcg(mine + i * 32, make_float4(sum[0], sum[1], sum[2], sum[3]));
   }
-  const unsigned strip = warp % kWarpsM;
   unsigned* const counter = counters + group * kWarpsM + strip;
   if (count_arrival(counter, lane) + 1 != count) return false;
   if (lane == 0) *counter = 0;
   #pragma unroll
-  for (int s = 0; s < 2 * kColumnTiles; ++s) {
-    float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
+  for (int i = 0; i < 2 * kColumnTiles; ++i) {
+    float(&sum)[4] = sums_of(sums, i);
     sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
   }
   constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;  // parts that are loaded before one is added
-  for (unsigned i = 0; i < count; i += kAtOnce) {
+  for (unsigned block = first; block <= last; block += kAtOnce) {
     float4 theirs[kAtOnce][2 * kColumnTiles];
     #pragma unroll
     for (unsigned j = 0; j < kAtOnce; ++j) {
-      if (i + j >= count) continue;
-      const float4* const part = part_of(first + (i + j) / kWarpsK, (i + j) % kWarpsK * kWarpsM + strip);
+      if (block + j > last) continue;
       #pragma unroll
-      for (int s = 0; s < 2 * kColumnTiles; ++s) theirs[j][s] = __ldcg(part + s * 32);
+      for (int i = 0; i < 2 * kColumnTiles; ++i) theirs[j][i] = __ldcg(part_of(block + j) + i * 32);
     }
     #pragma unroll
     for (unsigned j = 0; j < kAtOnce; ++j) {
-      if (i + j >= count) continue;
+      if (block + j > last) continue;
       #pragma unroll
-      for (int s = 0; s < 2 * kColumnTiles; ++s) {
-        float(&sum)[4] = sums[s / kColumnTiles][s % kColumnTiles];
-        sum[0] += theirs[j][s].x, sum[1] += theirs[j][s].y, sum[2] += theirs[j][s].z, sum[3] += theirs[j][s].w;
+      for (int i = 0; i < 2 * kColumnTiles; ++i) {
+        float(&sum)[4] = sums_of(sums, i);
+        sum[0] += theirs[j][i].x, sum[1] += theirs[j][i].y, sum[2] += theirs[j][i].z, sum[3] += theirs[j][i].w;
       }
     }
   }
@@ -550,7 +567,7 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
     #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
       barrier_init(full + i, kArrivalsFull);
-      barrier_init(empty + i, kWarps);
+      barrier_init(empty + i, 32 * kWarps);
     }
   }
   __syncthreads();
@@ -596,27 +613,27 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
       if (++slot == kSlots) slot = 0, parity ^= 1;
       Vector<unsigned, 2> next_mask = {};
       unsigned next_order = 0;
+      if (step + 1 < end) {  // before both tiles, which then are one run of instructions for the compiler to mix
+        barrier_wait(full + slot, parity);
+        next_mask = masks_of(slot);
+        next_order = order_of(slot);
+      }
       #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        if (tile == 1 && step + 1 < end) {
-          barrier_wait(full + slot, parity);
-          next_mask = masks_of(slot);
-          next_order = order_of(slot);
-        }
         const SharedAddress activations = shared_address(slots + this_slot * kSlotBytes) + (activation ^ tile * 64);
         multiply_add(stream, mask.element[tile], activations, sums);
-        if (tile == 1) stream.follow(next_order);
         if (tile == 0) stream.follow(order >> 16);
       }
+      stream.follow(next_order);
       mask = next_mask, order = next_order;
-      __syncwarp();
-      if (lane == 0) barrier_arrive(empty + this_slot);
+      barrier_arrive(empty + this_slot);
     }
 
-    if (add_up_parts(sums, parts, counters, group, warp, lane, steps, total)) {
+    const unsigned strip = warp % kWarpsM;
+    if (add_up_parts(sums, parts, counters, group, strip, lane, steps, total)) {
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        int row = static_cast<int>((group * kWarpsM + warp % kWarpsM) * kTileM + i * 8 + lane / 4);
+        int row = static_cast<int>((group * kWarpsM + strip) * kTileM + i * 8 + lane / 4);
         if (row >= m) continue;
         const float row_bias = to_float(bias[row]);
         #pragma unroll
