@@ -132,7 +132,7 @@ class AttentionOperator:
         assert packed.values is not None
         with self.executor.entered():
             self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
-            self._gather = Gather(packed, itemsize, self.executor)
+            self._gather = Gather(packed, product.problem, self.executor)
             self.executor.synchronize()  # calls may come on other streams than the upload
         self.work_bytes = max(1, self._nnz) * itemsize + packed.buffers[packed.values].nbytes
         self._mine = threading.local()
@@ -211,7 +211,7 @@ class AttentionOperator:
     def _own_product(self) -> tuple[PreparedVariant, Gather]:
         """The product with packed values of the calling thread's own; all else is shared."""
         part = self._parts["product"]
-        packed, choice, itemsize = part.prepared.packed, part.choice, self.dtype.itemsize
+        packed, choice = part.prepared.packed, part.choice
         with self._growing:
             if not self._kept:  # the first thread takes what was packed
                 self._kept.append(part)
@@ -229,4 +229,4 @@ class AttentionOperator:
             self.executor,
             backends.toolchain(self.device),
         )
-        return variant, Gather(own, itemsize, self.executor)
+        return variant, Gather(own, choice.problem, self.executor)

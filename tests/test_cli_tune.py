@@ -68,6 +68,20 @@ def test_other_operators_are_tuned_and_found(tmp_path: Path, operator: str) -> N
     assert operator in listed.stdout
 
 
+def test_batches_are_tuned_and_found(tune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = tune("--batch", "3", "--item-values", "own", "--family", "csr_spmm", "--trials", "1", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["problem"]["batch"] == 3 and data["winner"]["worst_error"] <= 1.0
+    assert "--item-values own --batch 3" in data["lookup"]
+    found = json.loads(CliRunner().invoke(cli, [*shlex.split(data["lookup"])[1:], "--json"]).stdout)
+    assert found["how"] == "exact" and found["problem"]["item_values"] == "own"
+    listed = CliRunner().invoke(cli, ["db", "list", "--db", str(tmp_path / "t.db")], env={"COLUMNS": "300"})
+    assert "batch=3" in listed.stdout and "item_values=own" in listed.stdout
+    refused = tune("--batch", "3", "--family", "uspmm", "--json")
+    assert refused.exit_code != 0 and "one item" in json.loads(refused.stdout)["error"]["message"]
+
+
 def test_an_unknown_family_is_bad_input(tune) -> None:  # type: ignore[no-untyped-def]
     result = tune("--family", "nonesuch", "--json")
     assert result.exit_code == 3

@@ -83,6 +83,17 @@ def test_other_operators(run: Command, matrix: Path, operator: str, options: tup
     assert f"{operator} takes no layout" in run("lookup", *given, "--layout", "row", exit_code=3).stderr
 
 
+def test_batches(run: Command, matrix: Path) -> None:
+    given = ("--matrix", matrix, "--batch", 3, "--item-values", "own", "-n", 8)
+    assert run.json("lookup", *given)["problem"]["batch"] == 3
+    verified = run.json("verify", *given, "--rounds", 1, "--inputs-seed", 5)
+    assert verified["right"] and verified["worst_error_over_bound"] > 0
+    assert "blockIdx.z" in run("source", *given).stdout
+    assert "--batch" in run("lookup", "--matrix", matrix, "--batch", 0, exit_code=2).stderr
+    refused = run.json("lookup", "--matrix", matrix, "--item-values", "own", exit_code=3)["error"]
+    assert "a batch of several items" in refused["message"]
+
+
 def test_a_transposed_matrix(run: Command, matrix: Path) -> None:
     given = ("--matrix", matrix, "-n", 24)
     plain, turned = (
