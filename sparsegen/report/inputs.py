@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparsegen.bench import result_file
@@ -59,11 +59,16 @@ def gather(files: Sequence[Path], store: Store | None, device: str | None, progr
         ReportError: nothing is known of the device, or a workload stands in two of the files.
     """
     parts = []
+    batches = 0
     for file in files:
         progress(f"reading {file}")
-        parts.append((file.name, result_file.read(file)))
+        read = result_file.read(file)
+        single = tuple(row for row in read.rows if row.batch == 1)  # points of one item are compared
+        batches += len(read.rows) - len(single)
+        parts.append((file.name, replace(read, rows=single)))
     listed = [] if store is None else store.list_workloads()
-    tuned = [t for t in listed if t.workload.problem.batch == 1]  # points of one item are compared
+    tuned = [t for t in listed if t.workload.problem.batch == 1]
+    batches += len(listed) - len(tuned)
     key = device or _most_known([part for _, part in parts], tuned)
     mine = tuple((name, part) for name, part in parts if part.device.key == key)
     known = [t for t in tuned if t.device.key == key]
@@ -84,7 +89,7 @@ def gather(files: Sequence[Path], store: Store | None, device: str | None, progr
         database="" if store is None else store.location,
         measurements=tuple(measurements),
         baselines=tuple(baselines),
-        notes=(*_left_out(key, [part for _, part in parts], tuned), *_batches(len(listed) - len(tuned))),
+        notes=(*_left_out(key, [part for _, part in parts], tuned), *_batches(batches)),
     )
 
 
