@@ -93,17 +93,8 @@ def lookup(
     The arguments are those of `prepare`.
     """
     csr, _ = _matrix_of(matrix, operator, transpose)
-    problem = problem_of(
-        csr,
-        operator,
-        n=n,
-        k=k,
-        dtype=dtype,
-        layout=layout,
-        epilogue=epilogue,
-        batch=batch,
-        item_values=item_values,
-    )
+    given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problem = problem_of(csr, operator, **given, batch=batch, item_values=item_values)
     return _choose(csr, problem, _device(device), db, OnMiss.parse(on_miss))
 
 
@@ -354,17 +345,8 @@ def tune(
     from sparsegen import tuner
 
     csr, _ = _matrix_of(matrix, operator, transpose)
-    problem = problem_of(
-        csr,
-        operator,
-        n=n,
-        k=k,
-        dtype=dtype,
-        layout=layout,
-        epilogue=epilogue,
-        batch=batch,
-        item_values=item_values,
-    )
+    given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problem = problem_of(csr, operator, **given, batch=batch, item_values=item_values)
     budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
         return tuner.tune(csr, problem, device=_device(device), store=store, budget=budget, **options)

@@ -179,10 +179,10 @@ def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
 
 
 def batches(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
-    """A few batches, if the family computes any: each dtype once, with values for all items and for each."""
+    """Two batches in two dtypes, if the family computes any; of a product, with values for all items and for each."""
     listed = [kind for kind in kinds(family, rng) if family.computes(replace(kind, batch=BATCH).alone())]
     own: tuple[tuple[str, StrEnum], ...] = ()
-    for dtype in DType:
+    for dtype in rng.sample(list(DType), 2):
         of_dtype = [kind for kind in listed if ("dtype", dtype) in kind.traits]
         if of_dtype:
             chosen = rng.choice(of_dtype)

@@ -27,7 +27,7 @@ from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout
-from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.layers import MemoryLayer, seeds
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -71,6 +71,16 @@ def test_operators_are_asked_about_their_own_measurements() -> None:
     assert choice.expected_us == pytest.approx(7.0 * 96 / 64)
     assert "asked: 128 × 256 × 64, 3000 nonzeros" in choice.explain()
     assert ask([timed(1.0)], further).how is How.DEFAULT
+
+
+def test_the_packaged_seeds_are_of_single_items_and_chosen_as_they_were_measured() -> None:
+    for tuned in seeds().list_workloads()[:60:12]:
+        of = tuned.workload
+        found = choose(of.problem, of.features, of.fingerprint, tuned.device, seeds())
+        assert of.problem.batch == 1 and found.how is How.EXACT
+        several = choose(replace(of.problem, batch=2), of.features, of.fingerprint, tuned.device, seeds())
+        assert several.how is How.NEAREST and several.family.computes(several.problem)
+        assert several.neighbours[0].workload == of and several.neighbours[0].distance == pytest.approx(0.5)
 
 
 def test_batches_are_asked_about_like_problems_of_more_work() -> None:

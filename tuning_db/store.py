@@ -84,7 +84,8 @@ class Store:
         migrations.
 
         Args:
-            read_only: open what exists and change nothing, also on read-only media.
+            read_only: open what exists and change nothing, also on read-only media; an older SQLite file is read
+                through a copy in memory, as it would be once migrated.
             lock_timeout: seconds to wait for another process.
 
         Raises:
