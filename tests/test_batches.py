@@ -146,6 +146,10 @@ def test_families_say_whether_they_take_batches() -> None:
     several = problems(2)
     taking = [f.name for f in families().values() if f.computes(several[f.problem_type.operator])]
     assert set(taking) >= set(BATCHED)
+    for name in BATCHED:
+        operator = families()[name].problem_type.operator
+        assert families()[name].computes(problems(65535)[operator])
+        assert not families()[name].computes(problems(65536)[operator]), "the grid's limit"
     others = {f.name for f in families().values()} - set(taking)
     for name in ("panel_spmm", "uspmm", "uspmm_vec", "lane_stream_spmm"):
         sentences = [c.sentence for c in families()[name].scope(several["spmm"]) if not c.holds]

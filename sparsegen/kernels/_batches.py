@@ -14,7 +14,7 @@ def one_item(problem: Problem) -> Constraint:
 
 
 def items_in_grid(problem: Problem) -> Constraint:
-    """For a family whose grid counts items along z."""
+    """For the scope of a family whose grid counts items along z."""
     return Constraint(
         problem.batch <= MAX_GRID_Z,
         f"a grid has at most {MAX_GRID_Z} items along z (batch = {problem.batch})",

@@ -67,7 +67,11 @@ class RowWise(Family[P, RowConfig]):
     def item_size_names(self, problem: P) -> tuple[str, ...]:
         return ("nnz",) if problem.batch > 1 else ()
 
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def constraints(self, problem: P, config: RowConfig, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c = config
         threads = c.threads_per_row * c.rows_per_block
         kept = c.vectors_kept * c.vector_width * self.arrays_kept
@@ -88,7 +92,6 @@ class RowWise(Family[P, RowConfig]):
             kept <= VALUES_KEPT,
             f"a thread keeps vectors_kept · vector_width{of_each} ({kept}) values, at most {VALUES_KEPT}",
         )
-        yield items_in_grid(problem)
 
     def constants(self, problem: P, config: RowConfig) -> Mapping[str, Value]:
         return {"dtype": problem.dtype.value, **batch_constants(problem)}

@@ -77,6 +77,9 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
     def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
         return ("m", "n", "nnz") if problem.batch > 1 else ()
 
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
         """As ever, but values only where they scale the result."""
         scales = problem.epilogue is SddmmEpilogue.SCALE
@@ -85,6 +88,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
     def constraints(
         self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         threads = c.threads_per_strip * c.strips_per_block
         yield Constraint(
@@ -117,7 +121,6 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
         yield Constraint(
             shared <= STATIC_SHARED_BYTES, f"static shared memory ({shared} bytes) is at most 48 KiB"
         )
-        yield items_in_grid(problem)
 
     def is_worth_trying(self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device) -> bool:
         c = config

@@ -95,9 +95,13 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def constraints(
         self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         yield Constraint(
@@ -165,7 +169,6 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         yield Constraint(shared <= 48 * 1024, f"static shared memory ({shared} bytes) is at most 48 KiB")
         column_blocks = -(-problem.n // c.tile_n)
         yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
-        yield items_in_grid(problem)
 
     @staticmethod
     def _is_wide(problem: SpmmProblem) -> bool:

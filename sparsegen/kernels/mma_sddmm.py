@@ -105,6 +105,9 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
         return ("m", "n", "nnz") if problem.batch > 1 else ()
 
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
         """As ever, but values only where they scale the result."""
         scales = problem.epilogue is SddmmEpilogue.SCALE
@@ -113,6 +116,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     def constraints(
         self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         yield capable(device, TENSOR_CORES)
         yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
@@ -144,7 +148,6 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
             f"resident_blocks ({c.resident_blocks}) blocks of {shared} bytes fit a multiprocessor's shared memory "
             f"({device.shared_memory_per_multiprocessor})",
         )
-        yield items_in_grid(problem)
 
     def requirements(
         self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig

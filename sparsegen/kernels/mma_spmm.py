@@ -92,9 +92,13 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def constraints(
         self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         chunk = 16 // itemsize
         yield capable(device, TENSOR_CORES)
@@ -127,7 +131,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         yield shared_memory_fits("tiles", shared, device)
         tiles_n = -(-problem.n // c.tile_n)
         yield Constraint(tiles_n <= MAX_GRID_Y, f"{tiles_n} tiles of columns, at most {MAX_GRID_Y}")
-        yield items_in_grid(problem)
 
     @staticmethod
     def _warpgroup_constraints(
