@@ -47,6 +47,10 @@ from sparsegen.operators import DType, Layout
 @click.option(
     "--layout", type=EnumChoice(Layout), default="row", show_default=True, help="Of B and C, with --matrix."
 )
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Items of B and C that one call computes, with --matrix.",
+)  # fmt: skip
 @click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
 @click.option("--except", "left_out", multiple=True, metavar="CONTENDER", help="Leave this one out.")
@@ -104,6 +108,7 @@ def command(
     ns: tuple[int, ...],
     dtypes: tuple[DType, ...],
     layout: Layout,
+    batch: int,
     parts: tuple[str, ...],
     only: tuple[str, ...],
     left_out: tuple[str, ...],
@@ -138,7 +143,9 @@ def command(
     cases = (
         cases_of_suites(suites, data)
         if matrix is None
-        else cases_of_matrix(matrix, tensor=tensor, seed=seed, ns=ns, dtypes=dtypes, layout=layout)
+        else cases_of_matrix(
+            matrix, tensor=tensor, seed=seed, ns=ns, dtypes=dtypes, layout=layout, batch=batch
+        )
     )
     where = backends.find_device(device)
     request = Request(

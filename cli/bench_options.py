@@ -27,6 +27,7 @@ def cases_of_matrix(
     ns: Sequence[int],
     dtypes: Sequence[DType],
     layout: Layout,
+    batch: int = 1,
 ) -> list[Case]:
     """One case for each n.
 
@@ -39,7 +40,7 @@ def cases_of_matrix(
     return [
         Case(
             suite=MATRIX_SUITE,
-            name=f"{label} n={n}",
+            name=f"{label} n={n}" + (f" batch={batch}" if batch > 1 else ""),
             operator=Operator.SPMM,
             m=m,
             k=k,
@@ -48,6 +49,7 @@ def cases_of_matrix(
             layout=layout,
             pattern=pattern,
             source=path.name,
+            batch=batch,
         )
         for n in dict.fromkeys(ns)
     ]

@@ -16,6 +16,7 @@ from sparsegen.operators import (
     OPERATORS,
     DType,
     Epilogue,
+    ItemValues,
     Layout,
     Problem,
     SddmmEpilogue,
@@ -41,6 +42,8 @@ class ProblemOptions:
     dtype: DType
     layout: Layout | None
     epilogue: str | None
+    batch: int
+    item_values: ItemValues | None
 
     @property
     def problem_type(self) -> type[Problem]:
@@ -50,7 +53,8 @@ class ProblemOptions:
 
     def fields(self) -> dict[str, Any]:
         """The problem's fields but for the matrix's sizes, where there is one; dense sizes filled in."""
-        given = {name: getattr(self, name) for name in ("n", "k", "dtype", "layout", "epilogue")}
+        names = ("n", "k", "dtype", "layout", "epilogue", "batch", "item_values")
+        given = {name: getattr(self, name) for name in names}
         for name in self.problem_type.dense_sizes:
             given[name] = DENSE_SIZE if given[name] is None else given[name]
         return given
@@ -109,9 +113,11 @@ def _collected(default: str | None, function: F) -> F:
         dtype: DType,
         layout: Layout | None,
         epilogue: str | None,
+        batch: int,
+        item_values: ItemValues | None,
         **others: Any,
     ) -> Any:
-        wanted = ProblemOptions(operator, n, k, dtype, layout, epilogue)
+        wanted = ProblemOptions(operator, n, k, dtype, layout, epilogue, batch, item_values)
         return function(*args, wanted=wanted, **others)
 
     options = (
@@ -149,6 +155,19 @@ def _collected(default: str | None, function: F) -> F:
             help="What is done to the result before it is stored: of spmm "
             f"{', '.join(Epilogue)}; of sddmm {', '.join(SddmmEpilogue)}; default {Epilogue.NONE}.",
         ),
+        click.option(
+            "--batch",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Items on the same pattern that one launch computes.",
+        ),
+        click.option(
+            "--item-values",
+            type=EnumChoice(ItemValues),
+            help="Of a batch of spmm: all items have the matrix's values (shared), or each its own; default "
+            f"{ItemValues.SHARED}.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -169,8 +188,11 @@ def command_line(problem: Problem) -> str:
     """The options that make this problem of its matrix; what is a default is left out, but for dense sizes."""
     operator = "" if isinstance(problem, SpmmProblem) else f" --operator {problem.operator}"
     dense = "".join(f" {option_of(name)} {problem.sizes[name]}" for name in problem.dense_sizes)
+    batch = f" --batch {problem.batch}" if problem.batch > 1 else ""
     defaults = {field.name: field.default for field in fields(cast(Any, problem))}
     traits = "".join(
-        f" --{name} {shlex.quote(value)}" for name, value in problem.traits.items() if value != defaults[name]
+        f" --{name.replace('_', '-')} {shlex.quote(value)}"
+        for name, value in problem.traits.items()
+        if value != defaults[name]
     )
-    return operator + dense + traits
+    return operator + dense + traits + batch

@@ -111,7 +111,7 @@ def _options(**values: Any) -> str:
 
 
 def _problem_text(problem: Problem, features: Features) -> str:
-    if not isinstance(problem, SpmmProblem):
+    if not isinstance(problem, SpmmProblem) or problem.batch > 1:
         return f"{problem}, {features.density:.1%} dense"
     return (
         f"{problem.operator}: {problem.m} × {problem.k} ({features.density:.1%} dense) by {problem.k} × "

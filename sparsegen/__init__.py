@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sparsegen.operators import (
         DType,
         Epilogue,
+        ItemValues,
         Layout,
         SddmmEpilogue,
         SddmmProblem,
@@ -34,6 +35,7 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "DType": "operators",
     "Epilogue": "operators",
     "How": "dispatch",
+    "ItemValues": "operators",
     "Layout": "operators",
     "OnMiss": "dispatch",
     "SddmmEpilogue": "operators",
@@ -64,6 +66,7 @@ __all__ = [
     "DType",
     "Epilogue",
     "How",
+    "ItemValues",
     "Layout",
     "OnMiss",
     "SddmmEpilogue",

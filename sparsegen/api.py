@@ -23,6 +23,7 @@ from sparsegen.operator import PreparedOperator, SparseOperator
 from sparsegen.operators import (
     DType,
     Epilogue,
+    ItemValues,
     Layout,
     Problem,
     SddmmEpilogue,
@@ -80,6 +81,8 @@ def lookup(
     dtype: DType | str = DType.FLOAT32,
     layout: Layout | str | None = None,
     epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    batch: int = 1,
+    item_values: ItemValues | str | None = None,
     transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
@@ -90,7 +93,8 @@ def lookup(
     The arguments are those of `prepare`.
     """
     csr, _ = _matrix_of(matrix, operator, transpose)
-    problem = problem_of(csr, operator, n=n, k=k, dtype=dtype, layout=layout, epilogue=epilogue)
+    given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problem = problem_of(csr, operator, **given, batch=batch, item_values=item_values)
     return _choose(csr, problem, _device(device), db, OnMiss.parse(on_miss))
 
 
@@ -103,6 +107,8 @@ def prepare(
     dtype: DType | str = ...,
     layout: Layout | str | None = ...,
     epilogue: Epilogue | str | None = ...,
+    batch: int = ...,
+    item_values: ItemValues | str | None = ...,
     bias: Any = ...,
     transpose: bool = ...,
     on_miss: OnMiss | str = ...,
@@ -121,6 +127,7 @@ def prepare(
     k: int,
     dtype: DType | str = ...,
     epilogue: SddmmEpilogue | str | None = ...,
+    batch: int = ...,
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -136,6 +143,7 @@ def prepare(
     operator: Literal["sparse_softmax"],
     dtype: DType | str = ...,
     scale: float | None = ...,
+    batch: int = ...,
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -151,6 +159,7 @@ def prepare(
     operator: Literal["sparse_softmax_backward"],
     dtype: DType | str = ...,
     scale: float | None = ...,
+    batch: int = ...,
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -168,6 +177,8 @@ def prepare(
     dtype: DType | str = DType.FLOAT32,
     layout: Layout | str | None = None,
     epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    batch: int = 1,
+    item_values: ItemValues | str | None = None,
     bias: Any = None,
     scale: float | None = None,
     transpose: bool = False,
@@ -188,6 +199,8 @@ def prepare(
     ``"sparse_softmax_backward"``  dtype, scale                      ``op(y, dy)``: the gradient of that softmax
     =============================  ================================  ==========================================
 
+    All of them take batch; of a batch of ``spmm`` there is item_values.
+
     Args:
         matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the m × k matrix that
             ``spmm`` multiplies, or the m × n pattern of the others, whose values only ``epilogue="scale"`` reads.
@@ -199,13 +212,17 @@ def prepare(
         epilogue: of ``spmm``: ``"none"``, ``"bias"``, ``"bias_relu"``, ``"bias_gelu"`` or ``"bias_residual"``; the
             bias has m values, the residual comes with each call and has C's shape. Of ``sddmm``: ``"none"``, or
             ``"scale"`` for a product with the matrix's values. Default ``"none"``.
+        batch: items with this pattern that one launch computes. Above 1, operands and results have a leading dimension
+            of it; biases and ``"scale"``'s values are those of all items.
+        item_values: of a batch of ``spmm``: ``"shared"``: all items have the matrix's values. ``"own"``: each has its
+            own, which ``update_values`` takes as batch × nnz; until then, the matrix's. Default ``"shared"``.
         bias: kept for every call; None to pass it with each call.
         scale: what values are multiplied with before the exponential; default 1.
         transpose: of ``spmm``: multiply by the matrix's transpose, C = epilogue(matrixᵀ · B). ``update_values`` still
             takes values in the order of the matrix itself, and packs nothing anew (Gale et al., SC 2020, section VII).
             A `CsrMatrix` works its transposed pattern out once.
         on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`;
-            ``"dense"`` is for ``spmm`` alone.
+            ``"dense"`` is for ``spmm`` without a batch.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
@@ -226,6 +243,7 @@ def prepare(
     """
     csr, value_order = _matrix_of(matrix, operator, transpose)
     options: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    options |= {"batch": batch, "item_values": item_values}
     problem = problem_of(csr, operator, **options)
     for name, value, owners in (("bias", bias, (SpmmProblem,)), ("scale", scale, SCALED)):
         if value is not None and not isinstance(problem, owners):
@@ -301,6 +319,8 @@ def tune(
     dtype: DType | str = DType.FLOAT32,
     layout: Layout | str | None = None,
     epilogue: Epilogue | SddmmEpilogue | str | None = None,
+    batch: int = 1,
+    item_values: ItemValues | str | None = None,
     transpose: bool = False,
     effort: Effort | str = Effort.NORMAL,
     trials: int | None = None,
@@ -325,7 +345,8 @@ def tune(
     from sparsegen import tuner
 
     csr, _ = _matrix_of(matrix, operator, transpose)
-    problem = problem_of(csr, operator, n=n, k=k, dtype=dtype, layout=layout, epilogue=epilogue)
+    given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    problem = problem_of(csr, operator, **given, batch=batch, item_values=item_values)
     budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
         return tuner.tune(csr, problem, device=_device(device), store=store, budget=budget, **options)
@@ -378,6 +399,8 @@ def _choose(
 ) -> Choice:
     if miss is OnMiss.DENSE and not isinstance(problem, SpmmProblem):
         raise ConfigError(f"on_miss = dense is for spmm: there is no dense {problem.operator} to run instead")
+    if miss is OnMiss.DENSE and problem.batch > 1:
+        raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
     features, fingerprint = Features.of(matrix), matrix.fingerprint()
     return dispatch.choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
 

@@ -1,4 +1,4 @@
-"""Sparse attention for inference: three prepared operators on one mask, started one after the other for each head."""
+"""Sparse attention for inference: three prepared operators on one mask, started one after the other for many heads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from sparsegen.family import Device
 from sparsegen.formats import as_csr
 from sparsegen.launching import PreparedVariant
 from sparsegen.operator import PreparedOperator, SparseOperator
-from sparsegen.operators import DType, TensorSpec, member
+from sparsegen.operators import DType, ItemValues, TensorSpec, member
 from sparsegen.packing import Gather
+
+# Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
+MOST_SCORES_BYTES = 256 << 20
+MOST_AT_ONCE = 65535  # items of a batch
 
 
 def prepare_attention(
@@ -31,6 +35,7 @@ def prepare_attention(
     width: int,
     dtype: DType | str = DType.FLOAT32,
     scale: float | None = None,
+    heads_at_once: int | None = None,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -38,7 +43,7 @@ def prepare_attention(
     """Prepare softmax(scale · Q · Kᵀ at the mask) · V; do it once for a mask.
 
     It is made of the operators ``sddmm`` (k = width), ``sparse_softmax`` and ``spmm`` (n = width), each looked up in
-    the tuning database on its own.
+    the tuning database on its own, with a batch of ``heads_at_once``.
 
     Args:
         mask: what `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i; the values
@@ -47,11 +52,13 @@ def prepare_attention(
         width: of a head: the columns of Q, K and V.
         dtype: of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √width.
+        heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
         on_miss, device, db: as for `sparsegen.prepare`; there is nothing dense to run instead.
 
     Raises:
         MatrixError: the mask is malformed.
-        ConfigError: heads or width below 1, a scale that is not finite, or an unknown word.
+        ConfigError: heads or width below 1, a scale that is not finite, heads_at_once that do not divide heads, or an
+            unknown word.
         DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: as for `sparsegen.prepare`.
     """
     if heads is not None and heads < 1:
@@ -67,10 +74,15 @@ def prepare_attention(
     csr = as_csr(mask)
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
     where = device if isinstance(device, Device) else backends.find_device(device)
-    shared: dict[str, Any] = {"dtype": kind, "on_miss": on_miss, "device": where, "db": db}
+    many = heads or 1
+    batch = at_once(many, csr.nnz * kind.itemsize) if heads_at_once is None else heads_at_once
+    if not 1 <= batch <= MOST_AT_ONCE or many % batch:
+        raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
+    shared: dict[str, Any] = {"dtype": kind, "batch": batch, "on_miss": on_miss, "device": where, "db": db}
     scores = api.prepare(pattern, operator="sddmm", k=width, **shared)
     softmax = api.prepare(pattern, operator="sparse_softmax", scale=factor, **shared)
-    product = api.prepare(pattern, operator="spmm", n=width, **shared)
+    values = ItemValues.OWN if batch > 1 else ItemValues.SHARED
+    product = api.prepare(pattern, operator="spmm", n=width, item_values=values, **shared)
     assert isinstance(product, SparseOperator)  # dense was refused
     return AttentionOperator(
         scores,
@@ -83,11 +95,21 @@ def prepare_attention(
     )
 
 
+def at_once(heads: int, scores_bytes: int) -> int:
+    """How many heads run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at least 1.
+
+    Args:
+        scores_bytes: of one head, a score for each nonzero of the mask.
+    """
+    fit = min(heads, MOST_AT_ONCE, MOST_SCORES_BYTES // max(1, scores_bytes))
+    return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
+
+
 class AttentionOperator:
     """softmax(scale · Q · Kᵀ at a mask) · V; make one with `prepare_attention`.
 
-    A query whose row of the mask has no nonzero gets zeros. Each head costs four launches: the scores at the mask,
-    their softmax in place, its gathering into the packed mask, and the product.
+    A query whose row of the mask has no nonzero gets zeros. A call takes four launches for the heads that run at once:
+    the scores at the mask, their softmax in place, its gathering into the packed mask, and the product.
 
     Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out`` after a thread's first: a CUDA
     graph captures them (capture after one call in the same thread). Each thread has its own scores and packed weights,
@@ -96,7 +118,7 @@ class AttentionOperator:
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, width, scale: as prepared.
+        heads, heads_at_once, width, scale: as prepared.
         dtype, device: of the arrays, and where it runs.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it.
@@ -113,8 +135,9 @@ class AttentionOperator:
         width: int,
         scale: float,
     ) -> None:
-        """Join operators that were prepared for the same mask, dtype and device."""
+        """Join operators that were prepared for the same mask, dtype, device and batch, which divides the heads."""
         self.heads, self.width, self.scale = heads, width, scale
+        self.heads_at_once = scores.problem.batch
         self.device: Device = scores.device
         self.dtype: DType = scores.problem.dtype
         self.executor: Executor = scores.prepared.executor
@@ -128,13 +151,14 @@ class AttentionOperator:
         }
         self.result = specs.pop("out")
         self.operands = tuple(specs.values())
-        itemsize, packed = self.dtype.itemsize, product.prepared.packed
+        packed = product.prepared.packed
         assert packed.values is not None
         with self.executor.entered():
             self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
-            self._gather = Gather(packed, itemsize, self.executor)
+            self._gather = Gather(packed, product.problem, self.executor)
             self.executor.synchronize()  # calls may come on other streams than the upload
-        self.work_bytes = max(1, self._nnz) * itemsize + packed.buffers[packed.values].nbytes
+        self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
+        self.work_bytes = self._scores_bytes + packed.buffers[packed.values].nbytes
         self._mine = threading.local()
         self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
         self._growing = threading.Lock()
@@ -170,9 +194,12 @@ class AttentionOperator:
     def explain(self) -> str:
         """What runs, and why, in words."""
         queries, keys, heads = self._rows["q"], self._rows["k"], self.heads or 1
+        turns = heads // self.heads_at_once
+        at_a_time = f" for {self.heads_at_once} heads at a time" if turns > 1 else ""
         lines = [
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, width "
-            f"{self.width}, {self.dtype}: {4 * heads} launches, {self.work_bytes} bytes of work memory a thread"
+            f"{self.width}, {self.dtype}: {4 * turns} launches{at_a_time}, "
+            f"{self.work_bytes} bytes of work memory a thread"
         ]
         for name, part in self._parts.items():
             lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]
@@ -189,18 +216,19 @@ class AttentionOperator:
         scores, softmax = self._parts["scores"].prepared.bound(), self._parts["softmax"].prepared.bound()
         with self.executor.entered():
             variant, gather = self._own_product()
-            buffer: Buffer = self.executor.allocate(max(1, self._nnz) * self.dtype.itemsize)
+            buffer: Buffer = self.executor.allocate(self._scores_bytes)
             gathered = gather.bind(buffer)
         product = variant.bound()
         with self._growing:
             self._kept += (variant, gather, buffer)
-        line = self.width * self.dtype.itemsize
+        line = self.heads_at_once * self.width * self.dtype.itemsize
         of_queries, of_keys = self._rows["q"] * line, self._rows["k"] * line
-        scale, weights, heads = self._scale.address, buffer.address, range(self.heads or 1)
+        turns = range((self.heads or 1) // self.heads_at_once)
+        scale, weights = self._scale.address, buffer.address
 
         def run(stream: int, q: int, k: int, v: int, out: int) -> None:
-            for head in heads:
-                own_queries, own_keys = head * of_queries, head * of_keys
+            for turn in turns:
+                own_queries, own_keys = turn * of_queries, turn * of_keys
                 scores(stream, q + own_queries, k + own_keys, weights)
                 softmax(stream, weights, scale, weights)
                 gathered(stream)
@@ -211,7 +239,7 @@ class AttentionOperator:
     def _own_product(self) -> tuple[PreparedVariant, Gather]:
         """The product with packed values of the calling thread's own; all else is shared."""
         part = self._parts["product"]
-        packed, choice, itemsize = part.prepared.packed, part.choice, self.dtype.itemsize
+        packed, choice = part.prepared.packed, part.choice
         with self._growing:
             if not self._kept:  # the first thread takes what was packed
                 self._kept.append(part)
@@ -229,4 +257,4 @@ class AttentionOperator:
             self.executor,
             backends.toolchain(self.device),
         )
-        return variant, Gather(own, itemsize, self.executor)
+        return variant, Gather(own, choice.problem, self.executor)

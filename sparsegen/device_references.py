@@ -16,7 +16,7 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel
+from sparsegen.executor import Address, Buffer, CompiledKernel, Executor, LoadedKernel
 from sparsegen.family import Array, Launch, empty_as_one
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import (
@@ -80,10 +80,15 @@ def device_reference(
     count = written.nbytes // written.dtype.itemsize
     # The bound is first the sums of absolute values.
     reference = DeviceReference(executor.allocate(max(8, count * 8)), executor.allocate(max(4, count * 4)))
-    if count:
-        values = problem.dtype.from_storage(problem.dtype.to_storage(matrix.values)).astype(np.float32)
-        real = {name: problem.dtype.from_storage(a).astype(np.float32) for name, a in operands.items()}
-        _REFERENCES[type(problem)](problem, matrix.with_values(values), real, executor, reference)
+    each = count // problem.batch
+    for i, (own, given) in enumerate(problem.items(matrix, operands) if count else ()):
+        values = problem.dtype.from_storage(problem.dtype.to_storage(own.values)).astype(np.float32)
+        real = {name: problem.dtype.from_storage(a).astype(np.float32) for name, a in given.items()}
+        part = DeviceReference(
+            Address(reference.exact.address + i * each * 8, each * 8),
+            Address(reference.bound.address + i * each * 4, each * 4),
+        )
+        _REFERENCES[type(problem)](problem.item, own.with_values(values), real, executor, part)
     return reference
 
 

@@ -124,8 +124,8 @@ class Choice:
             because = "so" if self.dense_is_faster else "nothing measured is near:"
             lines.append(f"  {because} the dense product runs instead (on_miss=dense)")
         lines += [
-            f"  asked: {' × '.join(map(str, n.workload.problem.sizes.values()))}, "
-            f"{n.workload.features.nnz} nonzeros, {n.distance:.2f} octaves away"
+            f"  asked: {_sizes(n.workload.problem)}, {n.workload.features.nnz} nonzeros, "
+            f"{n.distance:.2f} octaves away"
             for n in self.neighbours
         ]
         return "\n".join(lines)
@@ -367,5 +367,10 @@ class _Search:
         return (self.workload.features.nnz + 1) / (there + 1)
 
 
+def _sizes(problem: Problem) -> str:
+    items = f"{problem.batch} items of " if problem.batch > 1 else ""
+    return items + " × ".join(map(str, problem.sizes.values()))
+
+
 def _volume(problem: Problem) -> float:
-    return float(math.prod(max(1, size) for size in problem.sizes.values()))
+    return float(problem.batch * math.prod(max(1, size) for size in problem.sizes.values()))

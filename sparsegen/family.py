@@ -85,6 +85,8 @@ class Packed:
         arrays: by the names of the family's PACKED arguments.
         sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
         values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.
+            Where the items of a batch have their own (`Problem.value_sets`), the kernel finds so many of this array
+            behind each other.
         value_source: for each element of that array the nonzero's number in CSR order, or -1 for padding;
             new values on the same pattern are a gather through it. Empty where there is no such array.
         scratch: bytes of each SCRATCH argument. Zero before the first launch, and left by every launch as the next one
@@ -201,7 +203,10 @@ class Family(ABC, Generic[P, C]):
     def arguments(self, problem: P) -> tuple[Argument, ...]:
         """The kernel's parameters in the CUDA signature's order: sizes, packed arrays, scratch, operands, result."""
         return (
-            *(Argument(ArgumentKind.SIZE, name) for name in self.size_names),
+            *(
+                Argument(ArgumentKind.SIZE, name)
+                for name in (*self.size_names, *self.item_size_names(problem))
+            ),
             *(Argument(ArgumentKind.PACKED, name) for name in self.packed_names),
             *(Argument(ArgumentKind.SCRATCH, name) for name in self.scratch_names),
             *(
@@ -209,6 +214,10 @@ class Family(ABC, Generic[P, C]):
             ),  # names know no nonzeros
             Argument(ArgumentKind.RESULT, problem.result(0).name),
         )
+
+    def item_size_names(self, problem: P) -> tuple[str, ...]:
+        """Its SIZE parameters behind `size_names` that only a batch needs, to find its items' arrays; default none."""
+        return ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
         """What a problem must be like for this family to compute it with any config at all; default nothing.

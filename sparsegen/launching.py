@@ -109,7 +109,7 @@ class PreparedVariant:
         self._launch = family.launch(problem, config, self.packed.sizes, executor.device)
         with executor.entered():
             self._kernel = executor.load(self.compiled)
-        self._itemsize = problem.dtype.itemsize
+        self._problem = problem
         self._gather: Gather | None = None  # made with the first new values
         arguments = family.arguments(problem)
         self._arguments = [self._argument(problem, a) for a in arguments]
@@ -157,7 +157,8 @@ class PreparedVariant:
         """New values on the same pattern.
 
         Args:
-            encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype.
+            encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype; where the
+                items of a batch have their own, batch × nnz.
 
         Raises:
             OperandError: the variant packs no values.
@@ -175,7 +176,7 @@ class PreparedVariant:
             )
         with self.executor.entered():
             if self._gather is None:
-                self._gather = Gather(self.packed, self._itemsize, self.executor)
+                self._gather = Gather(self.packed, self._problem, self.executor)
             self._gather(values, stream)
 
     def value_source(self) -> Buffer:

@@ -36,7 +36,7 @@ CANDIDATES = 24  # best configs of each neighbour that are voted on
 OF_EACH_FAMILY = 4  # of its best configs are known to the Gaussian process at least
 REGRESSED = 0.5  # share of the Gaussian process in what is expected
 OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
-OTHER_EPILOGUE = 0.5  # distance added; the epilogue touches the result once
+OTHER_EPILOGUE = 0.5  # distance added for another of `NEAR_TRAITS`; an epilogue touches the result once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
 SIMILARITY = 0.35  # weight of a config for each tunable in which it differs
 
@@ -73,6 +73,10 @@ def position(problem: Problem, features: Features) -> Array:
             math.log2(features.m + 1),  # with the dense sizes it says how many tiles there are
             0.5 * math.log2(features.k + 1),
             *(math.log2(getattr(problem, name)) for name in problem.dense_sizes),
+            0.5
+            * math.log2(
+                problem.batch
+            ),  # more tiles of the same kind: they change little once a device is full
             0.5 * math.log2(features.nnz + 1),
             math.log2(features.row_mean + 1),
             features.row_cov,

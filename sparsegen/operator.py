@@ -110,7 +110,8 @@ class PreparedOperator:
 
         Args:
             values: nnz of them in the CSR order of the matrix that `sparsegen.prepare` was given (also where it
-                multiplies by the transpose), a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern).
+                multiplies by the transpose), a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern); for a
+                batch whose items have their own, batch × nnz.
                 PyTorch tensors on the operator's GPU do not leave it: they are gathered on PyTorch's current
                 stream, which orders them before later calls on that stream.
 
@@ -120,8 +121,10 @@ class PreparedOperator:
         if isinstance(values, CsrMatrix):
             values = values.values
         nnz = self.prepared.packed.nnz
-        if tuple(np.shape(values)) != (nnz,):
-            raise OperandError(f"values: expected shape ({nnz},), got {tuple(np.shape(values))}")
+        own = self.problem.own_values(nnz)
+        wanted = (nnz,) if own is None else own.shape
+        if tuple(np.shape(values)) != wanted:
+            raise OperandError(f"values: expected shape {wanted}, got {tuple(np.shape(values))}")
         with self._changing:
             if not self._gather_on_device(values):
                 self.prepared.overwrite_values(self.problem.dtype.to_storage(host_values(values)))
@@ -190,6 +193,7 @@ class SparseOperator(PreparedOperator):
 
         Args:
             b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
+                With a batch both have one such matrix for each item, as have residuals.
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
             residual: of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from sparsegen.device_memory import Buffer
 from sparsegen.device_references import compiled_kernels
 from sparsegen.errors import OperandError
 from sparsegen.executor import Executor, LoadedKernel
-from sparsegen.family import Array, Family, Launch, PackedOnDevice, empty_as_one
+from sparsegen.family import Array, Family, Launch, Packed, PackedOnDevice, empty_as_one
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem
 
@@ -71,7 +71,8 @@ def by_host(
     numbers = packed.value_source.astype(np.int32, copy=False)
     if not numbers.size:
         numbers = np.full(1, -1, dtype=np.int32)
-    buffers = {name: executor.upload(empty_as_one(array)) for name, array in packed.arrays.items()}
+    arrays = {name: empty_as_one(array) for name, array in with_all_values(problem, packed).items()}
+    buffers = {name: executor.upload(array) for name, array in arrays.items()}
     executor.synchronize()  # launches may come on other streams than the uploads
     return PackedOnDevice(
         buffers=buffers,
@@ -81,6 +82,14 @@ def by_host(
         nnz=matrix.nnz,
         scratch=packed.scratch,
     )
+
+
+def with_all_values(problem: Problem, packed: Packed) -> Mapping[str, Array]:
+    """The packed arrays as a launch takes them: where items have values of their own, all begin with the matrix's."""
+    if problem.value_sets == 1:
+        return packed.arrays
+    assert packed.values is not None
+    return {**packed.arrays, packed.values: np.tile(packed.arrays[packed.values].ravel(), problem.value_sets)}
 
 
 def value_source(packed: PackedOnDevice) -> Buffer:
@@ -141,26 +150,30 @@ class Packer:
 class Gather:
     """Puts new values into packed ones, on the device.
 
-    The numbers of their nonzeros, 4 bytes for each packed value, stay on the device from the first time on.
+    The numbers of their nonzeros, 4 bytes for each packed value of an item, stay on the device from the first time on.
 
     Raises:
         OperandError: these numbers were not kept.
     """
 
-    def __init__(self, packed: PackedOnDevice, itemsize: int, executor: Executor) -> None:
+    def __init__(self, packed: PackedOnDevice, problem: Problem, executor: Executor) -> None:
         assert packed.values is not None
+        itemsize = problem.dtype.itemsize
         self._target, self._executor = packed.buffers[packed.values], executor
         self.source = value_source(packed)
         (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))
-        self._count = self._target.nbytes // itemsize
+        self._sets, self._nnz = problem.value_sets, packed.nnz
+        self._count = self._target.nbytes // (itemsize * self._sets)
         executor.synchronize()  # calls may come on other streams than the upload
 
     def __call__(self, values: Buffer, stream: int = 0) -> None:
-        """Start it on a stream; ``values`` are those of all nonzeros in CSR order, in storage form."""
+        """Start it on a stream; ``values`` are those of all nonzeros in CSR order, in storage form, for one item after
+        another where each has its own.
+        """
         self.bind(values)(stream)
 
     def bind(self, values: Buffer) -> Callable[[int], None]:
         """The same for one thread to start many times with the same buffer: ``bound(stream)``."""
-        launch = Launch((-(-self._count // THREADS), 1, 1), (THREADS, 1, 1))
-        arguments: list[Buffer | int] = [self._count, self.source, values, self._target]
+        launch = Launch((-(-self._count // THREADS), self._sets, 1), (THREADS, 1, 1))
+        arguments: list[Buffer | int] = [self._count, self._nnz, self.source, values, self._target]
         return self._executor.bind(self._kernel, launch, arguments)

@@ -28,7 +28,8 @@ class SddmmOperator(PreparedOperator):
         """Multiply and sample; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values.
+            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have so
+                many of these.
         """
         return self._run((a, b), out, stream)
 
@@ -63,7 +64,8 @@ class SoftmaxOperator(_ScaledOperator):
         """Normalise; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            values: nnz of them in CSR order, of the problem's dtype; ``out`` may be the same array.
+            values: nnz of them in CSR order (with a batch, batch × nnz), of the problem's dtype; ``out`` may be the
+                same array.
         """
         return self._run((values, None), out, stream)
 
@@ -77,7 +79,7 @@ class SoftmaxBackwardOperator(_ScaledOperator):
         """Differentiate; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order, of the
-                problem's dtype; ``out`` may be either array.
+            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order (with a
+                batch, batch × nnz), of the problem's dtype; ``out`` may be either array.
         """
         return self._run((y, dy, None), out, stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsegen.family import empty_as_one
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
 from sparsegen.operators import Problem
@@ -14,7 +15,7 @@ def worst_error(
 ) -> float:
     """The largest error over its bound: right is at most 1; infinite when an output was not written.
 
-    The output is filled with NaN first.
+    The output is filled with NaN first. Where the items of a batch have values of their own, the variant gets new ones.
 
     Raises:
         LaunchError, KernelFault: the kernel could not run, or was caught at a fault.
@@ -23,6 +24,9 @@ def worst_error(
     executor, written = variant.executor, variant.result
     with executor.entered():
         buffers = [executor.upload(operands[spec.name]) for spec in variant.operands]
+        if problem.value_sets > 1:
+            variant.gather_values(executor.upload(empty_as_one(operands["values"])), 0)
+            executor.synchronize()
         result = executor.allocate(written.nbytes)
         executor.fill(result, 0xFF)
         executor.synchronize()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -25,9 +25,11 @@ from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels import families
-from sparsegen.operators import DType, Epilogue, Layout, Problem, SpmmProblem, field_types
+from sparsegen.operators import DType, Epilogue, ItemValues, Layout, Problem, SpmmProblem, field_types
 from sparsegen.render import render
 
+BATCH = 3  # items; an odd number, so that neither begins where vectors do
+BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 RANDOM_VARIANTS = 60  # of a family, shared out among its kinds
 MOST_OF_A_KIND = 4
@@ -97,6 +99,7 @@ class Kind:
     problem_type: type[Problem]
     sizes: tuple[tuple[str, int], ...]
     traits: tuple[tuple[str, StrEnum], ...]
+    batch: int = 1
 
     @classmethod
     def spmm(cls, n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> Kind:
@@ -109,14 +112,16 @@ class Kind:
         return cls(of, tuple((name, size) for name in of.dense_sizes), traits)
 
     def __str__(self) -> str:
-        return "-".join([*(str(t) for _, t in self.traits), *(f"{name}{size}" for name, size in self.sizes)])
+        words = [*(str(t) for _, t in self.traits), *(f"{name}{size}" for name, size in self.sizes)]
+        return "-".join([*words, *([f"batch{self.batch}"] if self.batch > 1 else [])])
 
     def problem(self, matrix: CsrMatrix) -> Problem:
-        return self.problem_type.of(matrix.shape, **dict(self.sizes), **dict(self.traits))
+        options = {**dict(self.sizes), **dict(self.traits), "batch": self.batch}
+        return self.problem_type.of(matrix.shape, **options)
 
     def alone(self) -> Problem:
         """The problem of the smallest matrix."""
-        return self.problem_type.of((1, 1), **dict(self.sizes), **dict(self.traits))
+        return self.problem(csr(np.ones((1, 1), dtype=np.float32)))
 
     def with_sizes(self, size: int) -> Kind:
         return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
@@ -173,9 +178,23 @@ def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
             yield Kind(family.problem_type, sizes, traits)
 
 
+def batches(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
+    """Two batches in two dtypes, if the family computes any; of a product, with values for all items and for each."""
+    listed = [kind for kind in kinds(family, rng) if family.computes(replace(kind, batch=BATCH).alone())]
+    own: tuple[tuple[str, StrEnum], ...] = ()
+    for dtype in rng.sample(list(DType), 2):
+        of_dtype = [kind for kind in listed if ("dtype", dtype) in kind.traits]
+        if of_dtype:
+            chosen = rng.choice(of_dtype)
+            yield replace(chosen, batch=BATCH, traits=(*chosen.traits, *own))
+            if family.problem_type is SpmmProblem:
+                own = () if own else (("item_values", ItemValues.OWN),)
+
+
 def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
-    """Every combination of the traits that an operator has."""
-    traits = {name: kind for name, kind in field_types(problem_type).items() if kind is not int}
+    """Every combination of the traits that an operator's problems of one item have."""
+    kinds_of = field_types(problem_type).items()
+    traits = {name: kind for name, kind in kinds_of if kind is not int and name != "item_values"}
     for members in itertools.product(*traits.values()):
         yield tuple(zip(traits, members, strict=True))
 
@@ -217,6 +236,10 @@ def sample(name: str) -> tuple[Variant, ...]:
             if config is not None:
                 add(config, kind, focus)
                 break
+    for kind, focus in zip(batches(family, rng), BATCH_MATRICES, strict=False):
+        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
+        if config is not None:
+            add(config, kind, focus)
     return tuple(found.values())
 
 
@@ -234,6 +257,8 @@ def missing_choices(family: Family[Any, Any], variants: Any) -> list[tuple[Tunab
 def _matrices_of(family: Family[Any, Any], config: Any, kind: Kind, source: str) -> tuple[str, ...]:
     names = []
     for name, matrix in matrices().items():
+        if kind.batch > 1 and name not in BATCH_MATRICES:
+            continue  # what an item computes is as without a batch
         problem = kind.problem(matrix)
         valid = not family.broken_constraints(problem, config, device())
         if valid and render(family, problem, config) == source:
@@ -271,6 +296,7 @@ def call(
     result = np.full(written.shape, 0, dtype=written.dtype.storage)
     result.view(np.uint8)[...] = 0xFF
     arguments: list[Array | int] = []
+    given = packed_arrays(problem, packed, operands)
     place = arrays = 0
     scratch = []
     for argument in family.arguments(problem):
@@ -279,7 +305,7 @@ def call(
                 arguments.append(size_value(problem, packed.sizes, argument.name))
                 continue
             case ArgumentKind.PACKED:
-                arguments.append(packed.arrays[argument.name])
+                arguments.append(given[argument.name])
             case ArgumentKind.SCRATCH:
                 scratch.append(arrays)
                 arguments.append(np.zeros(max(1, packed.scratch[argument.name]), dtype=np.uint8))
@@ -291,6 +317,15 @@ def call(
         arrays += 1
     launch = family.launch(problem, config, packed.sizes, device())
     return Call(launch, arguments, place, tuple(scratch))
+
+
+def packed_arrays(problem: Problem, packed: Packed, operands: dict[str, Array]) -> Mapping[str, Array]:
+    """What a launch takes; where the items of a batch have values of their own, those among the operands."""
+    if problem.value_sets == 1:
+        return packed.arrays
+    assert packed.values is not None
+    padded = np.pad(operands["values"], ((0, 0), (0, 1)))  # -1 takes the zero at the end
+    return {**packed.arrays, packed.values: padded[:, packed.value_source.ravel()].ravel()}
 
 
 def run_and_compare(

@@ -259,6 +259,23 @@ def test_operands_of_other_operators(kind: Any, request: pytest.FixtureRequest) 
         softmax((kind((NNZ,)), None), kind((NNZ,), address=0x1004), None)
 
 
+@pytest.mark.parametrize("kind", [Tensor, CupyArray])
+def test_operands_of_batches(kind: Any, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("torch" if kind is Tensor else "cupy")
+    softmax, variant = call_for(kind, SoftmaxProblem(M, N, batch=3), scale=Address(0x4000))
+    assert softmax((kind((3, NNZ)), None), None, None).shape == (3, NNZ)
+    assert variant.launched == [(CURRENT, 0x1000, 0x4000, RESULT)]
+    with pytest.raises(OperandError, match=rf"x: expected shape \(3, {NNZ}\), got \({NNZ},\)"):
+        softmax((kind((NNZ,)), None), None, None)
+    with pytest.raises(OperandError, match="x: expected an address aligned to 16 bytes"):
+        softmax((kind((3, NNZ), address=0x1008), None), None, None)
+    sampled, _ = call_for(kind, SddmmProblem(M, N, K, batch=3))
+    operands = (kind((3, M, K)), kind((3, N, K)))
+    assert sampled(operands, kind((3, NNZ), address=0x2004), None).shape == (3, NNZ), "values need no vectors"
+    with pytest.raises(OperandError, match=rf"b: expected shape \(3, {N}, {K}\)"):
+        sampled((operands[0], kind((2, N, K))), None, None)
+
+
 def test_other_types_and_devices_are_refused(torch: Torch) -> None:
     with pytest.raises(OperandError, match=r"got builtins\.list"):
         call_for(list)

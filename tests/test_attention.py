@@ -12,6 +12,7 @@ import scipy.sparse
 
 import sparsegen
 from sparsegen import masks
+from sparsegen.attention import MOST_SCORES_BYTES, at_once
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, OperandError
 from sparsegen.executor import Executor
 from sparsegen.operators import DType
@@ -165,11 +166,46 @@ def test_masks_without_nonzeros() -> None:
 def test_it_says_what_runs(mask: Any) -> None:
     attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
     said = attention.explain()
-    assert said.startswith("attention of 3 heads, 37 queries × 52 keys, width 24, float32: 12 launches, ")
+    assert said.startswith("attention of 3 heads, 37 queries × 52 keys, width 24, float32: 4 launches, ")
     assert list(attention.choices) == ["scores", "softmax", "product"]
     for choice in attention.choices.values():
         assert choice.family.name in said
     assert attention.work_bytes >= 2 * 4 * mask.nnz
+
+
+def test_launches_do_not_depend_on_the_number_of_heads(mask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = operands(6)
+    right = dense_attention(mask, *given)
+    launches: list[tuple[int, ...]] = []
+    for heads_at_once in (None, 3, 1):
+        attention = sparsegen.prepare_attention(mask, heads=6, width=WIDTH, heads_at_once=heads_at_once)
+        assert attention.heads_at_once == (heads_at_once or 6)
+        bind = attention.executor.bind
+
+        def counting(kernel: Any, launch: Any, arguments: Any, bind: Any = bind) -> Any:
+            bound = bind(kernel, launch, arguments)
+            return lambda *a: launches.append(launch.grid) or bound(*a)
+
+        launches.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(attention.executor, "bind", counting)
+            np.testing.assert_allclose(attention(*given), right, rtol=0, atol=2e-5)
+        turns = 6 // attention.heads_at_once
+        assert len(launches) == 4 * turns and f"{4 * turns} launches" in attention.explain()
+        assert ("at a time" in attention.explain()) == (turns > 1)
+        packed = attention.work_bytes - attention.heads_at_once * 4 * mask.nnz
+        assert packed % attention.heads_at_once == 0 and packed >= attention.heads_at_once * 4 * mask.nnz
+    for wrong in (0, 4, 12):
+        with pytest.raises(ConfigError, match=rf"heads_at_once = {wrong} is no divisor of 6 heads"):
+            sparsegen.prepare_attention(mask, heads=6, width=WIDTH, heads_at_once=wrong)
+
+
+def test_how_many_heads_run_at_once() -> None:
+    limit = MOST_SCORES_BYTES
+    assert at_once(8, 4) == at_once(8, limit // 8) == 8
+    assert at_once(8, limit // 8 + 1) == at_once(8, limit // 4) == 4
+    assert at_once(7, limit // 3) == at_once(1, limit) == at_once(8, 2 * limit) == at_once(0, 4) == 1
+    assert at_once(12, limit // 5) == 4 and at_once(1 << 20, 0) == 1 << 15
 
 
 def test_wrong_operands_are_refused(mask: Any) -> None:

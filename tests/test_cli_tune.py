@@ -17,6 +17,7 @@ from tuning_fakes import DEVICE, MATRIX, PROBLEM
 from sparsegen.cli import progress
 from sparsegen.cli.main import cli
 from sparsegen.generators import random_uniform
+from sparsegen.settings import Settings
 from sparsegen.tuning.report import Counts, Phase, Status
 from sparsegen.tuning_db.records import Baseline, Sample
 
@@ -66,6 +67,21 @@ def test_other_operators_are_tuned_and_found(tmp_path: Path, operator: str) -> N
     assert json.loads(found.stdout)["how"] == "exact", found.output
     listed = CliRunner().invoke(cli, ["db", "list", "--db", str(tmp_path / "t.db")])
     assert operator in listed.stdout
+
+
+def test_batches_are_tuned_and_found(  # type: ignore[no-untyped-def]
+    tune, tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+    result = tune("--batch", "3", "--item-values", "own", "--family", "csr_spmm", "--trials", "1", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["problem"]["batch"] == 3 and data["winner"]["worst_error"] <= 1.0
+    assert "--item-values own --batch 3" in data["lookup"]
+    found = json.loads(CliRunner().invoke(cli, [*shlex.split(data["lookup"])[1:], "--json"]).stdout)
+    assert found["how"] == "exact" and found["problem"]["item_values"] == "own"
+    listed = CliRunner().invoke(cli, ["db", "list", "--db", str(tmp_path / "t.db")], env={"COLUMNS": "300"})
+    assert "batch=3" in listed.stdout and "item_values=own" in listed.stdout
 
 
 def test_an_unknown_family_is_bad_input(tune) -> None:  # type: ignore[no-untyped-def]

@@ -117,7 +117,7 @@ def test_the_sample_makes_every_choice(family: Family[Any, Any]) -> None:
 def test_the_sample_meets_every_matrix_and_kind(family: Family[Any, Any]) -> None:
     variants = sample(family.name)
     assert {name for v in variants for name in v.matrices} == set(matrices())
-    met = {v.kind.traits for v in variants}
+    met = {v.kind.traits for v in variants if v.kind.batch == 1}
     computed = {kind.traits for kind in kinds(family, random.Random(0))}
     assert met == computed and computed
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import Variant, kinds, matrices, sample
+from contract_cases import Variant, batches, kinds, matrices, sample
 
 from sparsegen import backends
 from sparsegen.executor import Executor, Toolchain
@@ -79,7 +79,7 @@ def test_guesses_at_size(
     family: Family[Any, Any], size: int, executor: Executor, toolchain: Toolchain
 ) -> None:
     """Every kind of problem, with dense sizes that vectors divide and that they do not."""
-    for kind in kinds(family, random.Random(0)):
+    for kind in (*kinds(family, random.Random(0)), *batches(family, random.Random(0))):
         for matrix in (random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)):
             problem = kind.with_sizes(size).problem(matrix)
             config = family.guess(problem, Features.of(matrix), executor.device)

@@ -26,8 +26,8 @@ from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device
 from sparsegen.kernels import families_of, family
-from sparsegen.operators import DType, Epilogue, Layout
-from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.operators import DType, Epilogue, ItemValues, Layout
+from sparsegen.tuning_db.layers import MemoryLayer, seeds
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -71,6 +71,37 @@ def test_operators_are_asked_about_their_own_measurements() -> None:
     assert choice.expected_us == pytest.approx(7.0 * 96 / 64)
     assert "asked: 128 × 256 × 64, 3000 nonzeros" in choice.explain()
     assert ask([timed(1.0)], further).how is How.DEFAULT
+
+
+def test_the_packaged_seeds_are_of_single_items_and_chosen_as_they_were_measured() -> None:
+    for tuned in seeds().list_workloads()[:60:12]:
+        of = tuned.workload
+        found = choose(of.problem, of.features, of.fingerprint, tuned.device, seeds())
+        assert of.problem.batch == 1 and found.how is How.EXACT
+        several = choose(replace(of.problem, batch=2), of.features, of.fingerprint, tuned.device, seeds())
+        assert several.how is How.NEAREST and several.family.computes(several.problem)
+        assert several.neighbours[0].workload == of and several.neighbours[0].distance == pytest.approx(0.5)
+
+
+def test_batches_are_asked_about_like_problems_of_more_work() -> None:
+    alone = workload()
+    heads = {b: replace(alone, problem=replace(alone.problem, batch=b)) for b in (2, 8, 9, 64)}
+    own = replace(heads[8], problem=replace(heads[8].problem, item_values=ItemValues.OWN))
+    known = [timed(1.0, alone, tile_n=32), timed(30.0, heads[64], tile_n=128), timed(7.0, heads[8])]
+    assert ask(known, heads[8]).how is ask(known, alone).how is How.EXACT
+    near = {b: ask(known, heads[b]).neighbours for b in (2, 9)}
+    assert [n.workload.problem.batch for n in near[9]] == [8, 64, 1]
+    assert [n.workload.problem.batch for n in near[2]] == [1, 8, 64]
+    assert [n.distance for n in near[2]] == pytest.approx([0.5, 1.0, 2.5])
+    assert (
+        ask(known, heads[9]).how is How.NEAREST
+        and "8 items of 128 × 256 × 64" in ask(known, heads[9]).explain()
+    )
+    fewer = ask(known[:1], heads[2])
+    assert fewer.config.tile_n == 32 and fewer.expected_us == pytest.approx(2.0), "twice the work"
+    other = ask(known, own)
+    assert other.how is How.NEAREST and other.neighbours[0].distance == pytest.approx(0.5)
+    assert ask([], heads[8]).family.computes(heads[8].problem)
 
 
 def test_equal_sizes_and_close_features_are_a_bucket() -> None:

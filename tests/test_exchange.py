@@ -15,6 +15,7 @@ from tuning_samples import H100, baseline, failed, other_operators, timed, varia
 
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import family
+from sparsegen.operators import ItemValues
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import Content, dump, export_json, import_file, import_json, load, merge
@@ -62,6 +63,30 @@ def test_problems_of_every_operator_can_be_imported(store: Store) -> None:
         (text.replace('"n": 256', '"n": 255', 1), "the matrix's rows and columns in the problem"),
         (text.replace('"sparse_softmax"', '"softmax"'), "one of spmm, sddmm, sparse_softmax"),
         (text.replace('"row_softmax"', '"csr_spmm"'), "a family that computes sparse_softmax"),
+    ):
+        assert wrong != text
+        with pytest.raises(ImportFileError, match=words):
+            load(wrong, "x")
+
+
+def test_batches_are_exported_and_single_items_as_ever(store: Store) -> None:
+    alone = timed(12.5)
+    several = [
+        replace(alone, workload=replace(alone.workload, problem=replace(alone.workload.problem, **more)))
+        for more in ({"batch": 8}, {"batch": 8, "item_values": ItemValues.OWN}, {"batch": 9})
+    ]
+    store.add_all([alone, *several], ())
+    for m in (alone, *several):
+        assert store.measurements(m.workload, H100) == [m]
+    text, _ = export_json(store)
+    assert load(text, "x").measurements == (alone, *several)
+    lines = [line for line in text.splitlines() if '"problem"' in line]
+    assert "batch" not in lines[0] and '"batch": 8}' in lines[1] and '"item_values": "own"}' in lines[2]
+    for wrong, words in (
+        (text.replace('"batch": 9', '"batch": 0'), "batch = 0 is outside"),
+        (text.replace('"batch": 9', '"batch": "9"'), "expected an integer"),
+        (text.replace('"item_values": "own"', '"item_values": "none"'), "'none' is not a valid ItemValues"),
+        (text.replace('"batch": 8, "item_values": "own"', '"item_values": "own"'), "a batch of several"),
     ):
         assert wrong != text
         with pytest.raises(ImportFileError, match=words):

@@ -19,6 +19,7 @@ from sparsegen.kernels import families
 from sparsegen.operators import (
     DType,
     Epilogue,
+    ItemValues,
     Layout,
     Problem,
     SddmmEpilogue,
@@ -74,6 +75,10 @@ PROBLEMS: dict[str, Problem] = {
     "sddmm-fp16-scale": SddmmProblem(M, K, 40, DType.FLOAT16, SddmmEpilogue.SCALE),
     "softmax-bf16": SoftmaxProblem(M, K, DType.BFLOAT16),
     "softmax-backward-fp16": SoftmaxBackwardProblem(M, K, DType.FLOAT16),
+    "fp16-batch-own-values": SpmmProblem(M, K, 64, DType.FLOAT16, batch=4, item_values=ItemValues.OWN),
+    "sddmm-fp16-batch": SddmmProblem(M, K, 40, DType.FLOAT16, batch=4),
+    "softmax-fp32-batch": SoftmaxProblem(M, K, batch=4),
+    "softmax-backward-fp32-batch": SoftmaxBackwardProblem(M, K, batch=4),
 }
 GOLDENS = [
     Golden(family, name, problem)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from tuning_samples import H100, baseline, other_operators, timed, workload
 
-from sparsegen.errors import DatabaseError
+from sparsegen.dispatch import How, choose
+from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
+from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db import migrations
+from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.models import OUTCOMES, Base
-from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.records import Measurement, Outcome
 from sparsegen.tuning_db.store import Store
+
+BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
 
 
 def test_revisions_are_those_on_disk() -> None:
@@ -55,6 +64,62 @@ def test_opening_again_migrates_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     Store.open(path).close()
     monkeypatch.setattr(migrations, "upgrade", lambda connection: pytest.fail("migrated again"))
     Store.open(path).close()
+
+
+@pytest.fixture
+def first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Measurement]]:
+    """A database as the first version of sparsegen left it, and what it holds."""
+    written = [timed(10.0), timed(20.0, workload(n=96)), *other_operators()]
+    current = tmp_path / "current.db"
+    with Store.open(current) as store:
+        store.add_all(written, [baseline(5.0)])
+    path = tmp_path / "old.db"
+    with monkeypatch.context() as patched:
+        upgrade = command.upgrade
+        patched.setattr(migrations, "HEAD", "0001")
+        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        Store.open(path).close()
+    old, new = sqlite3.connect(path), sqlite3.connect(current)
+    for table in ("devices", "matrices", "problems", "variants", "measurements", "baselines"):
+        columns = ", ".join(row[1] for row in old.execute(f"PRAGMA table_info({table})"))
+        for row in new.execute(f"SELECT {columns} FROM {table}"):
+            old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    old.commit()
+    old.close()
+    new.close()
+    return path, written
+
+
+def test_an_older_file_is_migrated_with_what_it_holds(first_version: tuple[Path, list[Measurement]]) -> None:
+    path, written = first_version
+    with Store.open(path) as store:
+        assert store.found_schema == "0001" and store.all_measurements() == written
+        assert store.all_baselines() == [baseline(5.0)] and not check(store)
+        again = replace(written[0], workload=replace(written[0].workload, problem=BATCH))
+        store.add_measurement(again)
+        assert store.measurements(again.workload, H100) == [again]
+        assert store.measurements(written[0].workload, H100) == [written[0]]
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    held = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'measurements'").fetchone()[0]
+    assert "problems" in held and "_alembic" not in held
+    connection.close()
+
+
+def test_an_older_file_is_read_without_being_changed(first_version: tuple[Path, list[Measurement]]) -> None:
+    path, written = first_version
+    before = path.read_bytes()
+    with Store.open(path, read_only=True) as store:
+        assert store.all_measurements() == written
+        for m in written:
+            assert store.measurements(m.workload, H100) == [m]
+            found = choose(m.workload.problem, m.workload.features, m.workload.fingerprint, H100, store)
+            assert (found.how, found.family.name) == (How.EXACT, m.variant.family)
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda _: store.all_measurements() == written, range(16))) == [True] * 16
+        with pytest.raises(DatabaseReadOnlyError):
+            store.add_measurement(written[0])
+    assert path.read_bytes() == before
 
 
 def open_once(path: str) -> None:

@@ -25,7 +25,7 @@ from sparsegen.formats import CsrMatrix
 from sparsegen.generators import random_rows
 from sparsegen.kernels import _lane_stream, family
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
 
 
 @pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -150,12 +150,33 @@ def test_gathered_values(executor: Executor) -> None:
     for dtype, name in ((DType.BFLOAT16, "lane_stream_spmm"), (DType.FLOAT32, "csr_spmm")):
         problem, one = decoding(matrix, dtype), family(name)
         packed = packing.by_host(one, problem, one.config_type(), matrix, executor)
-        gather = packing.Gather(packed, dtype.itemsize, executor)
+        gather = packing.Gather(packed, problem, executor)
         gather(executor.upload(dtype.to_storage(new.values)))
         executor.synchronize()
         assert_same(
             executor, packed, packing.by_host(one, decoding(new, dtype), one.config_type(), new, executor)
         )
+
+
+def test_gathered_values_of_each_item(executor: Executor) -> None:
+    matrix = random_rows(40, 90, 0.3, 0.5, 1)
+    values = np.random.default_rng(2).standard_normal((3, matrix.nnz)).astype(np.float32)
+    one = family("csr_spmm")
+    config = one.config_type()
+    problem = SpmmProblem(40, 90, 4, batch=3, item_values=ItemValues.OWN)
+    packed = packing.by_host(one, problem, config, matrix, executor)
+
+    def stored(values: Array) -> Array:
+        alone = packing.by_host(one, problem.item, config, matrix.with_values(values), executor)
+        return downloaded(executor, alone.buffers["values"])
+
+    held = packed.buffers["values"]
+    assert np.array_equal(downloaded(executor, held), np.tile(stored(matrix.values), 3)), (
+        "the matrix's at first"
+    )
+    packing.Gather(packed, problem, executor)(executor.upload(values))
+    executor.synchronize()
+    assert np.array_equal(downloaded(executor, held), np.concatenate([stored(own) for own in values]))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")

@@ -15,6 +15,7 @@ from sparsegen.generators import random_rows
 from sparsegen.operators import (
     DType,
     Epilogue,
+    ItemValues,
     Layout,
     Problem,
     SddmmEpilogue,
@@ -43,6 +44,9 @@ PROBLEMS: list[Problem] = [
         for epilogue in Epilogue
     ),
     *(SddmmProblem(24, 40, 13, dtype, epilogue) for dtype in DType for epilogue in SddmmEpilogue),
+    SpmmProblem(24, 40, 9, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
+    SpmmProblem(24, 40, 9, batch=3, item_values=ItemValues.OWN),
+    SddmmProblem(24, 40, 13, DType.BFLOAT16, SddmmEpilogue.SCALE, batch=3),
 ]
 
 
@@ -52,7 +56,7 @@ def test_the_judges_agree(executor: Executor, problem: Problem) -> None:
     judges = [kind(problem, MATRIX, operands, executor) for kind in (HostJudge, DeviceJudge)]
     exact = problem.reference(MATRIX, operands).exact
     nudged = exact.copy()
-    nudged[(3, 5)[: exact.ndim]] += 0.3
+    nudged[(2, 2, 5)[-exact.ndim :]] += 0.3
     unwritten = problem.dtype.to_storage(exact)
     unwritten.view(np.uint8).reshape(-1)[:4] = 0xFF
     for stored, is_right in (

@@ -69,11 +69,13 @@ NO_FIELD: Columns = {
     "dtype": "",
     "layout": "",
     "epilogue": "",
+    "batch": 1,
+    "item_values": "",
 }  # as `ProblemRow` says
 
 
 def problem_columns(problem: Problem) -> Columns:
-    return {"operator": problem.operator} | NO_FIELD | problem.to_dict()
+    return {"operator": problem.operator} | NO_FIELD | problem.all_fields()
 
 
 def variant_columns(variant: Variant) -> Columns:

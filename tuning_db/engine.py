@@ -12,7 +12,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,10 @@ def _sqlite_engine(path: Path, *, read_only: bool, lock_timeout: float) -> sa.En
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
+    return _engine_of(connect)
+
+
+def _engine_of(connect: Callable[[], sqlite3.Connection]) -> sa.Engine:
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool)
 
     @sa.event.listens_for(engine, "begin")
@@ -123,6 +128,29 @@ def _sqlite_engine(path: Path, *, read_only: bool, lock_timeout: float) -> sa.En
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def copied_to_memory(engine: sa.Engine) -> tuple[sa.Engine, sqlite3.Connection]:
+    """A copy of a SQLite database in this process's memory, which lives until the connection is closed."""
+    name = f"file:sparsegen-{uuid.uuid4().hex}?mode=memory&cache=shared"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
+
+    kept = connect()
+    source = engine.raw_connection()
+    try:
+        opened = source.driver_connection
+        assert isinstance(opened, sqlite3.Connection)
+        opened.backup(kept)
+    finally:
+        source.close()
+    return _engine_of(connect), kept
+
+
+def set_foreign_keys(connection: sa.Connection, *, on: bool) -> None:
+    """Whether SQLite checks them on this connection; between transactions, for within one it does not listen."""
+    connection.connection.cursor().execute(f"PRAGMA foreign_keys = {'ON' if on else 'OFF'}")
 
 
 def _check_file(path: Path, *, read_only: bool) -> None:

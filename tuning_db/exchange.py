@@ -23,7 +23,7 @@ from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.family import Device
 from sparsegen.features import Features
 from sparsegen.kernels import family
-from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, field_types
+from sparsegen.operators import LATER_FIELDS, MAX_INDEX, OPERATORS, Problem, field_types
 from sparsegen.tuning_db.check import is_known
 from sparsegen.tuning_db.conversion import LONGEST_REASON, ordered_config
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
@@ -218,12 +218,13 @@ def _problem(node: Node) -> Problem:
         operator.refuse(f"one of {', '.join(OPERATORS)}")
     problem_type = OPERATORS[operator.value]
     kinds = field_types(problem_type)
-    f = node.fields(("operator", *kinds))
+    first = [name for name in kinds if name not in LATER_FIELDS]
+    f = node.fields(("operator", *first), tuple(name for name in kinds if name in LATER_FIELDS))
     for name, kind in kinds.items():
-        if kind is int:
+        if kind is int and name in f:
             f[name].integer(0, MAX_INDEX)
     try:
-        return problem_type.from_dict({name: f[name].value for name in kinds})
+        return problem_type.from_dict({name: f[name].value for name in kinds if name in f})
     except (ValueError, ConfigError) as error:
         raise ImportFileError(f"{node.source}: {node.path}: {error}") from None
 

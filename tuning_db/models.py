@@ -104,7 +104,9 @@ class ProblemRow(Base):
     """
 
     __tablename__ = "problems"
-    __table_args__ = (UniqueConstraint("operator", "dtype", "layout", "epilogue", "m", "k", "n"),)
+    __table_args__ = (
+        UniqueConstraint("operator", "dtype", "layout", "epilogue", "m", "k", "n", "batch", "item_values"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     operator: Mapped[str] = mapped_column(String(40))
@@ -114,6 +116,8 @@ class ProblemRow(Base):
     dtype: Mapped[str] = mapped_column(String(20))
     layout: Mapped[str] = mapped_column(String(20))
     epilogue: Mapped[str] = mapped_column(String(20))
+    batch: Mapped[int] = mapped_column(server_default="1")
+    item_values: Mapped[str] = mapped_column(String(20), server_default="")
 
 
 class VariantRow(Base):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ from sparsegen.tuning_db import conversion, migrations, ranking
 from sparsegen.tuning_db.engine import (
     WRITES,
     Location,
+    copied_to_memory,
     create_engine,
     enter_wal_mode,
     pragma,
+    set_foreign_keys,
     typed_errors,
 )
 from sparsegen.tuning_db.models import (
@@ -69,6 +72,7 @@ class Store:
         """Use `Store.open`."""
         self._engine = engine
         self._location = location
+        self._copy: sqlite3.Connection | None = None  # of an older file, migrated in memory
         self._writes = itertools.count(1)
         self.read_only = read_only
         self.generation = 0
@@ -80,7 +84,8 @@ class Store:
         migrations.
 
         Args:
-            read_only: open what exists and change nothing, also on read-only media.
+            read_only: open what exists and change nothing, also on read-only media; an older SQLite file is read
+                through a copy in memory, as it would be once migrated.
             lock_timeout: seconds to wait for another process.
 
         Raises:
@@ -107,21 +112,41 @@ class Store:
     def _make_ready(self, lock_timeout: float) -> None:
         with self._engine.connect() as connection, connection.begin():
             revision = self.found_schema = migrations.current_revision(connection)
+        is_sqlite = self._engine.dialect.name == "sqlite"
         if self.read_only:
-            if revision != migrations.HEAD:
+            if revision == migrations.HEAD:
+                return
+            if revision is None or not is_sqlite:
                 raise DatabaseError(
                     f"{self.location} has schema version {revision or 'none'} and is opened to be read; "
                     "run `sparsegen db migrate` where it can be written"
                 )
+            # An older file is read as it would be once migrated, and stays as it is for those that wrote it.
+            file = self._engine
+            self._engine, self._copy = copied_to_memory(file)
+            file.dispose()
+            self._migrate()
             return
-        if self._engine.dialect.name == "sqlite":
+        if is_sqlite:
             enter_wal_mode(self._engine, lock_timeout)
         if revision != migrations.HEAD:
-            with self._writing() as connection:
-                migrations.upgrade(connection)
+            self._migrate()
         else:  # a file that cannot be written is refused now, not after the first measurement
             with self._writing():
                 pass
+
+    def _migrate(self) -> None:
+        """Bring the schema up to date in one transaction; SQLite copies tables to change them, without foreign keys."""
+        is_sqlite = self._engine.dialect.name == "sqlite"
+        with self._engine.connect().execution_options(**{WRITES: True}) as connection:
+            if is_sqlite:
+                set_foreign_keys(connection, on=False)
+            try:
+                with connection.begin():
+                    migrations.upgrade(connection)
+            finally:
+                if is_sqlite:
+                    set_foreign_keys(connection, on=True)
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
@@ -146,6 +171,8 @@ class Store:
 
     def close(self) -> None:
         self._engine.dispose()
+        if self._copy is not None:
+            self._copy.close()
 
     def __enter__(self) -> Self:
         return self

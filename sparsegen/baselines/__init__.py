@@ -51,6 +51,8 @@ def unavailable(device: Device, problem: Problem) -> str | None:
             f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
             "`sparsegen bench` compares where there is one"
         )
+    if problem.batch > 1:
+        return "dense and vendor baselines are skipped: tuning times none for a batch"
     if device.backend != "cuda":
         return "dense and vendor baselines are skipped: they need a CUDA device"
     from sparsegen.baselines.libraries import find_library

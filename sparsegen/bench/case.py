@@ -33,6 +33,7 @@ class Case:
         pattern: of A (m × k) for SpMM, of C (m × n) for SDDMM. Cases that differ in n alone have equal
             patterns, which can be the key under which a matrix is kept.
         source: where the sizes and sparsities come from.
+        batch: items with this pattern, each with its own dense matrices; those of SpMM have the same values.
 
     Raises:
         SuiteError: the pattern's shape does not fit the sizes, a size is below 1, or there is no dtype.
@@ -48,8 +49,11 @@ class Case:
     layout: Layout
     pattern: Pattern
     source: str
+    batch: int = 1
 
     def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise SuiteError(f"{self}: a batch has at least one item, got {self.batch}")
         if min(self.m, self.k, self.n) < 1:
             raise SuiteError(f"{self}: sizes start at 1, got m = {self.m}, k = {self.k}, n = {self.n}")
         if not self.dtypes:
@@ -77,7 +81,7 @@ class Case:
         return self.pattern.matrix()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; `from_dict` is the inverse."""
+        """JSON values, ``batch`` only of several items; `from_dict` is the inverse."""
         return {
             "suite": self.suite,
             "name": self.name,
@@ -89,6 +93,7 @@ class Case:
             "layout": str(self.layout),
             "pattern": self.pattern.to_dict(),
             "source": self.source,
+            **({"batch": self.batch} if self.batch > 1 else {}),
         }
 
     @classmethod

@@ -70,10 +70,17 @@ class Contender(ABC):
 
     name: str
     kind: Kind
+    takes_batches: bool = False  # whether one call computes several items
+
+    def refusal(self, task: Task, features: Features) -> str | None:
+        """Why it takes no part in a row; None if it does."""
+        if task.batch > 1 and not self.takes_batches:
+            return f"a call of it computes one item, not {task.batch}"
+        return self.why_not(task, features)
 
     @abstractmethod
     def why_not(self, task: Task, features: Features) -> str | None:
-        """Why it cannot compute such a task, as far as sizes and features tell; None if it may."""
+        """Why it cannot compute such a task, batches apart, as far as sizes and features tell; None if it may."""
 
     def arithmetic(self, task: Task) -> Arithmetic:
         """How its products are formed: in the dtype, unless the contender is of another mind."""

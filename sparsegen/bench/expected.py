@@ -16,6 +16,7 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
+from sparsegen.csr import CsrMatrix
 from sparsegen.family import Array
 from sparsegen.operators import DType, Layout, error_bound
 from sparsegen.operators.sddmm import sampled_product
@@ -32,12 +33,14 @@ class Expected:
     Attributes:
         exact: float64, in the result's stored shape.
         magnitude: float32, the same product of absolute values.
-        terms: products in each element's sum, in a shape that fits by broadcasting.
+        terms: products in each element's sum, in a shape that fits an item's result by broadcasting.
+        batch: items, along the first dimension of results where they are several.
     """
 
     exact: Array
     magnitude: Array
     terms: Array
+    batch: int = 1
 
     def keep(self, parcel: Parcel) -> None:
         """Write it beside the row's operands."""
@@ -48,11 +51,11 @@ class Expected:
     def of(cls, parcel: Parcel) -> Expected:
         """What `keep` wrote."""
         terms = cls.terms_of(parcel.task, parcel.row_offsets)
-        return cls(parcel.operand("exact"), parcel.operand("magnitude"), terms)
+        return cls(parcel.operand("exact"), parcel.operand("magnitude"), terms, parcel.task.batch)
 
     @staticmethod
     def terms_of(task: Task, row_offsets: Array) -> Array:
-        """The number of products in each element's sum, in a shape that fits the result's."""
+        """The number of products in each element's sum, in a shape that fits that of an item's result."""
         if task.operator is Operator.SDDMM:
             return np.full(1, float(task.k))
         lengths = np.diff(row_offsets).astype(np.float64)
@@ -70,6 +73,12 @@ class Expected:
             return float("inf")
         if not stored.size:
             return 0.0
+        if self.batch > 1:
+            items = (Expected(e, m, self.terms) for e, m in zip(self.exact, self.magnitude, strict=True))
+            return max(
+                item.worst_error(own, dtype, arithmetic=arithmetic, is_ours=is_ours)
+                for item, own in zip(items, stored, strict=True)
+            )
         step = max(1, CHUNK // max(1, stored[0].size))
 
         def worst_of(start: int) -> float:
@@ -115,10 +124,17 @@ def _worst(
 def expected_on_host(parcel: Parcel) -> Expected:
     """A row's result in float64 with SciPy and NumPy."""
     task, matrix = parcel.task, parcel.matrix()
-    dense = {
-        name: task.dtype.from_storage(np.asarray(parcel.operand(name))).astype(np.float64)
-        for name in task.operand_shapes
-    }
+    operands = {name: np.asarray(parcel.operand(name)) for name in task.operand_shapes}
+    found = [_expected_of(task.item, matrix, own) for _, own in task.problem.items(matrix, operands)]
+    if task.batch == 1:
+        return found[0]
+    exact, magnitude = np.stack([e.exact for e in found]), np.stack([e.magnitude for e in found])
+    return Expected(exact, magnitude, found[0].terms, task.batch)
+
+
+def _expected_of(task: Task, matrix: CsrMatrix, operands: dict[str, Array]) -> Expected:
+    """The result of one item."""
+    dense = {name: task.dtype.from_storage(array).astype(np.float64) for name, array in operands.items()}
     terms = Expected.terms_of(task, matrix.row_offsets)
     if task.operator is Operator.SDDMM:
         exact, magnitude = sampled_product(matrix, dense["a"], dense["b"], threads=THREADS)

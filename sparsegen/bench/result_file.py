@@ -63,6 +63,8 @@ def _row_dict(row: Row) -> dict[str, Any]:
     document["cells"] = [_cell_dict(cell) for cell in row.cells]
     if not row.reference:
         del document["reference"]
+    if row.batch == 1:
+        del document["batch"]
     return document
 
 

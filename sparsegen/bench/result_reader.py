@@ -115,7 +115,8 @@ def _invocation(node: Node) -> Invocation:
 
 
 def _row(node: Node) -> Row:
-    f = node.fields(tuple(field.name for field in fields(Row) if field.name != "reference"), ("reference",))
+    optional = ("reference", "batch")
+    f = node.fields(tuple(field.name for field in fields(Row) if field.name not in optional), optional)
     cells = tuple(_cell(cell) for cell in f["cells"].items())
     if len({cell.contender for cell in cells}) != len(cells):
         f["cells"].refuse("each contender once")
@@ -139,6 +140,7 @@ def _row(node: Node) -> Row:
         floor=_floor(f["floor"]),
         cells=cells,
         reference=f["reference"].text(LONG) if "reference" in f else "",
+        batch=f["batch"].integer(2, MAX_INDEX) if "batch" in f else 1,
     )
 
 

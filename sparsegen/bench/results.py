@@ -224,6 +224,7 @@ class Row:
         fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
         features: of the sparse matrix.
         reference: what the results were held against, where it is not a float64 product on the CPU.
+        batch: items that a call computes; ``case`` names it where they are several.
     """
 
     suite: str
@@ -241,6 +242,7 @@ class Row:
     floor: Floor
     cells: tuple[Cell, ...]
     reference: str = ""
+    batch: int = 1
 
     @property
     def key(self) -> RowKey:

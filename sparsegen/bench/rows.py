@@ -151,4 +151,5 @@ def _row(
         floor=floor_of(task, parcel.features.nnz, rates),
         cells=cells,
         reference=reference,
+        batch=task.batch,
     )

@@ -97,7 +97,7 @@ class Runner:
     def enter(self, parcel: Parcel) -> None:
         """A new row."""
         self.outcome = Outcome()
-        reason = self.contender.why_not(parcel.task, parcel.features)
+        reason = self.contender.refusal(parcel.task, parcel.features)
         if reason is not None:
             is_ours = self.contender.kind is Kind.OURS
             self._fail(Status.MISSING if is_ours else Status.UNSUPPORTED, reason)

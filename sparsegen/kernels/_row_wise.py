@@ -21,11 +21,13 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import order_rows
 from sparsegen.operators import Problem
 
 WARP = 32
 VALUES_KEPT = 64  # of a thread, in registers
+WIDEST = 8  # values of a vector
 
 P = TypeVar("P", bound=Problem)
 
@@ -62,7 +64,14 @@ class RowWise(Family[P, RowConfig]):
     config_type = RowConfig
     arrays_kept: ClassVar[int]
 
+    def item_size_names(self, problem: P) -> tuple[str, ...]:
+        return ("nnz",) if problem.batch > 1 else ()
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def constraints(self, problem: P, config: RowConfig, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c = config
         threads = c.threads_per_row * c.rows_per_block
         kept = c.vectors_kept * c.vector_width * self.arrays_kept
@@ -85,11 +94,13 @@ class RowWise(Family[P, RowConfig]):
         )
 
     def constants(self, problem: P, config: RowConfig) -> Mapping[str, Value]:
-        return {"dtype": problem.dtype.value}
+        return {"dtype": problem.dtype.value, **batch_constants(problem)}
 
     def prepare(self, problem: P, config: RowConfig, matrix: CsrMatrix) -> Packed:
         lengths = np.diff(matrix.row_offsets)
         margin = 1024 * VALUES_KEPT  # places past a row's end that the largest block may count to
+        if problem.batch > 1:
+            margin += WIDEST  # before an item's values, from which its places are counted
         if matrix.nnz > MAX_INDEX - margin:
             raise MatrixError(
                 f"{matrix.nnz} nonzeros are more than 32-bit positions reach ({MAX_INDEX - margin}); "
@@ -99,13 +110,13 @@ class RowWise(Family[P, RowConfig]):
         order = order[lengths[order] > 0]
         return Packed(
             arrays={"row_order": empty_as_one(order), "row_offsets": np.array(matrix.row_offsets)},
-            sizes={"rows": int(order.size)},
+            sizes={"rows": int(order.size), "nnz": matrix.nnz},
         )
 
     def launch(self, problem: P, config: RowConfig, sizes: Mapping[str, int], device: Device) -> Launch:
         c = config
         return Launch(
-            grid=(-(-sizes["rows"] // c.rows_per_block), 1, 1),
+            grid=(-(-sizes["rows"] // c.rows_per_block), 1, problem.batch),
             block=(c.threads_per_row * c.rows_per_block, 1, 1),
         )
 

@@ -20,6 +20,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import align_runs
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 
@@ -73,6 +74,12 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
     problem_type = SddmmProblem
     config_type = CsrSddmmConfig
 
+    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
+        return ("m", "n", "nnz") if problem.batch > 1 else ()
+
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
         """As ever, but values only where they scale the result."""
         scales = problem.epilogue is SddmmEpilogue.SCALE
@@ -81,6 +88,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
     def constraints(
         self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         threads = c.threads_per_strip * c.strips_per_block
         yield Constraint(
@@ -135,6 +143,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
             "dtype": problem.dtype.value,
             "epilogue": problem.epilogue.value,
             "whole_steps": problem.k % step == 0,
+            **batch_constants(problem),
         }
 
     def prepare(self, problem: SddmmProblem, config: CsrSddmmConfig, matrix: CsrMatrix) -> Packed:
@@ -147,7 +156,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
             "strips": empty_as_one(tasks),
             "column_indices": runs.gather_repeating(matrix.column_indices),
         }
-        sizes = {"tasks": len(tasks)}
+        sizes = {"tasks": len(tasks), "nnz": matrix.nnz}
         if problem.epilogue is not SddmmEpilogue.SCALE:
             return Packed(arrays, sizes)
         values = empty_as_one(problem.dtype.to_storage(matrix.values))
@@ -159,7 +168,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
     ) -> Launch:
         c = config
         return Launch(
-            grid=(-(-sizes["tasks"] // c.strips_per_block), 1, 1),
+            grid=(-(-sizes["tasks"] // c.strips_per_block), 1, problem.batch),
             block=(c.threads_per_strip * c.strips_per_block, 1, 1),
         )
 
@@ -173,7 +182,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
         # Rows shorter than a strip leave batches of it idle, and so does a grid that is too small.
         while strip > 4 and (
             features.row_mean < strip / 2
-            or features.nnz * threads < FILLING_BLOCKS * 128 * strip * device.multiprocessors
+            or problem.batch * features.nnz * threads < FILLING_BLOCKS * 128 * strip * device.multiprocessors
         ):
             strip //= 2
         return CsrSddmmConfig(

@@ -19,6 +19,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import align_rows, order_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 
@@ -91,9 +92,16 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     problem_type = SpmmProblem
     config_type = CsrSpmmConfig
 
+    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+        return ("stored",) if problem.value_sets > 1 else ()
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def constraints(
         self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         yield Constraint(
@@ -206,6 +214,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             "wide": self._is_wide(problem),
             "columns_divide": problem.n % config.tile_n == 0,
             "rows_divide": problem.m % config.rows_per_block == 0,
+            **batch_constants(problem),
         }
 
     def prepare(self, problem: SpmmProblem, config: CsrSpmmConfig, matrix: CsrMatrix) -> Packed:
@@ -224,7 +233,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
                 "column_indices": indices.astype(index_type),
                 "values": problem.dtype.to_storage(rows.gather(matrix.values)),
             },
-            sizes={},
+            sizes={"stored": rows.source.size} if problem.value_sets > 1 else {},
             values="values",
             value_source=rows.source,
         )
@@ -234,7 +243,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     ) -> Launch:
         c = config
         return Launch(
-            grid=(-(-problem.m // c.rows_per_block), -(-problem.n // c.tile_n), 1),
+            grid=(-(-problem.m // c.rows_per_block), -(-problem.n // c.tile_n), problem.batch),
             block=(c.threads_per_row * c.row_splits * c.rows_per_block, 1, 1),
         )
 
@@ -250,7 +259,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         threads_per_row = min(threads_per_row, 32)
         prescale = row_major and not self._is_wide(problem)
         # A grid that leaves multiprocessors idle gains from splitting rows.
-        blocks = max(1, problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
+        blocks = max(1, problem.batch * problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
         row_splits = 1
         while (
             row_splits < 8

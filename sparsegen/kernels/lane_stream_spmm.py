@@ -22,6 +22,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
+from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, STEP, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
@@ -107,6 +108,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     config_type = LaneStreamConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
         yield Constraint(
             problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
         )

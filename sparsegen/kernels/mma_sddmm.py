@@ -20,6 +20,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
 from sparsegen.kernels._panels import Panels, expected_tiles
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
@@ -101,6 +102,12 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     problem_type = SddmmProblem
     config_type = MmaSddmmConfig
 
+    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
+        return ("m", "n", "nnz") if problem.batch > 1 else ()
+
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
         """As ever, but values only where they scale the result."""
         scales = problem.epilogue is SddmmEpilogue.SCALE
@@ -109,6 +116,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     def constraints(
         self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         yield capable(device, TENSOR_CORES)
         yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
@@ -184,6 +192,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
             "epilogue": problem.epilogue.value,
             "divides_k": problem.k % config.tile_k == 0,
             "aligned": problem.k * problem.dtype.itemsize % 16 == 0,
+            **batch_constants(problem),
         }
 
     def prepare(self, problem: SddmmProblem, config: MmaSddmmConfig, matrix: CsrMatrix) -> Packed:
@@ -197,7 +206,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
             "shifts": empty_as_one(panels.shifts),
             "places": empty_as_one(places),
         }
-        sizes = {"tiles": panels.of_tile.size}
+        sizes = {"tiles": panels.of_tile.size, "nnz": matrix.nnz}
         if problem.epilogue is not SddmmEpilogue.SCALE:
             return Packed(arrays, sizes)
         values = empty_as_one(problem.dtype.to_storage(matrix.values))
@@ -208,7 +217,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         self, problem: SddmmProblem, config: MmaSddmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
-            grid=(sizes["tiles"], 1, 1),
+            grid=(sizes["tiles"], 1, problem.batch),
             block=(self._threads(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
@@ -216,7 +225,12 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     def guessed_rate(self, problem: SddmmProblem, features: Features) -> float:
         if not features.nnz:
             return 0.0
-        return features.nnz * problem.k / min(self._microseconds(problem, features, c) for c in SHAPES)
+        return (
+            problem.batch
+            * features.nnz
+            * problem.k
+            / min(self._microseconds(problem, features, c) for c in SHAPES)
+        )
 
     @staticmethod
     def _microseconds(
@@ -229,7 +243,8 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         row = -(-problem.k * problem.dtype.itemsize // 64) * 64 // problem.dtype.itemsize
         places = c.tile_m * c.tile_n
         of_tile = row * max(places / products, moved) + places * PLACE_MICROSECONDS
-        return max(expected_tiles(features, c.tile_m, c.tile_n), multiprocessors) * of_tile
+        tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
+        return max(tiles, multiprocessors) * of_tile
 
     def guess(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
         """The shape that should be fastest, with stages as k needs them."""

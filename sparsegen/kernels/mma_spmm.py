@@ -12,6 +12,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -88,9 +89,16 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     problem_type = SpmmProblem
     config_type = MmaSpmmConfig
 
+    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+        return ("stored",) if problem.value_sets > 1 else ()
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
     def constraints(
         self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         chunk = 16 // itemsize
         yield capable(device, TENSOR_CORES)
@@ -175,7 +183,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if not full <= 8 * c.prefetch <= max(8, 8 * full):
             return False
         # Enough blocks to fill the device, and no smaller tiles than that needs.
-        blocks = -(-problem.m // c.tile_m) * -(-problem.n // c.tile_n)
+        blocks = self._blocks(problem, c.tile_m, c.tile_n)
         area = c.tile_m * c.tile_n
         if 4 * blocks < 3 * device.multiprocessors:
             return area <= 1024
@@ -192,6 +200,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             "divides_n": problem.n % config.tile_n == 0,
             "aligned_b": (problem.n if rows else problem.k) % chunk == 0,
             "aligned_c": (problem.n if rows else problem.m) % chunk == 0,
+            **batch_constants(problem),
         }
 
     def prepare(self, problem: SpmmProblem, config: MmaSpmmConfig, matrix: CsrMatrix) -> Packed:
@@ -214,7 +223,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
                 "places": empty_as_one(self._places(problem, c)[element]),
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
-            sizes={"panels": panels},
+            sizes={"panels": panels, **({"stored": source.size} if problem.value_sets > 1 else {})},
             values="values",
             value_source=source,
         )
@@ -300,7 +309,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, config: MmaSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
-            grid=(-(-problem.m // config.tile_m), -(-problem.n // config.tile_n), 1),
+            grid=(-(-problem.m // config.tile_m), -(-problem.n // config.tile_n), problem.batch),
             block=(self._threads(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
@@ -349,7 +358,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
-        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+        return problem.batch * -(-problem.m // tile_m) * -(-problem.n // tile_n)
 
 
 def _power_of_two(x: float) -> int:

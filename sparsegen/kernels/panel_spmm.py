@@ -20,6 +20,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._rows import align_runs, order_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 
@@ -94,9 +95,13 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     problem_type = SpmmProblem
     config_type = PanelSpmmConfig
 
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+
     def constraints(
         self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c = config
         chunk = 16 // problem.dtype.itemsize
         yield Constraint(

@@ -19,6 +19,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
+from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import (
     ell_sources,
     empty_as_padding,
@@ -62,7 +63,11 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
     ) -> Iterator[Constraint]:
         yield padding_requirement(features)
 
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+
     def constraints(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         warps = config.nwarp * config.vsize
         yield Constraint(warps <= 32, f"a block has nwarp · vsize ({warps}) warps, at most 32")
         column_blocks = -(-problem.n // config.vsize)

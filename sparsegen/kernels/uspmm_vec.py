@@ -19,6 +19,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import (
     ell_sources,
     empty_as_padding,
@@ -121,9 +122,13 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             f"ell_width = quartile needs rows longer ({features.row_max}) than the mean ({features.row_mean:.1f})",
         )
 
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+
     def constraints(
         self, problem: SpmmProblem, config: UspmmVecConfig, device: Device
     ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
         c = config
         chunks = c.tile_n // self._chunk(problem)
         yield Constraint(

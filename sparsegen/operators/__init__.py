@@ -9,19 +9,21 @@ from __future__ import annotations
 from sparsegen.csr import MAX_INDEX
 from sparsegen.errors import ConfigError
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, field_types, member
+from sparsegen.operators.problem import LATER_FIELDS, Cost, Problem, TensorSpec, field_types, member
 from sparsegen.operators.reference import Reference, error_bound
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
 from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
-from sparsegen.operators.spmm import Epilogue, Layout, SpmmProblem
+from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SpmmProblem
 
 __all__ = [
+    "LATER_FIELDS",
     "MAX_INDEX",
     "OPERATORS",
     "Array",
     "Cost",
     "DType",
     "Epilogue",
+    "ItemValues",
     "Layout",
     "Problem",
     "Reference",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, cast, get_type_hints
@@ -17,6 +17,10 @@ from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.reference import Reference
 
 E = TypeVar("E", bound=StrEnum)
+# Fields that came after the first databases and files: left out where they have their defaults, so that what was
+# written before reads as before, and one problem has one form.
+LATER_FIELDS = ("batch", "item_values")
+NEAR_TRAITS = ("epilogue", "item_values")  # that change little: times with another one of them still compare
 
 
 def member(kind: type[E], value: E | str, name: str) -> E:
@@ -63,10 +67,14 @@ class Problem(ABC):
 
     A problem does not know the sparsity pattern, only its shape: what depends on the nonzeros takes their number.
 
+    A batch is several items with one pattern, computed by one launch. Their operands and results are stored one after
+    another, in a leading dimension of ``batch``; a batch of 1 has no such dimension.
+
     Attributes:
         operator: its name.
         matrix_sizes: the names of the sizes that are the sparse matrix's rows and columns; each may be 0.
-        dense_sizes: the names of the other sizes; each is at least 1.
+        dense_sizes: the names of the other sizes of an item; each is at least 1.
+        batch: how many items.
 
     Raises:
         ConfigError: a size is out of range.
@@ -79,24 +87,32 @@ class Problem(ABC):
     dense_sizes: ClassVar[tuple[str, ...]]
 
     dtype: DType
+    batch: int
 
     def __post_init__(self) -> None:
-        for name, size in self.sizes.items():
+        for name, size in (self.sizes | {"batch": self.batch}).items():
             least = 0 if name in self.matrix_sizes else 1
             if not least <= size <= MAX_INDEX:
                 raise ConfigError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]")
 
     def __str__(self) -> str:
-        sizes = (f"{name}={size}" for name, size in self.sizes.items())
-        traits = (f"epilogue={t}" if name == "epilogue" else t.value for name, t in self.traits.items())
+        sizes = [f"{name}={size}" for name, size in self.sizes.items()]
+        if self.batch > 1:
+            sizes.append(f"batch={self.batch}")
+        traits = (
+            f"{name}={trait}" if name in NEAR_TRAITS else trait.value
+            for name, trait in self.traits.items()
+            if name not in LATER_FIELDS or trait != _default(type(self), name)
+        )
         return " ".join([self.operator, *sizes, *traits])
 
     # --- its fields ---
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Every size by name, in the order of the fields."""
-        return {name: getattr(self, name) for name, kind in field_types(type(self)).items() if kind is int}
+        """Every size of an item by name, in the order of the fields."""
+        kinds = field_types(type(self)).items()
+        return {name: getattr(self, name) for name, kind in kinds if kind is int and name != "batch"}
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -106,23 +122,39 @@ class Problem(ABC):
 
     @property
     def traits(self) -> dict[str, StrEnum]:
-        """Everything but the sizes: dtype, layouts, epilogue."""
+        """Everything but the sizes: dtype, layouts, epilogue, whose values the items have."""
         kinds = field_types(type(self)).items()
         return {name: getattr(self, name) for name, kind in kinds if kind is not int}
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Operator and traits but for the epilogue, which touches the result once: times of one kind compare."""
-        return (self.operator, *(value for name, value in self.traits.items() if name != "epilogue"))
+        """Operator and traits but for `NEAR_TRAITS`, as an epilogue, which touches the result once: times of one kind
+        compare.
+        """
+        return (self.operator, *(value for name, value in self.traits.items() if name not in NEAR_TRAITS))
+
+    def all_fields(self) -> dict[str, int | str]:
+        """Every field as a JSON value."""
+        kinds = field_types(type(self)).items()
+        return {
+            name: getattr(self, name) if kind is int else str(getattr(self, name)) for name, kind in kinds
+        }
 
     def to_dict(self) -> dict[str, int | str]:
-        """The fields as JSON values; `from_dict` is the inverse."""
-        return self.sizes | {name: str(value) for name, value in self.traits.items()}
+        """The fields as JSON values, without `LATER_FIELDS` that have their defaults; `from_dict` is the inverse."""
+        kept = self.all_fields()
+        for name in LATER_FIELDS:
+            if name in kept and kept[name] == _default(type(self), name):
+                del kept[name]
+        return kept
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Raises KeyError for a missing field, ValueError for a value that is no size or word."""
-        return cls(**{name: kind(values[name]) for name, kind in field_types(cls).items()})
+        kinds = field_types(cls).items()
+        return cls(
+            **{name: kind(values[name]) for name, kind in kinds if name in values or name not in LATER_FIELDS}
+        )
 
     @classmethod
     def of(cls, shape: tuple[int, int], **options: int | str | None) -> Self:
@@ -147,6 +179,55 @@ class Problem(ABC):
             raise ConfigError(f"{cls.operator} needs {' and '.join(missing)}")
         return cls(**dict(zip(cls.matrix_sizes, shape, strict=True)), **given)
 
+    # --- its items ---
+
+    @property
+    def item(self) -> Self:
+        """The problem of one item, as if it were alone."""
+        later = [name for name in field_types(type(self)) if name in LATER_FIELDS]
+        alone: Self = replace(cast(Any, self), **{name: _default(type(self), name) for name in later})
+        return alone
+
+    @property
+    def value_sets(self) -> int:
+        """How many sets of the matrix's values there are: `batch` where each item has its own, else 1."""
+        return 1
+
+    def own_values(self, nnz: int) -> TensorSpec | None:
+        """The values of all items' matrices, batch × nnz in CSR order, where each item has its own; else None."""
+        if self.value_sets == 1:
+            return None
+        return TensorSpec("values", (self.batch, nnz), self.dtype)
+
+    def of_batch(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of as many arrays as there are items, each of this shape."""
+        return shape if self.batch == 1 else (self.batch, *shape)
+
+    def items(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array]
+    ) -> Iterator[tuple[CsrMatrix, dict[str, Array]]]:
+        """The matrix and the operands of each item.
+
+        Args:
+            operands: of all items, in storage form or as real numbers; with ``values`` where each item has its own.
+        """
+        if self.batch == 1:
+            yield matrix, dict(operands)
+            return
+        mine, whole = self.item.operands(matrix.nnz), self.operands(matrix.nnz)
+        is_shared = {one.name: one.shape == all_of.shape for one, all_of in zip(mine, whole, strict=True)}
+        for i in range(self.batch):
+            own = {
+                name: operands[name] if shared else operands[name][i] for name, shared in is_shared.items()
+            }
+            if self.value_sets == 1:
+                yield matrix, own
+            else:
+                yield (
+                    matrix.with_values(self.dtype.from_storage(operands["values"][i]).astype(np.float32)),
+                    own,
+                )
+
     # --- what it computes ---
 
     @abstractmethod
@@ -161,19 +242,29 @@ class Problem(ABC):
     def cost(self, nnz: int) -> Cost:
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
 
-    @abstractmethod
     def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """The result and its error bound in float64, in the result's stored shape.
 
         Args:
-            operands: in storage form, by name.
+            operands: in storage form, by name; with `own_values` where each item has its own.
         """
+        if self.batch == 1:
+            return self.item_reference(matrix, operands, threads=threads)
+        one, parts = self.item, self.items(matrix, operands)
+        found = [one.item_reference(own, given, threads=threads) for own, given in parts]
+        exact, bound = np.stack([r.exact for r in found]), np.stack([r.bound for r in found])
+        return Reference(exact, bound, found[0].dtype)
+
+    @abstractmethod
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """`reference` for a batch of 1."""
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
-        """Fresh normal inputs, rounded to their dtypes, in storage form."""
+        """Fresh normal inputs, rounded to their dtypes, in storage form; with `own_values` where there are any."""
+        own = self.own_values(nnz)
         return {
             spec.name: spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
-            for spec in self.operands(nnz)
+            for spec in (*self.operands(nnz), *(() if own is None else (own,)))
         }
 
 
@@ -182,6 +273,13 @@ def field_types(problem_type: type[Problem]) -> dict[str, Any]:
     """The fields of a problem by name, in order: ``int`` for a size, an enumeration for a trait."""
     hints = get_type_hints(problem_type)
     return {field.name: hints[field.name] for field in fields(cast(Any, problem_type))}
+
+
+@cache
+def _default(problem_type: type[Problem], name: str) -> int | StrEnum:
+    """The default of a field that has one."""
+    found = next(field for field in fields(cast(Any, problem_type)) if field.name == name)
+    return cast("int | StrEnum", found.default)
 
 
 def csr_bytes(rows: int, nnz: int, value_bytes: int) -> int:

@@ -30,8 +30,8 @@ class SddmmEpilogue(StrEnum):
 class SddmmProblem(Problem):
     """D = epilogue((A · Bᵀ) at the nonzeros of a pattern m × n), with A m × k and B n × k, both row-major.
 
-    D is one-dimensional: a value for each nonzero, in CSR order. Without `SddmmEpilogue.SCALE` the values of the
-    pattern play no part.
+    D has a value for each nonzero, in CSR order. Without `SddmmEpilogue.SCALE` the values of the pattern play no part;
+    with it all items of a batch are scaled by the same.
     """
 
     operator: ClassVar[str] = "sddmm"
@@ -43,24 +43,25 @@ class SddmmProblem(Problem):
     k: int
     dtype: DType = DType.FLOAT32
     epilogue: SddmmEpilogue = SddmmEpilogue.NONE
+    batch: int = 1
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
-            TensorSpec("a", (self.m, self.k), self.dtype),
-            TensorSpec("b", (self.n, self.k), self.dtype),
+            TensorSpec("a", self.of_batch((self.m, self.k)), self.dtype),
+            TensorSpec("b", self.of_batch((self.n, self.k)), self.dtype),
         )
 
     def result(self, nnz: int) -> TensorSpec:
-        return TensorSpec("d", (nnz,), self.dtype)
+        return TensorSpec("d", self.of_batch((nnz,)), self.dtype, self.dtype.itemsize)
 
     def cost(self, nnz: int) -> Cost:
         """The pattern as CSR with 32-bit indices (and its values where they scale), A, B and D once each."""
         scales = self.epilogue is SddmmEpilogue.SCALE
         pattern = csr_bytes(self.m, nnz, self.dtype.itemsize if scales else 0)
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
-        return Cost(flop=2 * nnz * self.k, bytes=pattern + dense)
+        return Cost(flop=2 * nnz * self.k * self.batch, bytes=pattern + dense)
 
-    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`; the bound is that of a dot product of k terms (Higham, 3.1)."""
         a, b = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("a", "b"))
         exact, magnitude = sampled_product(matrix, a, b, threads=threads)

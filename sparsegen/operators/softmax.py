@@ -25,11 +25,16 @@ class _RowWise(Problem):
     m: int
     n: int
     dtype: DType = DType.FLOAT32
+    batch: int = 1
+
+    def _values(self, name: str, nnz: int) -> TensorSpec:
+        """A value for each nonzero."""
+        return TensorSpec(name, self.of_batch((nnz,)), self.dtype, VECTOR_BYTES)
 
     def _cost(self, flop_per_nonzero: int, nnz: int) -> Cost:
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         offsets = csr_bytes(self.m, 0, 0)  # the columns are not read
-        return Cost(flop=flop_per_nonzero * nnz, bytes=offsets + dense)
+        return Cost(flop=flop_per_nonzero * nnz * self.batch, bytes=offsets + dense)
 
 
 def _filled_rows(matrix: CsrMatrix) -> tuple[Array, Array]:
@@ -42,26 +47,26 @@ def _filled_rows(matrix: CsrMatrix) -> tuple[Array, Array]:
 class SoftmaxProblem(_RowWise):
     """Y = exp(s · X) over its sum in the same row, at the nonzeros of a pattern m × n; s is a number.
 
-    X and Y are one-dimensional: a value for each nonzero, in CSR order. A row without nonzeros gives nothing. The
-    pattern's own values play no part. The scale s is an operand, one float32, so that variants serve every scale.
+    X and Y have a value for each nonzero, in CSR order. A row without nonzeros gives nothing. The pattern's own values
+    play no part. The scale s is an operand, one float32 for all items, so that variants serve every scale.
     """
 
     operator: ClassVar[str] = "sparse_softmax"
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
-            TensorSpec("x", (nnz,), self.dtype, VECTOR_BYTES),
+            self._values("x", nnz),
             TensorSpec("scale", (1,), DType.FLOAT32),
         )
 
     def result(self, nnz: int) -> TensorSpec:
-        return TensorSpec("y", (nnz,), self.dtype, VECTOR_BYTES)
+        return self._values("y", nnz)
 
     def cost(self, nnz: int) -> Cost:
         """A product, a maximum, a difference, an exponential, a sum and a quotient for each nonzero."""
         return self._cost(6, nnz)
 
-    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
 
         Rounding s · x and its difference from the row's largest changes an exponent by a few units of the last
@@ -90,26 +95,26 @@ class SoftmaxBackwardProblem(_RowWise):
     """The gradient of `SoftmaxProblem`: dX = s · Y · (dY - the row's sum of Y · dY), at an m × n pattern.
 
     Y is what the softmax gave, dY the gradient with respect to it; all have a value for each nonzero, in CSR order. The
-    pattern's own values play no part. The scale s is an operand, one float32.
+    pattern's own values play no part. The scale s is an operand, one float32 for all items.
     """
 
     operator: ClassVar[str] = "sparse_softmax_backward"
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
-            TensorSpec("y", (nnz,), self.dtype, VECTOR_BYTES),
-            TensorSpec("dy", (nnz,), self.dtype, VECTOR_BYTES),
+            self._values("y", nnz),
+            self._values("dy", nnz),
             TensorSpec("scale", (1,), DType.FLOAT32),
         )
 
     def result(self, nnz: int) -> TensorSpec:
-        return TensorSpec("dx", (nnz,), self.dtype, VECTOR_BYTES)
+        return self._values("dx", nnz)
 
     def cost(self, nnz: int) -> Cost:
         """A product and a sum for each nonzero of the row's sum; a difference and two products for its result."""
         return self._cost(5, nnz)
 
-    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`; the bound is that of a sum over the row, times |s · Y| (Higham, 3.1)."""
         y, dy = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("y", "dy"))
         starts, lengths = _filled_rows(matrix)

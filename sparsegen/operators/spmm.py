@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import erf
 
 from sparsegen.csr import CsrMatrix
+from sparsegen.errors import ConfigError
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
 from sparsegen.operators.reference import Reference, error_bound
@@ -50,9 +51,22 @@ class Epilogue(StrEnum):
         return self is Epilogue.BIAS_RESIDUAL
 
 
+class ItemValues(StrEnum):
+    """The values of A in a batch, whose items share its pattern."""
+
+    SHARED = "shared"  # all items have the same, as a weight
+    OWN = "own"  # each item has its own, as the probabilities of an attention's heads
+
+
 @dataclass(frozen=True, slots=True)
 class SpmmProblem(Problem):
-    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse."""
+    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse.
+
+    The items of a batch have the same bias, but each its own residual.
+
+    Raises:
+        ConfigError: a size out of range; values of their own for a batch of 1.
+    """
 
     operator: ClassVar[str] = "spmm"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
@@ -64,10 +78,23 @@ class SpmmProblem(Problem):
     dtype: DType = DType.FLOAT32
     layout: Layout = Layout.ROW
     epilogue: Epilogue = Epilogue.NONE
+    batch: int = 1
+    item_values: ItemValues = ItemValues.SHARED
+
+    def __post_init__(self) -> None:
+        Problem.__post_init__(self)
+        if self.item_values is ItemValues.OWN and self.batch == 1:
+            raise ConfigError(
+                f"item_values = {ItemValues.OWN} is for a batch of several items; one has its values"
+            )
+
+    @property
+    def value_sets(self) -> int:
+        return self.batch if self.item_values is ItemValues.OWN else 1
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
-        specs = [TensorSpec("b", shape, self.dtype)]
+        specs = [TensorSpec("b", self.of_batch(shape), self.dtype)]
         if self.epilogue.has_bias:
             specs.append(TensorSpec("bias", (self.m,), self.dtype))
         if self.epilogue.has_residual:
@@ -76,14 +103,15 @@ class SpmmProblem(Problem):
 
     def result(self, nnz: int) -> TensorSpec:
         shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
-        return TensorSpec("c", shape, self.dtype)
+        return TensorSpec("c", self.of_batch(shape), self.dtype)
 
     def cost(self, nnz: int) -> Cost:
         """A as CSR with 32-bit indices, B, bias, residual and C once each."""
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
-        return Cost(flop=2 * nnz * self.n, bytes=csr_bytes(self.m, nnz, self.dtype.itemsize) + dense)
+        matrix = csr_bytes(self.m, nnz, self.value_sets * self.dtype.itemsize)
+        return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
-    def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
 
         The bound of an element is γ · (|A|·|B| + |bias| + |residual|) with γ from the row's length and the float32

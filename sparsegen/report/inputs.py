@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparsegen.bench import result_file
@@ -59,10 +59,16 @@ def gather(files: Sequence[Path], store: Store | None, device: str | None, progr
         ReportError: nothing is known of the device, or a workload stands in two of the files.
     """
     parts = []
+    batches = 0
     for file in files:
         progress(f"reading {file}")
-        parts.append((file.name, result_file.read(file)))
-    tuned = [] if store is None else store.list_workloads()
+        read = result_file.read(file)
+        single = tuple(row for row in read.rows if row.batch == 1)  # points of one item are compared
+        batches += len(read.rows) - len(single)
+        parts.append((file.name, replace(read, rows=single)))
+    listed = [] if store is None else store.list_workloads()
+    tuned = [t for t in listed if t.workload.problem.batch == 1]
+    batches += len(listed) - len(tuned)
     key = device or _most_known([part for _, part in parts], tuned)
     mine = tuple((name, part) for name, part in parts if part.device.key == key)
     known = [t for t in tuned if t.device.key == key]
@@ -83,7 +89,7 @@ def gather(files: Sequence[Path], store: Store | None, device: str | None, progr
         database="" if store is None else store.location,
         measurements=tuple(measurements),
         baselines=tuple(baselines),
-        notes=tuple(_left_out(key, [part for _, part in parts], tuned)),
+        notes=(*_left_out(key, [part for _, part in parts], tuned), *_batches(batches)),
     )
 
 
@@ -113,6 +119,12 @@ def _require_once(parts: Sequence[tuple[str, Results]]) -> None:
             if row.key in seen:
                 raise ReportError(f"{row.key} stands in both {seen[row.key]} and {name}; give one of them")
             seen[row.key] = name
+
+
+def _batches(number: int) -> list[str]:
+    if not number:
+        return []
+    return [f"{words.count(number, 'workload')} of several items left out: the report compares single ones."]
 
 
 def _left_out(key: str, parts: Sequence[Results], tuned: Sequence[Tuned]) -> list[str]:

@@ -24,7 +24,7 @@ from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_
 from sparsegen.formats import CsrMatrix
 from sparsegen.launching import zeroed
 from sparsegen.operators import Problem
-from sparsegen.packing import pack
+from sparsegen.packing import Gather, pack
 from sparsegen.references import judge
 from sparsegen.tuning.child import answer, requests
 
@@ -141,7 +141,7 @@ class Bench:
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
         operands = self._problem.random_operands(np.random.default_rng(prepare.seed), self._matrix.nnz)
-        self._operands = {
+        self._operands = {  # and the values of all items, where each has its own
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
         }
         written = self._problem.result(self._matrix.nnz)
@@ -212,6 +212,9 @@ class Bench:
             kept = sum(p.nbytes for p in self._packings.values())
             while self._packings and kept + packed.nbytes > MOST_PACKED_BYTES:
                 kept -= self._packings.popitem(last=False)[1].nbytes
+            if self._problem.value_sets > 1:
+                Gather(packed, self._problem, self._executor)(self._operands["values"])
+                self._executor.synchronize()
             buffers = dict(packed.buffers)
             for name, nbytes in packed.scratch.items():
                 buffers[name] = zeroed(self._executor, nbytes)

@@ -9,6 +9,7 @@ import pytest
 
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.patterns import EqualRows, Independent
+from sparsegen.bench.task import Task
 from sparsegen.errors import SuiteError
 from sparsegen.operators import DType, Layout
 
@@ -39,6 +40,16 @@ def test_json_round_trip(case: Case) -> None:
     assert again == case and hash(again) == hash(case)
 
 
+def test_a_batch_is_written_where_there_is_one() -> None:
+    batch = make_case(batch=4)
+    assert Case.from_dict(batch.to_dict()) == batch and "batch" not in make_case().to_dict()
+    task = Task.of(batch, DType.FLOAT16)
+    assert task.operand_shapes == {"b": (4, 4, 6)} and task.result_shape(9) == (4, 4, 8)
+    assert (
+        task.item == Task.of(make_case(), DType.FLOAT16) and task.cost(9).flop == 4 * task.item.cost(9).flop
+    )
+
+
 def test_the_sparse_matrix_is_a_for_spmm_and_c_for_sddmm() -> None:
     assert make_case().matrix().shape == (8, 6)
     assert sddmm_case().matrix().shape == (8, 4)
@@ -55,6 +66,7 @@ def test_cases_of_other_n_share_their_pattern() -> None:
         ({"m": 7}, "tiny 8x6x4 .50: the sparse matrix is 7 x 6, its pattern 8 x 6"),
         ({"operator": Operator.SDDMM}, "the sparse matrix is 8 x 4"),
         ({"n": 0}, "n = 0"),
+        ({"batch": 0}, "a batch has at least one item, got 0"),
         ({"dtypes": ()}, "dtype"),
     ],
 )

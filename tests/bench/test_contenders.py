@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,13 @@ def test_who_computes_what() -> None:
         "cusparse-sddmm",
         "torch-sampled-addmm",
     }
+
+
+def test_ours_alone_take_batches() -> None:
+    batch = replace(spmm(DType.FLOAT32), batch=4)
+    refusals = {name: c.refusal(batch, SCATTERED) for name, c in contenders().items()}
+    assert {name for name, why in refusals.items() if why is None} == OURS
+    assert refusals["cublas"] == "a call of it computes one item, not 4"
 
 
 def test_a_dense_matrix_that_does_not_fit_is_not_tried() -> None:

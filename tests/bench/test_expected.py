@@ -22,11 +22,13 @@ from sparsegen.operators import DType, Layout
 from sparsegen.settings import Settings
 
 
-def parcel(folder: Path, operator: Operator, dtype: DType, layout: Layout = Layout.COLUMN) -> Parcel:
+def parcel(
+    folder: Path, operator: Operator, dtype: DType, layout: Layout = Layout.COLUMN, batch: int = 1
+) -> Parcel:
     m, k, n = 40, 30, 9
     columns = k if operator is Operator.SPMM else n
     pattern = Independent(m, columns, 0.6)
-    case = Case("t", "t", operator, m, k, n, (dtype,), layout, pattern, "")
+    case = Case("t", "t", operator, m, k, n, (dtype,), layout, pattern, "", batch)
     return ParcelMaker(folder).make(case, dtype)
 
 
@@ -47,6 +49,21 @@ def test_the_host_agrees_with_the_problem(dtype: DType, layout: Layout, tmp_path
     right = dtype.to_storage(reference.exact)
     mine = expected.worst_error(right, dtype, arithmetic=Arithmetic(dtype.value), is_ours=True)
     assert mine == pytest.approx(reference.worst_error(right), rel=1e-5)
+
+
+@pytest.mark.parametrize("operator", Operator)
+def test_each_item_of_a_batch_counts(operator: Operator, tmp_path: Path) -> None:
+    row = parcel(tmp_path, operator, DType.FLOAT32, batch=3)
+    expected_on_host(row).keep(row)
+    expected = Expected.of(row)
+    operands = {name: np.asarray(row.operand(name)) for name in row.task.operand_shapes}
+    reference = row.task.problem.reference(row.matrix(), operands)
+    np.testing.assert_allclose(expected.exact, reference.exact, rtol=1e-12, atol=1e-12)
+    kind = {"arithmetic": Arithmetic.FLOAT32, "is_ours": True}
+    right = reference.exact.astype(np.float32)
+    assert expected.worst_error(right, DType.FLOAT32, **kind) <= 1  # type: ignore[arg-type]
+    right[2] = np.nan
+    assert expected.worst_error(right, DType.FLOAT32, **kind) == np.inf  # type: ignore[arg-type]
 
 
 def test_sampled_products_on_the_host(tmp_path: Path) -> None:

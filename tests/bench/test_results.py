@@ -29,7 +29,9 @@ from sparsegen.errors import ResultsError, ResultsMismatchError, ResultsNewerErr
 from sparsegen.operators import DType
 
 
-@pytest.mark.parametrize("made", [results(), sweep(), replace(results(), rates=None)])
+@pytest.mark.parametrize(
+    "made", [results(), sweep(), replace(results(), rates=None), results(replace(row(), batch=4))]
+)
 def test_what_is_written_can_be_read(made: Any, tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.json"
     result_file.write(made, path)

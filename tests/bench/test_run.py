@@ -81,6 +81,18 @@ def test_ours_computes_sddmm() -> None:
     assert cell.variant is not None and cell.variant.family == "csr_sddmm"
 
 
+def test_batches_are_measured_by_those_that_take_them() -> None:
+    several = [replace(case, batch=3) for case in cases(1)]
+    finished = run(request(contenders()[UNTUNED], Fake("one at a time"), cases=several), quiet)
+    [row] = finished.results.rows
+    mine, other = row.cell(UNTUNED), row.cell("one at a time")
+    assert mine is not None and mine.status is Status.OK and mine.worst_error is not None, mine
+    assert mine.worst_error <= 1 and row.batch == 3
+    assert row.floor.flop == 3 * 2 * row.nnz * row.n
+    assert other is not None and other.status is Status.UNSUPPORTED
+    assert other.reason == "a call of it computes one item, not 3"
+
+
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, list[str]]:
     """A run of one row without failures, and the order in which the contenders were called."""

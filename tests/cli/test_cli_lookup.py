@@ -15,6 +15,7 @@ from sparsegen.features import Features
 from sparsegen.kernels import family
 from sparsegen.matrix_io import load_matrix
 from sparsegen.operators import SpmmProblem
+from sparsegen.settings import Settings
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -81,6 +82,21 @@ def test_other_operators(run: Command, matrix: Path, operator: str, options: tup
     )
     assert "on_miss = dense is for spmm" in run("lookup", *given, "--on-miss", "dense", exit_code=3).stderr
     assert f"{operator} takes no layout" in run("lookup", *given, "--layout", "row", exit_code=3).stderr
+
+
+def test_batches(run: Command, matrix: Path, emulator_settings: Settings) -> None:
+    run.environment["SPARSEGEN_CACHE"] = str(
+        emulator_settings.cache
+    )  # the emulator is built once for many tests
+    given = ("--matrix", matrix, "--batch", 3, "--item-values", "own", "-n", 8)
+    assert run.json("lookup", *given)["problem"]["batch"] == 3
+    softmax = ("--matrix", matrix, "--operator", "sparse_softmax", "--batch", 3)
+    verified = run.json("verify", *softmax, "--rounds", 1, "--inputs-seed", 5)
+    assert verified["right"] and verified["worst_error_over_bound"] > 0
+    assert "blockIdx.z" in run("source", *given).stdout
+    assert "--batch" in run("lookup", "--matrix", matrix, "--batch", 0, exit_code=2).stderr
+    refused = run.json("lookup", "--matrix", matrix, "--item-values", "own", exit_code=3)["error"]
+    assert "a batch of several items" in refused["message"]
 
 
 def test_a_transposed_matrix(run: Command, matrix: Path) -> None:

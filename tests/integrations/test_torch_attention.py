@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
-from sparsegen import api, masks  # noqa: E402
+from sparsegen import api, attention, masks  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.generators import random_rows  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_attention  # noqa: E402
+from sparsegen.integrations.torch.prepared import Prepared  # noqa: E402
 
 QUERIES, KEYS, WIDTH, HEADS = 21, 29, 12, 2
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}
@@ -131,6 +132,41 @@ def test_five_operators_serve_every_step(
                 sparse_attention(*given, pattern, scale), dense_attention(pattern, *given, scale)
             )
     assert len(calls) == 7, "a scale is a softmax of its own"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_heads_in_turns_are_heads_at_once(
+    pattern: SparsePattern, place: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attend() -> list[Any]:
+        given = operands(dtype, (3, HEADS), grad=True)
+        out = sparse_attention(*given, pattern)
+        with torch.no_grad():
+            assert torch.equal(sparse_attention(*given, pattern), out)
+        return [out, *torch.autograd.grad(out.square().sum(), given)]
+
+    at_once = attend()
+    for most in (4, 1):  # heads that there is room for, of which 3 divide the 6
+        monkeypatch.setattr(attention, "MOST_SCORES_BYTES", most * pattern.nnz * dtype.itemsize)
+        for one, other in zip(attend(), at_once, strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-3 if dtype is torch.float16 else 1e-5, atol=1e-3)
+    batches = {key[-1] for key in pattern._prepared}
+    assert batches == ({6, 3, 1} if place == "emulator" else set())
+
+
+@pytest.mark.parametrize("place", ["emulator"], indirect=True)
+def test_launches_do_not_depend_on_the_number_of_heads(
+    pattern: SparsePattern, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    honest = Prepared.__call__
+    monkeypatch.setattr(
+        Prepared, "__call__", lambda self, *a, **o: calls.append(self.operator) or honest(self, *a, **o)
+    )
+    for lead in ((1,), (3, HEADS)):
+        calls.clear()
+        sparse_attention(*operands(lead=lead, grad=True), pattern).sum().backward()
+        assert len(calls) == 8  # three forward, five backward
 
 
 def test_a_compiled_module_is_one_graph(pattern: SparsePattern) -> None:

@@ -17,6 +17,7 @@ from sparsegen.operators import (
     OPERATORS,
     DType,
     Epilogue,
+    ItemValues,
     Layout,
     Problem,
     SddmmEpilogue,
@@ -32,6 +33,13 @@ PROBLEMS: list[Problem] = [
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
     SoftmaxProblem(3, 4, DType.FLOAT16),
     SoftmaxBackwardProblem(3, 4, DType.BFLOAT16),
+]
+BATCHES: list[Problem] = [
+    SpmmProblem(67, 50, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
+    SpmmProblem(67, 50, 5, batch=3, item_values=ItemValues.OWN),
+    SddmmProblem(67, 50, 5, DType.BFLOAT16, SddmmEpilogue.SCALE, batch=3),
+    SoftmaxProblem(67, 50, DType.FLOAT16, batch=3),
+    SoftmaxBackwardProblem(67, 50, batch=3),
 ]
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.operator)
 
@@ -88,13 +96,54 @@ def test_wrong_options_are_refused(kind: type[Problem], options: dict[str, Any],
         kind.of((3, 4), **options)
 
 
-def test_only_the_epilogue_is_no_part_of_the_kind() -> None:
+def test_only_epilogue_and_whose_the_values_are_are_no_part_of_the_kind() -> None:
     spmm = SpmmProblem(3, 4, 5)
     assert spmm.kind == SpmmProblem(7, 8, 9, epilogue=Epilogue.BIAS).kind
+    assert spmm.kind == SpmmProblem(7, 8, 9, batch=2, item_values=ItemValues.OWN).kind
     assert (
         len({p.kind for p in (spmm, SpmmProblem(3, 4, 5, layout=Layout.COLUMN), SddmmProblem(3, 4, 5))}) == 3
     )
     assert str(PROBLEMS[0]) == "spmm m=3 k=4 n=5 float16 column epilogue=bias"
+    assert str(BATCHES[1]) == "spmm m=67 k=50 n=5 batch=3 float32 row epilogue=none item_values=own"
+
+
+@pytest.mark.parametrize("problem", BATCHES, ids=str)
+def test_a_batch_is_its_items_one_after_another(problem: Problem) -> None:
+    matrix = matrices()["empty_rows"]
+    operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
+    reference = problem.reference(matrix, operands)
+    assert reference.exact.shape == reference.bound.shape == problem.result(matrix.nnz).shape
+    parts = list(problem.items(matrix, operands))
+    assert len(parts) == problem.batch == 3 and problem.item.batch == 1
+    for i, (own, given) in enumerate(parts):
+        alone = problem.item.reference(own, given)
+        np.testing.assert_array_equal(reference.exact[i], alone.exact)
+        np.testing.assert_array_equal(reference.bound[i], alone.bound)
+        assert [a.shape for a in given.values()] == [s.shape for s in problem.item.operands(matrix.nnz)]
+    assert not np.array_equal(reference.exact[0], reference.exact[1])
+    cost, one = problem.cost(matrix.nnz), problem.item.cost(matrix.nnz)
+    assert cost.flop == 3 * one.flop and one.bytes < cost.bytes < 3 * one.bytes
+    assert type(problem).from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+
+
+@each_problem
+def test_what_was_written_before_there_were_batches_is_still_read_and_written(problem: Problem) -> None:
+    fields = problem.to_dict()
+    assert not {"batch", "item_values"} & set(fields)
+    assert type(problem).from_dict({**fields, "batch": 1}) == problem == problem.item
+    assert problem.all_fields() == fields | {"batch": 1} | (
+        {"item_values": "shared"} if isinstance(problem, SpmmProblem) else {}
+    )
+
+
+def test_batches_that_are_none() -> None:
+    for problem in PROBLEMS:
+        with pytest.raises(ConfigError, match=r"batch = 0 is outside \[1, "):
+            type(problem).from_dict({**problem.to_dict(), "batch": 0})
+    with pytest.raises(ConfigError, match="item_values = own is for a batch of several items"):
+        SpmmProblem(3, 4, 5, item_values=ItemValues.OWN)
+    with pytest.raises(ConfigError, match="sparse_softmax takes no item_values; it takes dtype, batch"):
+        SoftmaxProblem.of((3, 4), batch=2, item_values="own")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

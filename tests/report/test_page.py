@@ -118,6 +118,17 @@ def test_a_database_alone_makes_a_report(tmp_path: Path) -> None:
     assert "There is no result file" in (tmp_path / "r.html").read_text()
 
 
+def test_batches_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    several = timed(3.0)
+    of = replace(several.workload, problem=replace(several.workload.problem, batch=8))
+    result_file.write(results(row("a"), replace(row("b", n=32), batch=2)), tmp_path / "bench.json")
+    with Store.open(tmp_path / "t.db") as store:
+        store.add_all([timed(5.0), replace(several, workload=of)], [])
+        files = [tmp_path / "bench.json"]
+        build(tmp_path / "r.html", files=files, store=store, progress=lambda text: None)
+    assert "2 workloads of several items left out" in (tmp_path / "r.html").read_text()
+
+
 def test_searches_and_fixed_settings_are_drawn(tmp_path: Path) -> None:
     values = product((32, 64, 128), (1, 2, 4), (16, 32), ("padded", "reverse_offset"))
     names = ("tile_n", "rows_per_block", "index_bits", "row_alignment")

@@ -23,6 +23,7 @@ class Ours(Contender):
     """One of our contenders; what tells them apart is where the choice comes from."""
 
     kind = Kind.OURS
+    takes_batches = True
 
     def why_not(self, task: Task, features: Features) -> str | None:
         if kernels.families_of(task.operator):

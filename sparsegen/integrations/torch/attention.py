@@ -1,17 +1,20 @@
 """Sparse attention as a differentiable function, by custom operators of PyTorch, and as a module.
 
-The forward pass is SDDMM, sparse softmax and product, head after head; the backward pass (first order) is made of
-SDDMM, the softmax's gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections IV and VII).
+The forward pass is SDDMM, sparse softmax and product, each one launch for many heads; the backward pass (first order)
+is made of SDDMM, the softmax's gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections
+IV and VII).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sparsegen.attention import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
 from sparsegen.integrations.torch.pattern import SparsePattern, pattern_of
@@ -150,13 +153,14 @@ def _attention(
     weights = _weights(q, found, heads=q.shape[0] if keeps_weights else 0)
     if not out.numel() or not found.nnz:
         return out, weights
-    run = steps(found, q, scale)
-    reused = None if keeps_weights else _weights(q, found, heads=1)
-    for head in range(q.shape[0]):
-        own = _of_head(weights, head, found) if reused is None else _of_head(reused, 0, found)
-        run.scores(q[head], k[head], own)
+    turns = Turns(q.shape[0], found.nnz, q.element_size())
+    run = steps(found, q, scale, turns.heads)
+    reused = None if keeps_weights else _weights(q, found, heads=turns.heads)
+    for turn, part in enumerate(turns.parts()):
+        own = turns.of(weights, turn) if reused is None else turns.of(reused, 0)
+        run.scores(q[part], k[part], own)
         run.softmax(own, own)
-        run.weighted(v[head], own, out[head])
+        run.weighted(v[part], own, out[part])
     return out, weights
 
 
@@ -179,17 +183,42 @@ def _attention_backward(
         )
     if not (dq.numel() or dk.numel()) or not found.nnz:
         return dq, dk, dv
-    run: Steps = steps(found, q, scale)
-    buffer = _weights(q, found, heads=1)
-    for head in range(q.shape[0]):
+    turns = Turns(q.shape[0], found.nnz, q.element_size())
+    run: Steps = steps(found, q, scale, turns.heads)
+    buffer = _weights(q, found, heads=turns.heads)
+    for turn, part in enumerate(turns.parts()):
         # Views made anew, for `Prepared` takes a tensor that it knows for unchanged.
-        own, gradient = _of_head(weights, head, found), _of_head(buffer, 0, found)
-        run.weighted_transposed(dout[head], own, dv[head])
-        run.scores(dout[head], v[head], gradient)
+        own, gradient = turns.of(weights, turn), turns.of(buffer, 0)
+        run.weighted_transposed(dout[part], own, dv[part])
+        run.scores(dout[part], v[part], gradient)
         run.softmax_backward(own, gradient, gradient)
-        run.weighted(k[head], gradient, dq[head])
-        run.weighted_transposed(q[head], gradient, dk[head])
+        run.weighted(k[part], gradient, dq[part])
+        run.weighted_transposed(q[part], gradient, dk[part])
     return dq, dk, dv
+
+
+class Turns:
+    """All heads, in turns of as many as run at once, and where the weights of each turn lie.
+
+    A turn's weights follow each other, head after head, from a multiple of `PADDING` on: they fit where there is room
+    for each head's alone, rounded up to `PADDING`.
+
+    Attributes:
+        heads: of a turn; see `sparsegen.attention.at_once`.
+    """
+
+    def __init__(self, heads: int, nnz: int, itemsize: int) -> None:
+        self._all, self._nnz = heads, nnz
+        self.heads = at_once(heads, nnz * itemsize)
+
+    def parts(self) -> Iterator[slice]:
+        """The heads of each turn."""
+        return (slice(first, first + self.heads) for first in range(0, self._all, self.heads))
+
+    def of(self, weights: Tensor, turn: int) -> Tensor:
+        """A turn's weights, heads × nonzeros."""
+        used = self.heads * self._nnz
+        return weights.view(-1)[turn * _padded(used) :][:used].view(self.heads, self._nnz)
 
 
 def _padded(nnz: int) -> int:
@@ -197,14 +226,15 @@ def _padded(nnz: int) -> int:
 
 
 def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
-    """Room for the weights of so many heads; what is between them is zero."""
+    """Room for the weights of so many heads, in `Turns`; what is between and behind them is zero."""
     made = like.new_empty((heads, _padded(pattern.nnz)))
-    made[:, pattern.nnz :] = 0
-    return made if pattern.nnz else made.zero_()
-
-
-def _of_head(weights: Tensor, head: int, pattern: SparsePattern) -> Tensor:
-    return weights[head, : pattern.nnz]
+    if made.numel():
+        size = Turns(heads, pattern.nnz, like.element_size()).heads
+        used, turns = size * pattern.nnz, heads // size
+        flat = made.view(-1)
+        flat[: turns * _padded(used)].view(turns, -1)[:, used:] = 0
+        flat[turns * _padded(used) :] = 0
+    return made
 
 
 def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The steps of one head's attention, each written to a given tensor: by sparsegen's kernels, or by PyTorch alone."""
+"""The steps of attention for some heads at once, each written to a given tensor: by our kernels, or by PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsegen.integrations.torch.prepared import Prepared
 
 
 class Steps(Protocol):
-    """Dense operands are contiguous, rows × width; values have one for each nonzero, in CSR order."""
+    """Dense operands are contiguous, heads × rows × width; values heads × nonzeros, in CSR order."""
 
     def scores(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """(A · Bᵀ) at the pattern."""
@@ -30,61 +30,71 @@ class Steps(Protocol):
         """Wᵀ · B."""
 
 
-def steps(pattern: SparsePattern, like: Tensor, scale: float) -> Steps:
-    """Those that run for tensors like this one, heads × rows × width."""
+def steps(pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> Steps:
+    """Those that run for so many heads at once of tensors like this one, ... × rows × width."""
     if kernel_device(like) is None:
         return PlainSteps(pattern, scale)
-    return KernelSteps(pattern, like, scale)
+    return KernelSteps(pattern, like, scale, heads)
 
 
 class KernelSteps:
-    """By prepared operators of the pattern; each is looked up when it is first called."""
+    """By prepared operators of the pattern, one launch for all heads; each is looked up when it is first called."""
 
-    def __init__(self, pattern: SparsePattern, like: Tensor, scale: float) -> None:
-        self._pattern, self._like, self._scale = pattern, like, scale
+    def __init__(self, pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> None:
+        self._pattern, self._like, self._scale, self._heads = pattern, like, scale, heads
         self._width = like.shape[-1]
 
     def _prepared(self, product: Product) -> Prepared:
-        if product in (Product.SOFTMAX, Product.SOFTMAX_BACKWARD):
-            found = self._pattern.prepared(product, 0, self._like, scale=self._scale)
-        else:
-            found = self._pattern.prepared(product, self._width, self._like)
+        softmaxes = (Product.SOFTMAX, Product.SOFTMAX_BACKWARD)
+        width, scale = (0, self._scale) if product in softmaxes else (self._width, 1.0)
+        found = self._pattern.prepared(product, width, self._like, scale=scale, batch=self._heads)
         assert found is not None  # `steps` asked
         return found
 
+    def _run(self, product: Product, *operands: Tensor, out: Tensor, values: Tensor | None = None) -> None:
+        if self._heads == 1:  # a batch of one has no dimension for it
+            operands, out = tuple(t[0] for t in operands), out[0]
+            values = None if values is None else values[0]
+        self._prepared(product)(*operands, values=values, out=out)
+
     def scores(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        self._prepared(Product.SAMPLED)(a, b, out=out)
+        self._run(Product.SAMPLED, a, b, out=out)
 
     def softmax(self, values: Tensor, out: Tensor) -> None:
-        self._prepared(Product.SOFTMAX)(values, out=out)
+        self._run(Product.SOFTMAX, values, out=out)
 
     def softmax_backward(self, y: Tensor, dy: Tensor, out: Tensor) -> None:
-        self._prepared(Product.SOFTMAX_BACKWARD)(y, dy, out=out)
+        self._run(Product.SOFTMAX_BACKWARD, y, dy, out=out)
 
     def weighted(self, b: Tensor, values: Tensor, out: Tensor) -> None:
-        self._prepared(Product.WEIGHTED)(b, values=values, out=out)
+        self._run(Product.WEIGHTED, b, values=values, out=out)
 
     def weighted_transposed(self, b: Tensor, values: Tensor, out: Tensor) -> None:
-        self._prepared(Product.WEIGHTED_TRANSPOSED)(b, values=values, out=out)
+        self._run(Product.WEIGHTED_TRANSPOSED, b, values=values, out=out)
 
 
 class PlainSteps:
-    """By `plain`."""
+    """By `plain`, head after head."""
 
     def __init__(self, pattern: SparsePattern, scale: float) -> None:
         self._pattern, self._scale = pattern, scale
 
     def scores(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        out.copy_(plain.sampled(self._pattern, a.t(), b.t()))
+        for left, right, into in zip(a, b, out, strict=True):
+            into.copy_(plain.sampled(self._pattern, left.t(), right.t()))
 
     def softmax(self, values: Tensor, out: Tensor) -> None:
-        out.copy_(plain.softmax(self._pattern, values, self._scale))
+        for own, into in zip(values, out, strict=True):
+            into.copy_(plain.softmax(self._pattern, own, self._scale))
 
     def softmax_backward(self, y: Tensor, dy: Tensor, out: Tensor) -> None:
-        out.copy_(plain.softmax_backward(self._pattern, y, dy, self._scale))
+        for own, gradient, into in zip(y, dy, out, strict=True):
+            into.copy_(plain.softmax_backward(self._pattern, own, gradient, self._scale))
 
     def weighted(self, b: Tensor, values: Tensor, out: Tensor) -> None:
-        out.copy_(plain.product(self._pattern, b.t(), values).t())
+        for dense, own, into in zip(b, values, out, strict=True):
+            into.copy_(plain.product(self._pattern, dense.t(), own).t())
 
     def weighted_transposed(self, b: Tensor, values: Tensor, out: Tensor) -> None:
-        out.copy_(plain.product(self._pattern, b.t(), values, transposed=True).t())
+        for dense, own, into in zip(b, values, out, strict=True):
+            into.copy_(plain.product(self._pattern, dense.t(), own, transposed=True).t())

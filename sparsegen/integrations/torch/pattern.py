@@ -119,28 +119,43 @@ class SparsePattern:
         return self._places[key]
 
     def prepared(
-        self, product: Product, tokens: int, like: Tensor, *, has_bias: bool = False, scale: float = 1.0
+        self,
+        product: Product,
+        tokens: int,
+        like: Tensor,
+        *,
+        has_bias: bool = False,
+        scale: float = 1.0,
+        batch: int = 1,
     ) -> Prepared | None:
         """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        The softmaxes take no tokens, and they alone a scale. None where PyTorch's own product is to run: see
+        The softmaxes take no tokens, and they alone a scale. The items of a batch of weighted products have values of
+        their own. None where PyTorch's own product is to run: see
         `kernel_device`.
         """
         where = kernel_device(like)
         if where is None:
             return None
-        key = (product, tokens, like.dtype, where.backend, where.index, has_bias, scale)
+        key = (product, tokens, like.dtype, where.backend, where.index, has_bias, scale, batch)
         with self._lock:
             if key not in self._prepared:
-                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias, scale)
+                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias, scale, batch)
                 self._drop_oldest()
             self._prepared.move_to_end(key)
             return self._prepared[key]
 
     def _prepare(
-        self, product: Product, tokens: int, like: Tensor, where: Device, has_bias: bool, scale: float
+        self,
+        product: Product,
+        tokens: int,
+        like: Tensor,
+        where: Device,
+        has_bias: bool,
+        scale: float,
+        batch: int,
     ) -> Prepared:
-        shared: dict[str, Any] = {"dtype": DTYPES[like.dtype], "device": where}
+        shared: dict[str, Any] = {"dtype": DTYPES[like.dtype], "device": where, "batch": batch}
         match product:
             case Product.SAMPLED:
                 return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, **shared))
@@ -157,6 +172,7 @@ class SparsePattern:
                 layout="column" if product in (Product.FORWARD, Product.TRANSPOSED) else "row",
                 epilogue="bias" if has_bias else "none",
                 transpose=product in (Product.TRANSPOSED, Product.WEIGHTED_TRANSPOSED),
+                item_values="own" if batch > 1 else None,
                 **shared,
             )
         )

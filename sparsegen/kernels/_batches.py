@@ -1,0 +1,28 @@
+"""What families that compute batches share, and what the others say of them."""
+
+from __future__ import annotations
+
+from sparsegen.family import Constraint, Value
+from sparsegen.operators import Problem
+
+MAX_GRID_Z = 65535
+
+
+def one_item(problem: Problem) -> Constraint:
+    """For the scope of a family whose kernel computes one item."""
+    return Constraint(problem.batch == 1, f"a launch computes one item (batch = {problem.batch})")
+
+
+def items_in_grid(problem: Problem) -> Constraint:
+    """For the scope of a family whose grid counts items along z."""
+    return Constraint(
+        problem.batch <= MAX_GRID_Z,
+        f"a grid has at most {MAX_GRID_Z} items along z (batch = {problem.batch})",
+    )
+
+
+def batch_constants(problem: Problem) -> dict[str, Value]:
+    """What the source of a batch is specialised on; nothing for one item, whose source stays as it was."""
+    if problem.batch == 1:
+        return {}
+    return {"batched": True, **({"own_values": True} if problem.value_sets > 1 else {})}
