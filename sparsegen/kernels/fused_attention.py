@@ -19,6 +19,7 @@ WARP = 32
 WIDEST = 256  # of a head
 PRODUCTS = 120e6  # multiply-adds of an H100 in a microsecond, expected before any was measured
 START_ELEMENTS = 40_000  # of tiles, in the time that a tile of queries takes to begin and end
+SURE_REGISTERS = 240  # an estimate above it makes nvcc spill a little, which may still be fastest
 LEAST_FILLED = 1 / 128  # of the places of listed tiles; with fewer the three steps are far faster
 
 
@@ -111,11 +112,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
             f"results of tile_m ({c.tile_m}) queries fit the memory of K and V for stages · tile_n "
             f"({c.stages * c.tile_n}) keys",
         )
-        # Sums of results and of scores, fragments and running totals, and about 34 for addresses.
-        padded = -(-problem.k // 16) * 16
-        fragments = padded // 4 if c.queries == "registers" else 4
-        needed = rows // 16 * (padded // 2 + c.tile_n // 2 + fragments + 4) + 34
-        yield enough_registers(needed, WARP * c.warps * c.resident_blocks, at_a_time=8)
+        yield enough_registers(self._registers(problem, c), WARP * c.warps * c.resident_blocks, at_a_time=8)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("stages", shared, device)
         yield Constraint(
@@ -139,6 +136,14 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
             f"tiles of {config.tile_m} queries by {config.tile_n} keys have a nonzero in one place of "
             f"{1 / LEAST_FILLED:.0f} or more ({filled:.2%} of them expected)",
         )
+
+    @staticmethod
+    def _registers(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
+        """Of a thread: sums of results and of scores, fragments and running totals, and about 34 for addresses."""
+        padded = -(-problem.k // 16) * 16
+        fragments = padded // 4 if config.queries == "registers" else 4
+        row_tiles = config.tile_m // (16 * config.warps)
+        return row_tiles * (padded // 2 + config.tile_n // 2 + fragments + 4) + 34
 
     @staticmethod
     def _shared_bytes(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
@@ -212,7 +217,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         elements = expected_tiles(features, c.tile_m, c.tile_n) * c.tile_m * c.tile_n + tasks * START_ELEMENTS
         idle = max(1.0, multiprocessors / (tasks * problem.batch))
         # Fragments of K and V serve 16 queries or 32, and what a step costs beside products is for its keys.
-        efficiency = (1.0 if c.tile_m // c.warps == 32 else 0.85) * (1.0 if c.tile_n >= 64 else 0.85)
+        efficiency = (1.0 if c.tile_m // c.warps == 32 else 0.8) * (1.0 if c.tile_n >= 64 else 0.85)
         return elements * 2 * problem.k / (PRODUCTS * efficiency) * idle
 
     def guess(
@@ -224,6 +229,8 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         )
         for shape in shapes:
             config = replace(shape, stages=3 if problem.k <= 64 else 2)
+            if self._registers(problem, config) > SURE_REGISTERS:
+                continue
             if not self.broken_constraints(problem, config, device):
                 return config
         return SHAPES[-1]
