@@ -127,7 +127,7 @@ RIGHT = {
     ),
     "sparse_attention": Right(
         family("fused_attention"),
-        Kind(SparseAttentionProblem, (("k", 24),), (("dtype", DType.FLOAT16),)),
+        Kind(SparseAttentionProblem, (("k", 40),), (("dtype", DType.FLOAT16),)),
         {"tile_n": 32, "queries": "shared", "stages": 3, "resident_blocks": 1},
         {
             "missing wait": ("copy_async_wait<kStages - 2>();", ""),
@@ -137,6 +137,7 @@ RIGHT = {
             "everything is seen": ("if (has_bits) {", "if (false) {"),
             "another lane's bits": ("words.element[w] >> column", "words.element[w]"),
             "sums that do not shrink": ("sums[i][j][half * 2] *= shrinking;", ""),
+            "references that stay": ("if (__any_sync(0xffffffffu, outgrown))", "if (false)"),
             "unscaled": ("fabsf(given) * kLog2E", "kLog2E"),
         },
     ),
