@@ -134,11 +134,8 @@ RIGHT = {
             "missing barrier": ("    __syncthreads();\n    if (at + kStages", "    if (at + kStages"),
             "no end of keys": ("(kAll || static_cast<int>(first) + row < rows)", "true"),
             "no end of queries": ("if (row < rows) {", "if (row <= rows) {"),
-            "everything is seen": ("if (has_bits) {", "if (false) {"),
             "another lane's bits": ("words.element[w] >> column", "words.element[w]"),
             "sums that do not shrink": ("sums[i][j][half * 2] *= shrinking;", ""),
-            "references that stay": ("if (__any_sync(0xffffffffu, outgrown))", "if (false)"),
-            "unscaled": ("fabsf(given) * kLog2E", "kLog2E"),
         },
     ),
 }
