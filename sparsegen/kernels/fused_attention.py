@@ -12,7 +12,13 @@ from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, 
 from sparsegen.features import BLOCK, Features
 from sparsegen.formats import MAX_INDEX, CsrMatrix
 from sparsegen.kernels._key_tiles import KeyTiles
-from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels._limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+)
 from sparsegen.operators import DType, SparseAttentionProblem
 
 WARP = 32
@@ -116,12 +122,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         yield enough_registers(self._registers(problem, c), WARP * c.warps * c.resident_blocks, at_a_time=8)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("stages", shared, device)
-        yield Constraint(
-            c.resident_blocks == 1
-            or c.resident_blocks * (shared + 1024) <= device.shared_memory_per_multiprocessor,
-            f"resident_blocks ({c.resident_blocks}) blocks of {shared} bytes fit a multiprocessor's shared memory "
-            f"({device.shared_memory_per_multiprocessor})",
-        )
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
         blocks = -(-problem.m // c.tile_m) * problem.batch
         yield Constraint(
             blocks <= MAX_INDEX, f"tiles of queries of a batch of heads ({blocks}) are at most {MAX_INDEX}"
