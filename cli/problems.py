@@ -127,7 +127,7 @@ def _collected(default: str | None, function: F) -> F:
             default=default,
             show_default=default is not None,
             help="spmm: C = A · B. sddmm: A · Bᵀ at the matrix's nonzeros. sparse_softmax: of its rows; "
-            "sparse_softmax_backward: its gradient.",
+            "sparse_softmax_backward: its gradient. sparse_attention: softmax(s · Q · Kᵀ there) · V.",
         ),
         click.option(
             "-n", "n", type=click.IntRange(min=1), help=f"Columns of B and C (spmm); default {DENSE_SIZE}."
@@ -135,9 +135,10 @@ def _collected(default: str | None, function: F) -> F:
         click.option(
             "-k",
             "--k",
+            "--width",
             "k",
             type=click.IntRange(min=0),
-            help=f"Columns of A and B (sddmm); default {DENSE_SIZE}.",
+            help=f"Columns of A and B (sddmm), of Q, K and V (sparse_attention); default {DENSE_SIZE}.",
         ),
         click.option(
             "--dtype",
@@ -157,10 +158,12 @@ def _collected(default: str | None, function: F) -> F:
         ),
         click.option(
             "--batch",
+            "--heads",
+            "batch",
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            help="Items on the same pattern that one launch computes.",
+            help="Items on the same pattern that one launch computes, such as heads of attention.",
         ),
         click.option(
             "--item-values",

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparsegen.api import load_operator, lookup, prepare, prune, save_operator, tune
     from sparsegen.attention import AttentionOperator, prepare_attention
+    from sparsegen.attention_choice import Way
     from sparsegen.dispatch import Choice, How, OnMiss
     from sparsegen.errors import SparsegenError
     from sparsegen.formats import CsrMatrix, as_csr
+    from sparsegen.fused_attention import FusedAttentionOperator
     from sparsegen.matrix_io import load_matrix
     from sparsegen.operator import SparseOperator
     from sparsegen.operators import (
@@ -22,9 +24,15 @@ if TYPE_CHECKING:
         SddmmProblem,
         SoftmaxBackwardProblem,
         SoftmaxProblem,
+        SparseAttentionProblem,
         SpmmProblem,
     )
-    from sparsegen.pattern_operators import SddmmOperator, SoftmaxBackwardOperator, SoftmaxOperator
+    from sparsegen.pattern_operators import (
+        SddmmOperator,
+        SoftmaxBackwardOperator,
+        SoftmaxOperator,
+        SparseAttentionOperator,
+    )
 
 __version__ = "0.1.0"
 
@@ -34,6 +42,7 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "CsrMatrix": "formats",
     "DType": "operators",
     "Epilogue": "operators",
+    "FusedAttentionOperator": "fused_attention",
     "How": "dispatch",
     "ItemValues": "operators",
     "Layout": "operators",
@@ -45,9 +54,12 @@ _HOME = {  # name -> module; imported on first use, so that `import sparsegen` a
     "SoftmaxBackwardProblem": "operators",
     "SoftmaxOperator": "pattern_operators",
     "SoftmaxProblem": "operators",
+    "SparseAttentionOperator": "pattern_operators",
+    "SparseAttentionProblem": "operators",
     "SparseOperator": "operator",
     "SparsegenError": "errors",
     "SpmmProblem": "operators",
+    "Way": "attention_choice",
     "as_csr": "formats",
     "load_matrix": "matrix_io",
     "load_operator": "api",
@@ -65,6 +77,7 @@ __all__ = [
     "CsrMatrix",
     "DType",
     "Epilogue",
+    "FusedAttentionOperator",
     "How",
     "ItemValues",
     "Layout",
@@ -76,9 +89,12 @@ __all__ = [
     "SoftmaxBackwardProblem",
     "SoftmaxOperator",
     "SoftmaxProblem",
+    "SparseAttentionOperator",
+    "SparseAttentionProblem",
     "SparseOperator",
     "SparsegenError",
     "SpmmProblem",
+    "Way",
     "__version__",
     "as_csr",
     "load_matrix",

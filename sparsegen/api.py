@@ -30,11 +30,17 @@ from sparsegen.operators import (
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
+    SparseAttentionProblem,
     SpmmProblem,
     member,
     operator_named,
 )
-from sparsegen.pattern_operators import SddmmOperator, SoftmaxBackwardOperator, SoftmaxOperator
+from sparsegen.pattern_operators import (
+    SddmmOperator,
+    SoftmaxBackwardOperator,
+    SoftmaxOperator,
+    SparseAttentionOperator,
+)
 from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruner import prune
 from sparsegen.pruning.report import PruneReport
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
     from sparsegen.tuner import TuneResult
 
 log = logging.getLogger(__name__)
-SCALED = (SoftmaxProblem, SoftmaxBackwardProblem)  # that take a scale
+SCALED = (SoftmaxProblem, SoftmaxBackwardProblem, SparseAttentionProblem)  # that take a scale
 
 __all__ = [
     "as_csr",
@@ -168,6 +174,23 @@ def prepare(
 ) -> SoftmaxBackwardOperator: ...
 
 
+@overload
+def prepare(
+    matrix: Any,
+    *,
+    operator: Literal["sparse_attention"],
+    k: int,
+    dtype: DType | str = ...,
+    scale: float | None = ...,
+    batch: int = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+) -> SparseAttentionOperator: ...
+
+
 def prepare(
     matrix: Any,
     *,
@@ -197,6 +220,7 @@ def prepare(
     ``"sddmm"``                    k, dtype, epilogue                ``op(a, b)``: epilogue((A · Bᵀ) there)
     ``"sparse_softmax"``           dtype, scale                      ``op(values)``: the softmax of each row
     ``"sparse_softmax_backward"``  dtype, scale                      ``op(y, dy)``: the gradient of that softmax
+    ``"sparse_attention"``         k, dtype, scale                   ``op(q, k, v)``: softmax(Q · Kᵀ there) · V
     =============================  ================================  ==========================================
 
     All of them take batch; of a batch of ``spmm`` there is item_values.
@@ -205,7 +229,7 @@ def prepare(
         matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the m × k matrix that
             ``spmm`` multiplies, or the m × n pattern of the others, whose values only ``epilogue="scale"`` reads.
         n: columns of B and C.
-        k: columns of A and of B, which is n × k.
+        k: columns of A and of B, which is n × k; of Q, K and V.
         dtype: of the matrix's values (which are rounded to it), of the operands and of the result; sums are float32.
         layout: ``"row"``: B is k × n and C is m × n. ``"column"``: B is n × k and C is n × m, both row-major
             (tokens × features), so that a linear layer needs no transpose. Default ``"row"``.
@@ -217,7 +241,7 @@ def prepare(
         item_values: of a batch of ``spmm``: ``"shared"``: all items have the matrix's values. ``"own"``: each has its
             own, which ``update_values`` takes as batch × nnz; until then, the matrix's. Default ``"shared"``.
         bias: kept for every call; None to pass it with each call.
-        scale: what values are multiplied with before the exponential; default 1.
+        scale: what values are multiplied with before the exponential; default 1, of ``sparse_attention`` 1 / √k.
         transpose: of ``spmm``: multiply by the matrix's transpose, C = epilogue(matrixᵀ · B). ``update_values`` still
             takes values in the order of the matrix itself, and packs nothing anew (Gale et al., SC 2020, section VII).
             A `CsrMatrix` works its transposed pattern out once.
@@ -229,8 +253,8 @@ def prepare(
         family, config: run this family, its guess changed by ``config``, instead of what the database says.
 
     Returns:
-        An operator object: a `SparseOperator`, `SddmmOperator`, `SoftmaxOperator` or `SoftmaxBackwardOperator`. A
-        `DenseOperator` only for ``on_miss="dense"``.
+        An operator object: a `SparseOperator`, `SddmmOperator`, `SoftmaxOperator`, `SoftmaxBackwardOperator` or
+        `SparseAttentionOperator`. A `DenseOperator` only for ``on_miss="dense"``.
 
     Raises:
         MatrixError: the matrix is malformed.
@@ -272,6 +296,9 @@ def prepare(
         return SoftmaxOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
     if isinstance(problem, SoftmaxBackwardProblem):
         return SoftmaxBackwardOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
+    if isinstance(problem, SparseAttentionProblem):
+        factor = problem.k**-0.5 if scale is None else scale
+        return SparseAttentionOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
     return SparseOperator(
         choice, csr, executor=executor, toolchain=toolchain, bias=bias, value_order=value_order
     )

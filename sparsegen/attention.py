@@ -12,15 +12,17 @@ import numpy as np
 
 from sparsegen import api, backends
 from sparsegen.arrays import Call, Target, caller
+from sparsegen.attention_choice import Decision, Request, Way, decide
 from sparsegen.csr import CsrMatrix
 from sparsegen.dispatch import Choice, OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Device
 from sparsegen.formats import as_csr
+from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.launching import PreparedVariant
 from sparsegen.operator import PreparedOperator, SparseOperator
-from sparsegen.operators import DType, ItemValues, TensorSpec, member
+from sparsegen.operators import DType, TensorSpec, member
 from sparsegen.packing import Gather
 
 # Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
@@ -36,14 +38,18 @@ def prepare_attention(
     dtype: DType | str = DType.FLOAT32,
     scale: float | None = None,
     heads_at_once: int | None = None,
+    way: Way | str | None = None,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
-) -> AttentionOperator:
+) -> AttentionOperator | FusedAttentionOperator:
     """Prepare softmax(scale · Q · Kᵀ at the mask) · V; do it once for a mask.
 
-    It is made of the operators ``sddmm`` (k = width), ``sparse_softmax`` and ``spmm`` (n = width), each looked up in
-    the tuning database on its own, with a batch of ``heads_at_once``.
+    There are two ways. One is made of the operators ``sddmm`` (k = width), ``sparse_softmax`` and ``spmm`` (n = width),
+    each looked up in the tuning database on its own, with a batch of ``heads_at_once``. The other is the operator
+    ``sparse_attention`` (k = width), with a batch of all heads: for elements of 16 bits and widths that are multiples
+    of 8. The one with less time in the database runs, or where that does not know both, the one that a rule of thumb
+    prefers: the fused kernel, unless all but a few places of the tiles of 64 × 64 that hold a nonzero are zeros.
 
     Args:
         mask: what `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i; the values
@@ -53,7 +59,11 @@ def prepare_attention(
         dtype: of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √width.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
+        way: ``"steps"`` or ``"fused"``; default the one that should be faster.
         on_miss, device, db: as for `sparsegen.prepare`; there is nothing dense to run instead.
+
+    Returns:
+        An `AttentionOperator` (steps) or a `FusedAttentionOperator`, which are called alike.
 
     Raises:
         MatrixError: the mask is malformed.
@@ -78,20 +88,16 @@ def prepare_attention(
     batch = at_once(many, csr.nnz * kind.itemsize) if heads_at_once is None else heads_at_once
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
-    shared: dict[str, Any] = {"dtype": kind, "batch": batch, "on_miss": on_miss, "device": where, "db": db}
-    scores = api.prepare(pattern, operator="sddmm", k=width, **shared)
-    softmax = api.prepare(pattern, operator="sparse_softmax", scale=factor, **shared)
-    values = ItemValues.OWN if batch > 1 else ItemValues.SHARED
-    product = api.prepare(pattern, operator="spmm", n=width, item_values=values, **shared)
+    wanted = Request(pattern, many, batch, width, kind, OnMiss.parse(on_miss), where, db)
+    decision = decide(wanted, None if way is None else member(Way, way, "way"))
+    parts = [{**options, **wanted.look_up} for options in wanted.options(decision.way)]
+    if decision.way is Way.FUSED:
+        fused = api.prepare(pattern, **parts[0], scale=factor)
+        return FusedAttentionOperator(fused, decision, heads=heads, width=width, scale=factor)
+    scores, softmax, product = (api.prepare(pattern, **part) for part in parts)
     assert isinstance(product, SparseOperator)  # dense was refused
     return AttentionOperator(
-        scores,
-        softmax,
-        product,
-        pattern,
-        heads=heads,
-        width=width,
-        scale=factor,
+        scores, softmax, product, pattern, decision, heads=heads, width=width, scale=factor
     )
 
 
@@ -122,6 +128,7 @@ class AttentionOperator:
         dtype, device: of the arrays, and where it runs.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it.
+        decision: why it was chosen over the fused kernel.
     """
 
     def __init__(
@@ -130,13 +137,14 @@ class AttentionOperator:
         softmax: PreparedOperator,
         product: PreparedOperator,
         mask: CsrMatrix,
+        decision: Decision,
         *,
         heads: int | None,
         width: int,
         scale: float,
     ) -> None:
         """Join operators that were prepared for the same mask, dtype, device and batch, which divides the heads."""
-        self.heads, self.width, self.scale = heads, width, scale
+        self.heads, self.width, self.scale, self.decision = heads, width, scale, decision
         self.heads_at_once = scores.problem.batch
         self.device: Device = scores.device
         self.dtype: DType = scores.problem.dtype
@@ -199,7 +207,8 @@ class AttentionOperator:
         lines = [
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, width "
             f"{self.width}, {self.dtype}: {4 * turns} launches{at_a_time}, "
-            f"{self.work_bytes} bytes of work memory a thread"
+            f"{self.work_bytes} bytes of work memory a thread",
+            f"{self.decision.way}: {self.decision.why}",
         ]
         for name, part in self._parts.items():
             lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]

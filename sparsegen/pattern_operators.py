@@ -1,4 +1,4 @@
-"""The operator objects of a sparsity pattern: SDDMM, sparse softmax and its gradient."""
+"""The operator objects of a sparsity pattern: SDDMM, sparse softmax and its gradient, sparse attention."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from sparsegen.dispatch import Choice
+from sparsegen.errors import OperandError
 from sparsegen.executor import Executor, Toolchain
 from sparsegen.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator
-from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem
+from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 
 
 class SddmmOperator(PreparedOperator):
@@ -83,3 +84,23 @@ class SoftmaxBackwardOperator(_ScaledOperator):
                 batch, batch × nnz), of the problem's dtype; ``out`` may be either array.
         """
         return self._run((y, dy, None), out, stream)
+
+
+class SparseAttentionOperator(_ScaledOperator):
+    """softmax(scale · Q · Kᵀ at one mask) · V in one launch; a query that sees no key gets zeros."""
+
+    problem: SparseAttentionProblem
+
+    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+        """Attend; see `PreparedOperator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            q, k, v: m × k, n × k and n × k, contiguous, of the problem's dtype, with a batch so many of each. Keys and
+                values must be finite also where no query sees them: a weight of 0 times infinity is NaN. ``out`` may be
+                q, but share no memory with the others.
+        """
+        if out is not None and (out is k or out is v):
+            raise OperandError(
+                "out: expected another array than k and v, which are read while out is written"
+            )
+        return self._run((q, k, v, None), out, stream)

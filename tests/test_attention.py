@@ -53,9 +53,13 @@ def dense_attention(mask: Any, q: Any, k: Any, v: Any, scale: float = WIDTH**-0.
 
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("heads", [None, 1, HEADS])
-def test_it_is_dense_attention_with_a_mask(mask: Any, heads: int | None, dtype: DType) -> None:
-    attention = sparsegen.prepare_attention(mask, heads=heads, width=WIDTH, dtype=dtype)
-    assert isinstance(attention, sparsegen.AttentionOperator)
+@pytest.mark.parametrize("way", sparsegen.Way)
+def test_it_is_dense_attention_with_a_mask(
+    mask: Any, heads: int | None, dtype: DType, way: sparsegen.Way
+) -> None:
+    if way is sparsegen.Way.FUSED and dtype is DType.FLOAT32:
+        pytest.skip("the fused kernel takes elements of 16 bits")
+    attention = sparsegen.prepare_attention(mask, heads=heads, width=WIDTH, dtype=dtype, way=way)
     q, k, v = operands(heads, dtype)
     out = attention(q, k, v)
     assert out.shape == q.shape and out.dtype == q.dtype

@@ -25,9 +25,11 @@ def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
-def attention(dtype: str = "float32") -> sparsegen.AttentionOperator:
+def attention(
+    dtype: str = "float32", way: str = "steps"
+) -> sparsegen.AttentionOperator | sparsegen.FusedAttentionOperator:
     mask = masks.band(TOKENS, 32, 0.9)
-    return sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype=dtype, device="cuda:0")
+    return sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype=dtype, way=way, device="cuda:0")
 
 
 def operands(dtype: str = "float32") -> list[Any]:
@@ -46,9 +48,15 @@ def close(found: Any, given: list[Any]) -> bool:
     return bool((found.double() - dense(*given)).abs().max() <= tolerance)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_torch(dtype: str) -> None:
-    op, given = attention(dtype), operands(dtype)
+WAYS = [
+    ("float32", "steps"),
+    *((dtype, way) for dtype in ("float16", "bfloat16") for way in ("steps", "fused")),
+]
+
+
+@pytest.mark.parametrize(("dtype", "way"), WAYS)
+def test_torch(dtype: str, way: str) -> None:
+    op, given = attention(dtype, way), operands(dtype)
     out = op(*given)
     assert out.dtype is given[0].dtype and close(out, given)
     again = torch.empty_like(out)
@@ -66,8 +74,9 @@ def test_numpy() -> None:
     assert close(torch.as_tensor(out, device="cuda"), given)
 
 
-def test_a_captured_graph_sees_new_operands_and_calls_allocate_nothing_but_the_result() -> None:
-    op, given = attention("float16"), operands("float16")
+@pytest.mark.parametrize("way", ["steps", "fused"])
+def test_a_captured_graph_sees_new_operands_and_calls_allocate_nothing_but_the_result(way: str) -> None:
+    op, given = attention("float16", way), operands("float16")
     out = op(*given)
     torch.cuda.synchronize()
     free, _ = torch.cuda.mem_get_info()

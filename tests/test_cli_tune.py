@@ -52,12 +52,21 @@ def test_it_tunes_and_resumes_on_the_emulator(tune, tmp_path: Path) -> None:  # 
     assert data["winner"]["gflops"] > 0 and data["database"] == str(tmp_path / "t.db")
 
 
-@pytest.mark.parametrize("operator", ["sddmm", "sparse_softmax", "sparse_softmax_backward"])
+OPTIONS = {
+    "sddmm": [],
+    "sparse_softmax": [],
+    "sparse_softmax_backward": [],
+    "sparse_attention": ["--dtype", "float16", "--width", "16", "--heads", "2"],
+}
+
+
+@pytest.mark.parametrize("operator", OPTIONS)
 def test_other_operators_are_tuned_and_found(tmp_path: Path, operator: str) -> None:
     path = tmp_path / "w.npz"
     scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(random_uniform(32, 48, 0.2, seed=0).to_scipy()))
     place = ["--device", "emulator", "--db", str(tmp_path / "t.db")]
     options = ["tune", "--matrix", str(path), "--operator", operator, *place, "--trials", "2", "--json"]
+    options += OPTIONS[operator]
     result = CliRunner().invoke(cli, options, env={"SPARSEGEN_CACHE": str(tmp_path / "cache")})
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)

@@ -20,6 +20,7 @@ from sparsegen.operators import (
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
+    SparseAttentionProblem,
 )
 from sparsegen.render import render
 
@@ -122,6 +123,19 @@ RIGHT = {
             "neighbours' values": ("position + i >= begin && ", ""),
             "no mean": ("(dy[i] - mean)", "dy[i]"),
             "unscaled": ("factor = *scale", "factor = 1.0f"),
+        },
+    ),
+    "sparse_attention": Right(
+        family("fused_attention"),
+        Kind(SparseAttentionProblem, (("k", 40),), (("dtype", DType.FLOAT16),)),
+        {"tile_n": 32, "queries": "shared", "stages": 3, "resident_blocks": 1},
+        {
+            "missing wait": ("copy_async_wait<kStages - 2>();", ""),
+            "missing barrier": ("    __syncthreads();\n    if (at + kStages", "    if (at + kStages"),
+            "no end of keys": ("(kAll || static_cast<int>(first) + row < rows)", "true"),
+            "no end of queries": ("if (row < rows) {", "if (row <= rows) {"),
+            "another lane's bits": ("words.element[w] >> column", "words.element[w]"),
+            "sums that do not shrink": ("sums[i][j][half * 2] *= shrinking;", ""),
         },
     ),
 }

@@ -26,6 +26,7 @@ from sparsegen.operators import (
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
+    SparseAttentionProblem,
     SpmmProblem,
 )
 from sparsegen.render import render
@@ -79,6 +80,8 @@ PROBLEMS: dict[str, Problem] = {
     "sddmm-fp16-batch": SddmmProblem(M, K, 40, DType.FLOAT16, batch=4),
     "softmax-fp32-batch": SoftmaxProblem(M, K, batch=4),
     "softmax-backward-fp32-batch": SoftmaxBackwardProblem(M, K, batch=4),
+    "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
+    "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
 }
 GOLDENS = [
     Golden(family, name, problem)

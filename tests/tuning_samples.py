@@ -16,6 +16,7 @@ from sparsegen.operators import (
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
+    SparseAttentionProblem,
     SpmmProblem,
 )
 from sparsegen.tuning_db.conversion import ordered_config
@@ -45,6 +46,7 @@ def other_operators() -> list[Measurement]:
     problems = {
         "csr_sddmm": [SddmmProblem(*shape, 64), SddmmProblem(*shape, 64, epilogue=SddmmEpilogue.SCALE)],
         "row_softmax": [SoftmaxProblem(*shape, DType.FLOAT16)],
+        "fused_attention": [SparseAttentionProblem(*shape, 64, DType.FLOAT16, batch=8)],
         "row_softmax_backward": [SoftmaxBackwardProblem(*shape, DType.FLOAT16)],
     }
     return [

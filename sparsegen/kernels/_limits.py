@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparsegen.family import Constraint, Device
 
 REGISTERS_PER_MULTIPROCESSOR = 65536
+RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers
 
 
@@ -38,4 +39,13 @@ def shared_memory_fits(what: str, taken: int, device: Device) -> Constraint:
     return Constraint(
         taken <= device.shared_memory_per_block,
         f"{what} take {taken} bytes of shared memory, a block has {device.shared_memory_per_block}",
+    )
+
+
+def resident_blocks_fit(blocks: int, taken: int, device: Device) -> Constraint:
+    """So many blocks share a multiprocessor's shared memory; it keeps some for itself with each."""
+    return Constraint(
+        blocks == 1 or blocks * (taken + RESERVED_PER_BLOCK) <= device.shared_memory_per_multiprocessor,
+        f"resident_blocks ({blocks}) blocks of {taken} bytes fit a multiprocessor's shared memory "
+        f"({device.shared_memory_per_multiprocessor})",
     )

@@ -130,6 +130,6 @@ class RowWise(Family[P, RowConfig]):
             threads *= 2
         return RowConfig(
             threads_per_row=threads,
-            rows_per_block=max(1, 128 // threads),
+            rows_per_block=128 // threads if threads <= WARP else 1,
             vector_width=vector,
         )

@@ -21,7 +21,14 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
-from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
+from sparsegen.kernels._limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+    whole_tiles,
+)
 from sparsegen.kernels._panels import Panels, expected_tiles
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 
@@ -142,12 +149,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
         yield enough_registers(needed, threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("stages", shared, device)
-        yield Constraint(
-            c.resident_blocks == 1
-            or c.resident_blocks * (shared + 1024) <= device.shared_memory_per_multiprocessor,
-            f"resident_blocks ({c.resident_blocks}) blocks of {shared} bytes fit a multiprocessor's shared memory "
-            f"({device.shared_memory_per_multiprocessor})",
-        )
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
 
     def requirements(
         self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig

@@ -13,6 +13,7 @@ from sparsegen.operators.problem import LATER_FIELDS, Cost, Problem, TensorSpec,
 from sparsegen.operators.reference import Reference, error_bound
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
 from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
+from sparsegen.operators.sparse_attention import SparseAttentionProblem
 from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SpmmProblem
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "SddmmProblem",
     "SoftmaxBackwardProblem",
     "SoftmaxProblem",
+    "SparseAttentionProblem",
     "SpmmProblem",
     "TensorSpec",
     "error_bound",
@@ -40,7 +42,8 @@ __all__ = [
 ]
 
 OPERATORS: dict[str, type[Problem]] = {
-    p.operator: p for p in (SpmmProblem, SddmmProblem, SoftmaxProblem, SoftmaxBackwardProblem)
+    p.operator: p
+    for p in (SpmmProblem, SddmmProblem, SoftmaxProblem, SoftmaxBackwardProblem, SparseAttentionProblem)
 }
 
 

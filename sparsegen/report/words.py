@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsegen.operators import DType, Layout, Problem, SoftmaxBackwardProblem, SoftmaxProblem, SpmmProblem
+from sparsegen.operators import DType, Layout, Problem, SddmmProblem, SpmmProblem
 
 DTYPES = {DType.FLOAT32: "fp32", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
 OPERATORS = {
@@ -13,6 +13,7 @@ OPERATORS = {
     "sddmm": "SDDMM",
     "sparse_softmax": "softmax",
     "sparse_softmax_backward": "softmax gradient",
+    "sparse_attention": "attention",
 }
 MISSING = "–"
 
@@ -68,6 +69,6 @@ def sizes(problem: Problem) -> str:
 def kind(operator: str, dtype: DType, layout: Layout) -> str:
     """What charts put together: ``SpMM fp16, column-major``."""
     name = OPERATORS.get(operator, operator)
-    has_layout = operator not in (SoftmaxProblem.operator, SoftmaxBackwardProblem.operator)
+    has_layout = operator in (SpmmProblem.operator, SddmmProblem.operator)
     order = f", {layout}-major" if has_layout else ""
     return f"{name} {DTYPES[dtype]}{order}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import math
 import pickle
 from typing import Any
 
@@ -167,6 +168,32 @@ def test_launches_do_not_depend_on_the_number_of_heads(
         calls.clear()
         sparse_attention(*operands(lead=lead, grad=True), pattern).sum().backward()
         assert len(calls) == 8  # three forward, five backward
+
+
+@pytest.mark.parametrize("place", ["emulator"], indirect=True)
+@pytest.mark.parametrize("lead", [(1,), (2, HEADS)])
+def test_without_gradients_the_fused_kernel_runs_where_it_should_be_faster(
+    place: str, lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    honest = Prepared.__call__
+    monkeypatch.setattr(
+        Prepared, "__call__", lambda self, *a, **o: calls.append(self.operator) or honest(self, *a, **o)
+    )
+    own = SparsePattern(masks.sliding_window(40, 20))
+    torch.manual_seed(0)
+    given = [torch.randn((*lead, 40, 16), dtype=torch.float16, requires_grad=True) for _ in range(3)]
+    trained = sparse_attention(*given, own)
+    assert len(calls) == 3, "the weights are kept for the gradient"
+    with torch.no_grad():
+        calls.clear()
+        out = sparse_attention(*given, own)
+        assert [call.problem.operator for call in calls] == ["sparse_attention"]
+        assert calls[0].problem.batch == math.prod(lead)
+        torch.testing.assert_close(out, trained, rtol=0, atol=4e-3)
+        calls.clear()
+        sparse_attention(*(t.float() for t in given), own)
+        assert len(calls) == 3, "elements of 32 bits"
 
 
 def test_a_compiled_module_is_one_graph(pattern: SparsePattern) -> None:

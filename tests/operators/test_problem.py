@@ -24,6 +24,7 @@ from sparsegen.operators import (
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
+    SparseAttentionProblem,
     SpmmProblem,
     operator_named,
 )
@@ -33,6 +34,7 @@ PROBLEMS: list[Problem] = [
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
     SoftmaxProblem(3, 4, DType.FLOAT16),
     SoftmaxBackwardProblem(3, 4, DType.BFLOAT16),
+    SparseAttentionProblem(3, 4, 8, DType.FLOAT16),
 ]
 BATCHES: list[Problem] = [
     SpmmProblem(67, 50, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
@@ -40,6 +42,7 @@ BATCHES: list[Problem] = [
     SddmmProblem(67, 50, 5, DType.BFLOAT16, SddmmEpilogue.SCALE, batch=3),
     SoftmaxProblem(67, 50, DType.FLOAT16, batch=3),
     SoftmaxBackwardProblem(67, 50, batch=3),
+    SparseAttentionProblem(67, 50, 16, DType.FLOAT16, batch=3),
 ]
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.operator)
 

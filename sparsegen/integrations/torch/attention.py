@@ -2,7 +2,7 @@
 
 The forward pass is SDDMM, sparse softmax and product, each one launch for many heads; the backward pass (first order)
 is made of SDDMM, the softmax's gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections
-IV and VII).
+IV and VII). Where no gradient may be asked for, the forward pass may be one fused kernel instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from sparsegen.attention import at_once
+from sparsegen.attention_choice import Way
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
-from sparsegen.integrations.torch.pattern import SparsePattern, pattern_of
+from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.pattern_module import PatternModule
 
 PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
@@ -153,6 +154,9 @@ def _attention(
     weights = _weights(q, found, heads=q.shape[0] if keeps_weights else 0)
     if not out.numel() or not found.nnz:
         return out, weights
+    if not keeps_weights and found.attention_way(q.shape[0], q) is Way.FUSED:
+        _fused(found, q, k, v, scale, out)
+        return out, weights
     turns = Turns(q.shape[0], found.nnz, q.element_size())
     run = steps(found, q, scale, turns.heads)
     reused = None if keeps_weights else _weights(q, found, heads=turns.heads)
@@ -235,6 +239,16 @@ def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
         flat[: turns * _padded(used)].view(turns, -1)[:, used:] = 0
         flat[turns * _padded(used) :] = 0
     return made
+
+
+def _fused(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:
+    """Attention of contiguous heads × rows × width in one launch."""
+    heads = q.shape[0]
+    prepared = pattern.prepared(Product.ATTENTION, q.shape[-1], q, scale=scale, batch=heads)
+    assert prepared is not None  # kernels run for such tensors: the way says so
+    if heads == 1:  # a batch of one has no dimension for it
+        q, k, v, out = q[0], k[0], v[0], out[0]
+    prepared(q, k, v, out=out)
 
 
 def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from sparsegen import api, backends
+from sparsegen.attention import at_once
+from sparsegen.attention_choice import Request, Way, decide
 from sparsegen.csr import CsrMatrix
+from sparsegen.dispatch import OnMiss
 from sparsegen.errors import OperandError
 from sparsegen.family import Device
 from sparsegen.formats import as_csr
@@ -37,6 +40,7 @@ class Product(StrEnum):
     SOFTMAX_BACKWARD = "softmax_backward"  # its gradient
     WEIGHTED = "weighted"  # W · X, out × features
     WEIGHTED_TRANSPOSED = "weighted_transposed"  # Wᵀ · Y, in × features
+    ATTENTION = "attention"  # softmax(scale · Q · Kᵀ at the pattern) · V, by the fused kernel
 
 
 class SparsePattern:
@@ -67,6 +71,7 @@ class SparsePattern:
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
         self._prepared: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
+        self._ways: dict[tuple[Any, ...], Way] = {}
         self._places: dict[tuple[torch.device, bool], tuple[Tensor, Tensor, Tensor]] = {}
         self._lock = threading.Lock()
         _patterns[self.handle] = self
@@ -130,9 +135,8 @@ class SparsePattern:
     ) -> Prepared | None:
         """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        The softmaxes take no tokens, and they alone a scale. The items of a batch of weighted products have values of
-        their own. None where PyTorch's own product is to run: see
-        `kernel_device`.
+        The softmaxes take no tokens, attention the width for them, and these alone a scale. The items of a batch of
+        weighted products have values of their own. None where PyTorch's own product is to run: see `kernel_device`.
         """
         where = kernel_device(like)
         if where is None:
@@ -161,6 +165,10 @@ class SparsePattern:
                 return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, **shared))
             case Product.SOFTMAX:
                 return Prepared(api.prepare(self.matrix, operator="sparse_softmax", scale=scale, **shared))
+            case Product.ATTENTION:
+                return Prepared(
+                    api.prepare(self.matrix, operator="sparse_attention", k=tokens, scale=scale, **shared)
+                )
             case Product.SOFTMAX_BACKWARD:
                 return Prepared(
                     api.prepare(self.matrix, operator="sparse_softmax_backward", scale=scale, **shared)
@@ -176,6 +184,26 @@ class SparsePattern:
                 **shared,
             )
         )
+
+    def attention_way(self, heads: int, like: Tensor) -> Way:
+        """How attention without gradients runs for so many heads of tensors like this one, ... × rows × width.
+
+        What `sparsegen.prepare_attention` would choose when it is first asked; the steps where PyTorch's own products
+        run.
+        """
+        where = kernel_device(like)
+        if where is None:
+            return Way.STEPS
+        key = (heads, like.shape[-1], like.dtype, where.backend, where.index)
+        with self._lock:
+            if key not in self._ways:
+                together = at_once(heads, self.nnz * like.element_size())
+                dtype = DTYPES[like.dtype]
+                wanted = Request(
+                    self.matrix, heads, together, like.shape[-1], dtype, OnMiss.NEAREST, where, None
+                )
+                self._ways[key] = decide(wanted, None).way
+            return self._ways[key]
 
     def _drop_oldest(self) -> None:
         free = [key for key, prepared in self._prepared.items() if not prepared.was_captured]

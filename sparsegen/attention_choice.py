@@ -1,0 +1,154 @@
+"""Which way of sparse attention runs: scores, softmax and product one after the other, or one fused kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sparsegen import api
+from sparsegen.csr import CsrMatrix
+from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.errors import NoVariantError
+from sparsegen.family import Device
+from sparsegen.features import Features, occupied_blocks
+from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
+
+TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
+COPIED = 2e6  # bytes that an H100 moves in a microsecond, as row-wise kernels do
+LAUNCH = 3.0  # microseconds of a launch
+STEPS_LAUNCHES = (
+    4  # for the heads that run at once: scores, softmax, its gathering into the packed mask, product
+)
+
+
+class Way(StrEnum):
+    """How attention is computed."""
+
+    STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and width, scores in memory
+    FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The way that runs, and on what grounds, in a sentence."""
+
+    way: Way
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Attention as `prepare_attention` was asked for it.
+
+    Attributes:
+        at_once: heads that the three steps run together; divides heads.
+        on_miss, device, db: as for `sparsegen.lookup`.
+    """
+
+    mask: CsrMatrix
+    heads: int
+    at_once: int
+    width: int
+    dtype: DType
+    on_miss: OnMiss
+    device: Device
+    db: str | Path | None
+
+    @property
+    def look_up(self) -> dict[str, Any]:
+        """What `sparsegen.lookup` takes of it for every operator."""
+        return {"on_miss": self.on_miss, "device": self.device, "db": self.db}
+
+    def options(self, way: Way) -> list[dict[str, Any]]:
+        """What `sparsegen.lookup` and `sparsegen.tune` take for each operator of a way, in the order of their calls."""
+        if way is Way.FUSED:
+            fused = {"operator": SparseAttentionProblem.operator, "k": self.width}
+            return [{**fused, "dtype": self.dtype, "batch": self.heads}]
+        values = ItemValues.OWN if self.at_once > 1 else ItemValues.SHARED
+        steps: list[dict[str, Any]] = [
+            {"operator": "sddmm", "k": self.width},
+            {"operator": "sparse_softmax"},
+            {"operator": "spmm", "n": self.width, "item_values": values},
+        ]
+        return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
+
+
+def decide(request: Request, way: Way | None) -> Decision:
+    """What the database says, by the sum of the times; where it does not know them all, a rule of thumb.
+
+    With ``on_miss="tune"`` both ways are tuned first, as far as they were not.
+
+    Args:
+        way: what the caller names; None to decide.
+
+    Raises:
+        NoVariantError: neither way has a variant for every operator.
+        DatabaseError: as `sparsegen.lookup`, and what `sparsegen.tune` raises where that is asked for.
+    """
+    if way is not None:
+        return Decision(way, "named by the caller")
+    steps, fused = (_choices(request, candidate) for candidate in (Way.STEPS, Way.FUSED))
+    if isinstance(fused, NoVariantError):
+        if isinstance(steps, NoVariantError):
+            raise steps
+        return Decision(Way.STEPS, f"the fused kernel cannot run: {fused}")
+    if isinstance(steps, NoVariantError):
+        return Decision(Way.FUSED, f"the three steps cannot run: {steps}")
+    turns = request.heads // request.at_once
+    times = [_known(steps, turns), _known(fused, 1)]
+    grounds = "measured or estimated from what was"
+    if None in times:
+        times = [turns * _steps_guess(steps, request.mask), _fused_guess(fused[0], request.mask)]
+        grounds = "a rule of thumb, for not all of it was measured near by"
+    by_steps, by_fused = (float(time or 0.0) for time in times)
+    way = Way.FUSED if by_fused <= by_steps else Way.STEPS
+    return Decision(
+        way,
+        f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({grounds})",
+    )
+
+
+def _choices(request: Request, way: Way) -> list[Choice] | NoVariantError:
+    """The choice for each operator of a way, or why there is none."""
+    try:
+        return [_look_up(request, options) for options in request.options(way)]
+    except NoVariantError as error:
+        return error
+
+
+def _look_up(request: Request, options: dict[str, Any]) -> Choice:
+    choice = api.lookup(request.mask, **options, **request.look_up)
+    if request.on_miss is not OnMiss.TUNE or choice.is_hit:
+        return choice
+    api.tune(request.mask, **options, device=request.device, db=request.db)
+    return api.lookup(request.mask, **options, **request.look_up)
+
+
+def _known(choices: list[Choice], turns: int) -> float | None:
+    """The sum of the times, in microseconds, if all are known."""
+    times = [choice.expected_us for choice in choices]
+    return None if None in times else turns * sum(time or 0.0 for time in times)
+
+
+def _steps_guess(choices: list[Choice], mask: CsrMatrix) -> float:
+    """Microseconds that the steps of a turn should take, by the guessed rates of two and the bytes of the rest."""
+    scores, softmax, product = choices
+    features = Features.of(mask)
+    total = (
+        LAUNCH * STEPS_LAUNCHES + 2 * softmax.problem.cost(mask.nnz).bytes / COPIED
+    )  # and of the gathering
+    for choice in (scores, product):
+        products = choice.problem.cost(mask.nnz).flop / 2
+        total += products / max(choice.family.guessed_rate(choice.problem, features), 1.0)
+    return total
+
+
+def _fused_guess(choice: Choice, mask: CsrMatrix) -> float:
+    """Microseconds that the fused kernel should take: as for a mask without holes, of the tiles that hold a nonzero."""
+    m, n = mask.shape
+    places = min(occupied_blocks(mask, TILE) * TILE * TILE, m * n)
+    whole = Features(m, n, m * n, float(n), 0.0, n, 1.0)
+    rate = choice.family.guessed_rate(choice.problem, whole)
+    return LAUNCH + choice.problem.cost(places).flop / 2 / max(rate, 1.0)

@@ -1,0 +1,104 @@
+"""Sparse attention by one fused kernel, called like the three steps of `AttentionOperator`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sparsegen.arrays import Call, Target, caller
+from sparsegen.attention_choice import Decision
+from sparsegen.dispatch import Choice
+from sparsegen.errors import OperandError
+from sparsegen.executor import Executor
+from sparsegen.family import Device
+from sparsegen.operators import DType, TensorSpec
+from sparsegen.pattern_operators import SparseAttentionOperator
+
+
+class FusedAttentionOperator:
+    """softmax(scale · Q · Kᵀ at a mask) · V in one launch; make one with `prepare_attention`.
+
+    A query whose row of the mask has no nonzero gets zeros. Scores and weights are never in memory. Keys and values
+    must be finite also where no query sees them: a weight of 0 times infinity is NaN.
+
+    Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph captures them
+    (capture after one call in the same thread). Gradients are not recorded;
+    `sparsegen.integrations.torch.SparseAttention` records them.
+
+    Attributes:
+        heads, width, scale: as prepared.
+        dtype, device: of the arrays, and where it runs.
+        operands, result: shapes and dtypes of Q, K, V and the scale, and of the result.
+        work_bytes: device memory for each thread that calls it: none.
+        decision: why it was chosen over the three steps.
+    """
+
+    work_bytes = 0
+
+    def __init__(
+        self,
+        prepared: SparseAttentionOperator,
+        decision: Decision,
+        *,
+        heads: int | None,
+        width: int,
+        scale: float,
+    ) -> None:
+        """Take an operator with a batch of the heads; ``heads=1`` has a dimension for it, and None has none."""
+        self.heads, self.width, self.scale, self.decision = heads, width, scale, decision
+        self.device: Device = prepared.device
+        self.dtype: DType = prepared.problem.dtype
+        self.executor: Executor = prepared.prepared.executor
+        self._prepared = prepared.prepared
+        self._operator = prepared
+        *dense, number = self._prepared.operands
+        self.operands = (*(self._with_heads(spec) for spec in dense), number)
+        self.result = self._with_heads(self._prepared.result)
+        with self.executor.entered():
+            kept = self.executor.upload(np.array([scale], dtype=np.float32))
+            self.executor.synchronize()  # calls may come on other streams than the upload
+        self._target = Target(self, self.device, {number.name: kept})
+        self._callers: dict[type, Call] = {}
+
+    def _with_heads(self, spec: TensorSpec) -> TensorSpec:
+        lead = () if self.heads is None else (self.heads,)
+        return TensorSpec(spec.name, (*lead, *spec.shape[-2:]), spec.dtype, spec.alignment)
+
+    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+        """Attend; see `AttentionOperator` for the arguments and errors.
+
+        ``out`` may be q, but must not share memory with k or v.
+        """
+        if out is not None and (out is k or out is v):
+            raise OperandError(
+                "out: expected another array than k and v, which are read while out is written"
+            )
+        kind = type(q)
+        call = self._callers.get(kind)
+        if call is None:
+            call = self._callers[kind] = caller(kind, self._target)
+        return call((q, k, v, None), out, stream)
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """The variant, ``attention``, and why it was chosen among those of the fused kernel."""
+        return {"attention": self._operator.choice}
+
+    def explain(self) -> str:
+        """What runs, and why, in words."""
+        queries, keys = (spec.shape[-2] for spec in self.operands[:2])
+        heads = self.heads or 1
+        lines = [
+            f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, width "
+            f"{self.width}, {self.dtype}: 1 launch",
+            f"{self.decision.way}: {self.decision.why}",
+            "attention:",
+            *(f"  {line}" for line in self._operator.explain().splitlines()),
+        ]
+        return "\n".join(lines)
+
+    def bound(self) -> Callable[..., None]:
+        """The calling thread's launch: ``bound(stream, q, k, v, scale, out)`` with the arrays' addresses."""
+        return self._prepared.bound()

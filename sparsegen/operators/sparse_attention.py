@@ -1,0 +1,116 @@
+"""``sparse_attention``: softmax(s · Q · Kᵀ at a mask) · V, for heads that share the mask."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparsegen.csr import CsrMatrix
+from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.reference import Reference
+
+ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
+
+
+@dataclass(frozen=True, slots=True)
+class SparseAttentionProblem(Problem):
+    """O = softmax(s · Q · Kᵀ at the mask) · V, with one mask of m queries × n keys for a batch of heads.
+
+    Q and O are m × k, K and V are n × k, row-major, of each head. A query whose row of the mask has no nonzero gets
+    zeros. The values of the mask play no part. The scale s is an operand, one float32 for all heads, so that variants
+    serve every scale.
+    """
+
+    operator: ClassVar[str] = "sparse_attention"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = DType.FLOAT32
+    batch: int = 1
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("q", self.of_batch((self.m, self.k)), self.dtype),
+            TensorSpec("k", self.of_batch((self.n, self.k)), self.dtype),
+            TensorSpec("v", self.of_batch((self.n, self.k)), self.dtype),
+            TensorSpec("scale", (1,), DType.FLOAT32),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("o", self.of_batch((self.m, self.k)), self.dtype)
+
+    def cost(self, nnz: int) -> Cost:
+        """Two products of length k for each head and nonzero; the mask's pattern, Q, K, V and O once each."""
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        return Cost(flop=4 * self.batch * nnz * self.k, bytes=csr_bytes(self.m, nnz, 0) + dense)
+
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`.
+
+        With weights w = exp(z - the row's largest) the result is the sum of w · v over that of w. To first order it
+        errs by at most twice the largest relative error of a weight times the mean of |v| under the weights:
+
+        - z is a dot product of k terms in float32 (Higham, 3.1; |q| · |k| bounds the sum of their absolute
+          values by Cauchy and Schwarz), whose rounding, scaling and difference change an exponent by a few units of the
+          last place of the row's largest |z|;
+        - the sums over the row are those of `error_bound`;
+        - weights may be rounded to the dtype before they meet V, which takes them off by its unit roundoff, or in
+          float16 by half of its smallest number.
+        """
+        q, k, v = (self.dtype.from_storage(operands[name]) for name in ("q", "k", "v"))
+        scale = float(operands["scale"][0])
+        exact = np.zeros((self.m, self.k))
+        bound = np.full(exact.shape, 2.0**-24 if self.dtype is DType.FLOAT16 else 2.0**-126)
+
+        def attend(start: int) -> None:
+            part = slice(start, min(start + ROWS, self.m))
+            seen, keys = _block(matrix, part.start, part.stop)
+            if keys.size:
+                own_q, own_k, own_v = (x.astype(np.float64) for x in (q[part], k[keys], v[keys]))
+                exact[part], error = _attention(own_q, own_k, own_v, seen, scale, self.dtype)
+                bound[part] += error
+
+        with ThreadPoolExecutor(threads) as pool:
+            jobs = [pool.submit(attend, start) for start in range(0, self.m, ROWS)]
+            for job in jobs:
+                job.result()
+        return Reference(exact, bound, self.dtype)
+
+
+def _block(matrix: CsrMatrix, start: int, stop: int) -> tuple[Array, Array]:
+    """Some rows of a mask as booleans over those of its columns that any of them sees, and these columns."""
+    offsets = matrix.row_offsets[start : stop + 1].astype(np.int64)
+    keys, place = np.unique(matrix.column_indices[offsets[0] : offsets[-1]], return_inverse=True)
+    seen = np.zeros((stop - start, keys.size), dtype=bool)
+    seen[np.repeat(np.arange(stop - start), np.diff(offsets)), place] = True
+    return seen, keys
+
+
+def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: DType) -> tuple[Array, Array]:
+    """Some queries' attention and its error bound beside that of the smallest numbers, in float64.
+
+    Args:
+        seen: queries × keys.
+    """
+    width, lengths = q.shape[1], seen.sum(axis=1, keepdims=True)
+    z = np.where(seen, q @ k.T * scale, -np.inf)
+    largest = np.where(lengths, z.max(axis=1, keepdims=True), 0.0)
+    weights = np.exp(z - largest)
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    exact, mean = weights @ v, weights @ np.abs(v)
+    # Of scores, by norms of the longest key and of each query.
+    size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * np.linalg.norm(k, axis=1).max()
+    of_scores = 4.0 * np.sqrt(width + 2.0) * size
+    roundings = 16.0 + 16.0 * np.abs(np.where(seen, z, 0.0)).max(axis=1, keepdims=True)
+    of_weights = DType.FLOAT32.unit_roundoff * (of_scores + roundings + 4.0 * np.sqrt(lengths + 2.0))
+    error = (2.0 * of_weights + dtype.unit_roundoff) * mean + 2.0 * dtype.unit_roundoff * np.abs(exact)
+    if dtype is DType.FLOAT16:
+        error += 2.0**-25 * (seen @ np.abs(v))
+    return exact, error

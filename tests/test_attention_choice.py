@@ -1,0 +1,186 @@
+"""Which way of attention runs: what the database says, a rule of thumb, or the caller; and what it is called with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sparsegen
+from sparsegen import api, emulator, masks
+from sparsegen.attention_choice import Request, Way, decide
+from sparsegen.dispatch import OnMiss
+from sparsegen.errors import ConfigError, NoVariantError, OperandError
+from sparsegen.features import Features
+from sparsegen.generators import random_uniform
+from sparsegen.operators import DType
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.store import Store
+
+TOKENS, WIDTH, HEADS = 96, 16, 2
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.chdir(tmp_path)
+
+
+def called(
+    mask: Any = None,
+    dtype: DType = DType.FLOAT16,
+    heads: int = HEADS,
+    width: int = WIDTH,
+    on_miss: OnMiss = OnMiss.NEAREST,
+) -> Request:
+    found = masks.sliding_window(TOKENS, TOKENS) if mask is None else mask
+    return Request(found, heads, heads, width, dtype, on_miss, emulator.device(), None)
+
+
+def record(call: Request, way: Way, times: list[float]) -> None:
+    """As if each operator's guess had been measured."""
+    features = Features.of(call.mask)
+    with Store.open(Path("tuning.db")) as store:
+        for options, time in zip(call.options(way), times, strict=True):
+            choice = api.lookup(call.mask, **options, **replace(call, on_miss=OnMiss.NEAREST).look_up)
+            variant = Variant(choice.family.name, tuple(choice.config_dict.items()), "ab" * 32)
+            workload = Workload(choice.problem, call.mask.fingerprint(), features)
+            sample = Sample(time, time, time, 50)
+            store.add_measurement(
+                Measurement(workload, emulator.device(), variant, Outcome.OK, sample, worst_error=0.1)
+            )
+
+
+@pytest.mark.parametrize(("fused", "way"), [(11.9, Way.FUSED), (12.1, Way.STEPS)])
+def test_the_sum_of_the_measured_times_decides(fused: float, way: Way) -> None:
+    call = called()
+    record(call, Way.STEPS, [3.0, 4.0, 5.0])
+    record(call, Way.FUSED, [fused])
+    decision = decide(call, None)
+    assert decision.way is way
+    assert decision.why.startswith(
+        f"{fused} µs for the fused kernel against 12.0 µs for the three steps (measured"
+    )
+
+
+def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
+    call = replace(called(heads=4), at_once=2)
+    record(call, Way.STEPS, [3.0, 4.0, 5.0])
+    record(call, Way.FUSED, [23.0])
+    assert decide(call, None).why.startswith("23.0 µs for the fused kernel against 24.0 µs")
+
+
+def test_times_of_one_way_alone_are_not_held_against_guesses() -> None:
+    call = called()
+    record(call, Way.STEPS, [3.0, 4.0, 5.0])
+    assert "a rule of thumb" in decide(call, None).why
+
+
+@pytest.mark.parametrize(
+    ("mask", "way"),
+    [
+        (masks.sliding_window(2048, 2048), Way.FUSED),
+        (masks.sliding_window(4096, 256, 4), Way.FUSED),
+        (masks.blocks(4096, 64, 1, 2), Way.FUSED),
+        (masks.band(4096, 128, 0.95), Way.FUSED),
+        (random_uniform(4096, 4096, 0.015, seed=0), Way.STEPS),
+    ],
+    ids=["causal", "window", "blocks", "band and distant", "scattered"],
+)
+def test_masks_that_waste_few_places_of_tiles_are_for_the_fused_kernel(mask: Any, way: Way) -> None:
+    decision = decide(called(mask, heads=8, width=128), None)
+    assert decision.way is way and "a rule of thumb" in decision.why
+
+
+def test_what_the_fused_kernel_cannot_do_is_for_the_steps() -> None:
+    for call, words in (
+        (called(dtype=DType.FLOAT32), r"elements (float32) have 16 bits"),
+        (called(width=12), "a head's width, k (12), is a multiple of 8"),
+        (called(random_uniform(2048, 2048, 0.002, seed=0)), "have a nonzero in one place of 128 or more"),
+    ):
+        decision = decide(call, None)
+        assert decision.way is Way.STEPS and "cannot run" in decision.why and words in decision.why
+
+
+def test_nothing_measured_may_be_an_error() -> None:
+    with pytest.raises(NoVariantError, match="nothing was measured for sddmm"):
+        decide(called(on_miss=OnMiss.ERROR), None)
+    record(called(), Way.FUSED, [5.0])
+    decision = decide(called(on_miss=OnMiss.ERROR), None)
+    assert decision.way is Way.FUSED and "three steps cannot run" in decision.why
+
+
+def test_both_ways_are_tuned_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned: list[str] = []
+    monkeypatch.setattr(api, "tune", lambda mask, *, operator, **_: tuned.append(operator))
+    decide(called(on_miss=OnMiss.TUNE), None)
+    assert tuned == ["sddmm", "sparse_softmax", "spmm", "sparse_attention"]
+
+
+# --- prepared ---
+
+
+def operands(heads: int | None, tokens: int = TOKENS) -> list[Any]:
+    rng = np.random.default_rng(0)
+    lead = () if heads is None else (heads,)
+    return [rng.standard_normal((*lead, tokens, WIDTH)).astype(np.float16) for _ in range(3)]
+
+
+def test_a_way_may_be_named() -> None:
+    mask = masks.sliding_window(TOKENS, 20, 2)
+    given = operands(HEADS)
+    steps, fused = (
+        sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype="float16", way=way)
+        for way in ("steps", "fused")
+    )
+    assert isinstance(steps, sparsegen.AttentionOperator) and isinstance(
+        fused, sparsegen.FusedAttentionOperator
+    )
+    np.testing.assert_allclose(steps(*given).astype(float), fused(*given).astype(float), rtol=0, atol=4e-3)
+    for op in (steps, fused):
+        assert f"{op.decision.way}: named by the caller" in op.explain()
+    assert fused.explain().startswith(
+        "attention of 2 heads, 96 queries × 96 keys, width 16, float16: 1 launch\n"
+    )
+    assert list(fused.choices) == ["attention"] and fused.work_bytes == 0
+    with pytest.raises(ConfigError, match="way = 'flash' is none of steps, fused"):
+        sparsegen.prepare_attention(mask, width=WIDTH, way="flash")
+    with pytest.raises(NoVariantError, match="have 16 bits"):
+        sparsegen.prepare_attention(mask, width=WIDTH, way="fused")
+
+
+@pytest.mark.parametrize("heads", [None, 1, HEADS])
+def test_the_fused_kernel_takes_arrays_like_the_steps(heads: int | None) -> None:
+    mask = masks.sliding_window(TOKENS, 20)
+    op = sparsegen.prepare_attention(mask, heads=heads, width=WIDTH, dtype="float16", way="fused")
+    q, k, v = operands(heads)
+    out = op(q, k, v)
+    assert out.shape == q.shape and out.dtype == q.dtype
+    np.testing.assert_array_equal(out[..., 0, :], v[..., 0, :], "the first query sees itself alone")
+    again = np.empty_like(out)
+    assert op(q, k, v, again) is again and np.array_equal(again, out)
+    assert np.array_equal(op(q, k, v, q), out), "over the queries"
+    for taken in (k, v):
+        with pytest.raises(OperandError, match="another array than k and v"):
+            op(q, k, v, taken)
+    with pytest.raises(OperandError, match="k: expected shape"):
+        op(q, k[..., :8], v)
+
+
+def test_the_operator_alone() -> None:
+    mask = masks.sliding_window(TOKENS, 20)
+    given = operands(HEADS)
+    op = sparsegen.prepare(mask, operator="sparse_attention", k=WIDTH, batch=HEADS, dtype="float16")
+    assert isinstance(op, sparsegen.SparseAttentionOperator)
+    same = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype="float16", way="fused")
+    assert np.array_equal(op(*given), same(*given)), "the scale is 1 / √k by default"
+    other = sparsegen.prepare(
+        mask, operator="sparse_attention", k=WIDTH, batch=HEADS, dtype="float16", scale=-1.0
+    )
+    assert not np.array_equal(other(*given), op(*given))
+    with pytest.raises(OperandError, match="pattern alone"):
+        op.update_values(np.ones(mask.nnz, np.float32))

@@ -1,0 +1,161 @@
+"""`fused_attention` beyond the contract tests: heads, scales, masks, what it guesses, and that nvcc takes it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract_cases import Kind, Variant, call, csr, run_and_compare
+
+from sparsegen import masks
+from sparsegen.emulator.sanitized import run_sanitized
+from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.generators import random_uniform
+from sparsegen.kernels import family
+from sparsegen.kernels._key_tiles import KeyTiles
+from sparsegen.kernels.fused_attention import expected_tiles
+from sparsegen.operators import DType, SparseAttentionProblem
+from sparsegen.render import render
+
+FAMILY = family("fused_attention")
+H100 = Device("h100", "H100", "cuda", (9, 0), 132, 232448, 233472, 50 << 20)
+A100 = Device("a100", "A100", "cuda", (8, 0), 108, 166912, 167936, 40 << 20)
+L40 = Device("l40", "L40", "cuda", (8, 9), 142, 101376, 102400, 96 << 20)
+V100 = Device("v100", "V100", "cuda", (7, 0), 80, 98304, 98304, 6 << 20)
+SMALL = {"tile_n": 32, "stages": 3, "resident_blocks": 1, "heads_together": True}
+
+
+def seen(shape: tuple[int, int], rows: Any, columns: Any) -> CsrMatrix:
+    mask = np.zeros(shape, dtype=np.float32)
+    mask[rows, columns] = 1
+    return csr(mask)
+
+
+ADVERSARIAL = {
+    "causal": masks.sliding_window(150, 150),
+    "window and sinks": masks.sliding_window(140, 20, 3),
+    "one column": seen((130, 100), slice(None), [97]),
+    "first key alone, then all": seen((65, 97), [0, *[64] * 97], [5, *range(97)]),
+    "single query": seen((1, 70), 0, slice(3, 69)),
+    "a gap of tiles": seen((70, 200), [3, 3, 69], [0, 199, 100]),
+}
+
+
+def problem_of(mask: CsrMatrix, k: int, dtype: DType, heads: int) -> SparseAttentionProblem:
+    return SparseAttentionProblem(*mask.shape, k, dtype, heads)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("queries", ["registers", "shared"])
+def test_masks_and_heads(emulator_toolchain: EmulatorToolchain, queries: str) -> None:
+    config = FAMILY.config(**SMALL, queries=queries)
+    for name, mask in ADVERSARIAL.items():
+        problem = problem_of(mask, 16, DType.FLOAT16, 3)
+        source = render(FAMILY, problem, config)
+        kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+        kind = Kind(SparseAttentionProblem, (("k", 16),), (("dtype", DType.FLOAT16),), batch=3)
+        variant = Variant(FAMILY, config, kind, (), source)
+        run_and_compare(variant, kernel, problem, mask, FAMILY.prepare(problem, config, mask), where=name)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("queries", ["registers", "shared"])
+def test_scales_of_either_sign_and_none(emulator_toolchain: EmulatorToolchain, queries: str) -> None:
+    mask = ADVERSARIAL["window and sinks"]
+    problem = problem_of(mask, 16, DType.FLOAT16, 1)
+    config = FAMILY.config(**SMALL, queries=queries)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
+    packed = FAMILY.prepare(problem, config, mask)
+    for scale in (0.25, -0.25, 0.0, -0.0, 300.0, 1e-42):
+        operands = problem.random_operands(np.random.default_rng(1), mask.nnz)
+        operands["scale"] = np.array([scale], dtype=np.float32)
+        prepared = call(FAMILY, problem, config, packed, operands, mask.nnz)
+        arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
+        found = problem.reference(mask, operands)
+        assert found.worst_error(arrays[prepared.result]) <= 1, scale
+
+
+# --- what is guessed ---
+
+
+@pytest.mark.parametrize("device", [H100, A100, L40], ids=lambda d: d.key)
+@pytest.mark.parametrize("k", [16, 40, 64, 96, 128, 256])
+def test_guesses_fit_the_device(k: int, device: Device) -> None:
+    mask = masks.sliding_window(2048, 256)
+    problem = problem_of(mask, k, DType.FLOAT16, 8)
+    config = FAMILY.guess(problem, Features.of(mask), device)
+    assert FAMILY.suits(problem, Features.of(mask), config, device)
+
+
+def test_long_lists_start_first() -> None:
+    mask = masks.sliding_window(1024, 1024)
+    problem = problem_of(mask, 64, DType.FLOAT16, 1)
+    tasks = FAMILY.prepare(problem, FAMILY.config(tile_m=64), mask).arrays["tiles"]
+    np.testing.assert_array_equal(tasks[:, 0], np.arange(16)[::-1])
+    assert (np.diff(tasks[:, 2]) <= 0).all()
+    natural = FAMILY.prepare(problem, FAMILY.config(tile_m=64, order="natural"), mask).arrays["tiles"]
+    np.testing.assert_array_equal(natural[:, 0], np.arange(16))
+
+
+@pytest.mark.parametrize(
+    ("mask", "most"),
+    [
+        (masks.sliding_window(4096, 256), 1.6),
+        (masks.sliding_window(4096, 4096), 1.1),
+        (random_uniform(2048, 2048, 0.02, seed=0), 1.01),
+        (masks.blocks(4096, 64, 1, 2), 1.4),
+    ],
+    ids=["band", "causal", "scattered", "blocks"],
+)
+def test_the_expected_number_of_tiles_is_near(mask: CsrMatrix, most: float) -> None:
+    listed = KeyTiles.of(mask, 64, 64).keys.size
+    assert 1 / most <= expected_tiles(Features.of(mask), 64, 64) / listed <= most
+
+
+def test_scattered_masks_do_not_suit() -> None:
+    features = Features.of(random_uniform(4096, 4096, 0.001, seed=0))
+    problem = SparseAttentionProblem(4096, 4096, 64, DType.FLOAT16)
+    (sentence,) = FAMILY.broken_requirements(problem, features, FAMILY.config())
+    assert sentence.startswith("tiles of 64 queries by 64 keys have a nonzero in one place of 128 or more")
+
+
+def test_what_it_cannot_do_is_told() -> None:
+    def broken(problem: SparseAttentionProblem, device: Device = H100) -> str:
+        return "; ".join(FAMILY.broken_constraints(problem, FAMILY.config(), device))
+
+    assert "elements (float32) have 16 bits" in broken(SparseAttentionProblem(64, 64, 64))
+    assert "k (20), is a multiple of 8" in broken(SparseAttentionProblem(64, 64, 20, DType.FLOAT16))
+    assert "at most 256" in broken(SparseAttentionProblem(64, 64, 264, DType.FLOAT16))
+    assert "(7.0) has compute capability 8.0" in broken(
+        SparseAttentionProblem(64, 64, 64, DType.FLOAT16), V100
+    )
+    assert "at most 2147483647" in broken(SparseAttentionProblem(2**20, 64, 64, DType.FLOAT16, 2**18))
+
+
+# --- nvcc ---
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize(
+    ("arch", "device", "k"), [("sm_80", A100, 40), ("sm_89", L40, 64), ("sm_90a", H100, 128)]
+)
+def test_nvcc_compiles_the_guess_and_spills_an_address_at_most(
+    arch: str, device: Device, k: int, tmp_path: Path
+) -> None:
+    mask = masks.sliding_window(2048, 256)
+    problem = problem_of(mask, k, DType.FLOAT16, 8)
+    (tmp_path / "kernel.cu").write_text(
+        render(FAMILY, problem, FAMILY.guess(problem, Features.of(mask), device))
+    )
+    command = ["nvcc", "-cubin", "-std=c++17", f"-arch={arch}", "-Xptxas", "-v", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    assert max(map(int, re.findall(r"(\d+) bytes spill stores", done.stderr))) <= 8, done.stderr
