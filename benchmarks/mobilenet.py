@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-import torch
-from torch.nn.functional import conv2d
 
 import sparsegen
 from benchmarks.common import geometric_mean, known_rows, times_in_turn, write_results
@@ -161,6 +159,9 @@ def measured(layer: Layer, device: Device, db: str) -> dict[str, Any]:
 
 def dense_calls(matrix: CsrMatrix, layer: Layer, device: Device) -> dict[str, Callable[[], Any]]:
     """PyTorch's ways, each checked against the others' formula."""
+    import torch  # here, so that searches need not wait for it
+    from torch.nn.functional import conv2d
+
     place = torch_place(device)
     torch.backends.cudnn.allow_tf32 = False  # which is on by default, for convolutions alone
     torch.backends.cudnn.benchmark = True

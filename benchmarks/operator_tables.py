@@ -62,7 +62,7 @@ def softmax(rows: Rows, peers: Peers) -> str:
             f"{r['nonzeros'] / 1e6:.2f}",
             _figure(r["us"]["ours"]),
             f"{r['gb_per_s']:.0f}",
-            _figure(r["us"]["copy"]),
+            _figure(r["copy_us"]),
             f"{100 * r['of_copy']:.0f} %",
             _figure(r["us"].get("torch padded")),
             _figure(_sputnik_softmax(r, peers)),

@@ -103,7 +103,7 @@ def test_sampled_products_beside_their_peers(tables: Any) -> None:
 def test_softmaxes(tables: Any) -> None:
     facts = {"mask": "random 12288 0.90", "dtype": "float32", "operator": "sparse_softmax"}
     times = {"ours": 50.0, "copy": 40.0, "torch padded": 300.0}
-    one = facts | {"nonzeros": 15_000_000, "us": times, "gb_per_s": 2400.0, "of_copy": 0.8}
+    one = facts | {"nonzeros": 15_000_000, "us": times, "copy_us": 40.0, "gb_per_s": 2400.0, "of_copy": 0.8}
     other = one | {"operator": "sparse_softmax_backward", "us": {"ours": 60.0, "copy": 40.0}}
     table = write(tables, "softmax", one, other)
     assert "| random 12288 0.90, fp32 | 15.00 | 50.00 | 2400 | 40.00 | 80 % | 300.00 | 115.10 |" in table

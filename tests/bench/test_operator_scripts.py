@@ -57,7 +57,7 @@ def test_softmax(scripts: Scripts) -> None:
     assert [r["mask"] for r in rows] == ["sliding 48"] * 2
     assert {r["operator"] for r in rows} == {"sparse_softmax", "sparse_softmax_backward"}
     for row in rows:
-        assert row["of_copy"] == pytest.approx(row["us"]["copy"] / row["us"]["ours"], rel=0.1, abs=1e-3)
+        assert row["of_copy"] == pytest.approx(row["copy_us"] / row["us"]["ours"], rel=0.1, abs=1e-3)
         assert ("torch padded" in row["us"]) == (row["operator"] == "sparse_softmax")
         assert row["worst_error"] <= 1
     again, output = scripts.run("softmax", *arguments)
