@@ -16,7 +16,7 @@ from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
 from sparsegen.cli.tune_model_tables import emit_tuning
 from sparsegen.errors import NoVariantError
 from sparsegen.model_tuning import SharedSearch, tune_model
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
 from sparsegen.pruning.weights import Weights
@@ -78,6 +78,13 @@ class TokenCounts(click.ParamType[tuple[int, ...]]):
     help="column: activations are tokens x features, as linear layers have them.",
 )
 @click.option(
+    "--epilogue",
+    type=EnumChoice(Epilogue),
+    default=Epilogue.NONE.value,
+    show_default=True,
+    help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
+)
+@click.option(
     "--effort",
     type=EnumChoice(Effort),
     default=Effort.NORMAL.value,
@@ -104,6 +111,7 @@ def command(
     exclude: tuple[str, ...],
     dtype: DType,
     layout: Layout,
+    epilogue: Epilogue,
     effort: Effort,
     trials: int | None,
     budget: float | None,
@@ -143,6 +151,7 @@ def command(
             store=store,
             dtype=dtype,
             layout=layout,
+            epilogue=epilogue,
             budget=Budget(trials, budget, effort),
             again=again,
             baselines=not no_baselines,

@@ -15,7 +15,7 @@ from sparsegen.dispatch import BUCKET_RADIUS
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device
 from sparsegen.neighbours import position
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
@@ -119,6 +119,7 @@ def shared_searches(
     tokens: Sequence[int],
     dtype: DType = DType.FLOAT32,
     layout: Layout = Layout.COLUMN,
+    epilogue: Epilogue = Epilogue.NONE,
 ) -> list[SharedSearch]:
     """The searches that a model needs, each number of tokens after the other.
 
@@ -134,7 +135,7 @@ def shared_searches(
     for n in dict.fromkeys(tokens):
         groups: dict[SpmmProblem, list[list[PrunedLayer]]] = {}
         for layer in layers:
-            problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout)
+            problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
             same = groups.setdefault(problem, [])
             group = next((g for g in same if _in_one_bucket(problem, g[0], layer)), None)
             if group is None:
@@ -159,12 +160,14 @@ def tune_model(
     store: Store,
     dtype: DType = DType.FLOAT32,
     layout: Layout = Layout.COLUMN,
+    epilogue: Epilogue = Epilogue.NONE,
     budget: Budget | None = None,
     again: bool = False,
     baselines: bool = True,
     watcher: Watcher = unwatched,
 ) -> ModelTuning:
-    """Find and record the fastest variant for the product with each layer, Y = X · Wᵀ for X of tokens × in features.
+    """Find and record the fastest variant for the product with each layer, Y = X · Wᵀ for X of tokens × in features,
+    and its epilogue (dense products are timed without).
 
     A search that an earlier run finished is not begun again; one that it did not finish goes on where it was. A layer
     for which no variant works does not keep the others from being tuned.
@@ -179,7 +182,7 @@ def tune_model(
         ConfigError: see `shared_searches`.
         MatrixError, DeviceUnavailableError, DatabaseError: as for `sparsegen.tune`.
     """
-    searches = shared_searches(layers, tokens, dtype, layout)
+    searches = shared_searches(layers, tokens, dtype, layout, epilogue)
     outcomes: list[SearchOutcome] = []
     was_interrupted = False
     for number, search in enumerate(searches, 1):
@@ -220,7 +223,7 @@ def tune_model(
             dtype,
             layout,
             device,
-            tuple(layer_time(layer, n, dtype, layout, device, database) for layer in layers),
+            tuple(layer_time(layer, n, dtype, layout, device, database, epilogue) for layer in layers),
         )
         for n in dict.fromkeys(tokens)
     )

@@ -12,7 +12,7 @@ from sparsegen.dispatch import How
 from sparsegen.errors import NoVariantError
 from sparsegen.family import Device
 from sparsegen.features import Features
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layer
 
 NEAR = 1.0  # octaves in feature space, see `sparsegen.neighbours.position`
@@ -121,10 +121,16 @@ class PrunedTimes:
 
 
 def layer_time(
-    layer: KnownLayer, n: int, dtype: DType, layout: Layout, device: Device, database: Layer
+    layer: KnownLayer,
+    n: int,
+    dtype: DType,
+    layout: Layout,
+    device: Device,
+    database: Layer,
+    epilogue: Epilogue = Epilogue.NONE,
 ) -> LayerTime:
     """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
-    problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout)
+    problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
     try:
         choice = dispatch.choose(problem, layer.features, layer.fingerprint, device, database)
     except NoVariantError:

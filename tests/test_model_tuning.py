@@ -18,7 +18,7 @@ from sparsegen.csr import CsrMatrix
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.generators import random_uniform
 from sparsegen.model_tuning import Fate, ModelTuning, shared_searches, tune_model
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruned_times import Grounds
 from sparsegen.pruning.pruned_layers import pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
@@ -50,6 +50,8 @@ def test_layers_of_one_shape_and_sparsity_share_a_search() -> None:
     first = searches[0]
     assert first.problem == SpmmProblem(128, 256, 1, DType.FLOAT16, Layout.COLUMN)
     assert first.workload.fingerprint == LAYERS[0].fingerprint
+    with_bias = shared_searches(LAYERS, [1], epilogue=Epilogue.BIAS)
+    assert len(with_bias) == 3 and with_bias[0].problem.epilogue is Epilogue.BIAS
     with pytest.raises(ConfigError, match="at least one"):
         shared_searches(LAYERS, [])
     with pytest.raises(ConfigError, match="n = 0"):
@@ -103,8 +105,9 @@ def test_a_finished_search_is_not_begun_again(run: Run) -> None:
     assert searched == [] and {o.fate for o in tuning.outcomes} == {Fate.KNOWN}
     _, searched = run(recorded, again=True)
     assert len(searched) == 3
-    _, searched = run(recorded, dtype=DType.FLOAT16)
-    assert len(searched) == 3
+    for other in ({"dtype": DType.FLOAT16}, {"epilogue": Epilogue.BIAS}):
+        tuning, searched = run(recorded, **other)
+        assert len(searched) == 3 and tuning.times[0].layers[0].grounds is Grounds.EXACT
 
 
 def test_a_layer_without_a_variant_does_not_stop_the_others(run: Run) -> None:
