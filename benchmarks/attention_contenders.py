@@ -86,9 +86,8 @@ def measured(
         "nonzeros": mask.nnz,
         "contenders": contenders,
         "left_out": left_out,
-        "to_dense": round(min(dense) / us[OURS], 3) if dense else None,
-        "to_flex": round(us["flex"] / us[OURS], 3) if "flex" in us else None,
-        "work_bytes": ours.work_bytes,
+        "to_dense": float(f"{min(dense) / us[OURS]:.4g}") if dense else None,
+        "to_flex": float(f"{us['flex'] / us[OURS]:.4g}") if "flex" in us else None,
         "choices": {
             part: {"family": c.family.name, "config": c.config_dict, "how": str(c.how)}
             for part, c in ours.choices.items()

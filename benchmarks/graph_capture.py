@@ -13,6 +13,7 @@ calls stand for replays.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,13 +38,17 @@ TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2}  # of the largest result
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--backend", default="inductor", show_default=True, help="of torch.compile")
 @click.option("--tiny", is_flag=True, help="a small model, for a test")
-def main(name: str, backend: str, tiny: bool) -> None:
-    device = find_device(name)
+@click.option("--limit", default=120.0, help="begin no dtype later, seconds")
+def main(name: str, backend: str, tiny: bool, limit: float) -> None:
+    began, device = time.monotonic(), find_device(name)
     place = torch_place(device)
     if device.backend == "emulator":
         os.environ["SPARSEGEN_DEVICE"] = "emulator"  # the kernels, not PyTorch's own products
     rows = []
     for dtype in TOLERANCES:
+        if time.monotonic() - began > limit:
+            click.echo(f"time is up: {dtype} and what follows is left out")
+            break
         row = facts(TINY if tiny else Sizes(), dtype, backend, place)
         rows.append(row)
         write_results(device, "graph_capture", rows)

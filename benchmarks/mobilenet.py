@@ -153,7 +153,7 @@ def measured(layer: Layer, device: Device, db: str) -> dict[str, Any]:
         "worst_error": round(ours.worst, 3),
         "us": {contender: round(time_us, 2) for contender, time_us in us.items()},
         "dense_us": round(dense, 2),
-        "to_dense": round(dense / us["ours"], 3),
+        "to_dense": float(f"{dense / us['ours']:.4g}"),
     }
 
 
@@ -197,8 +197,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "width": width,
                 "ours_us": round(ours, 1),
                 "dense_us": round(dense, 1),
-                "to_dense": round(dense / ours, 3),
-                "geometric_mean": round(geometric_mean(row["to_dense"] for row in own), 3),
+                "to_dense": float(f"{dense / ours:.4g}"),
+                "geometric_mean": float(f"{geometric_mean(row['to_dense'] for row in own):.4g}"),
             }
         )
     return found

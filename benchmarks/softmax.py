@@ -136,7 +136,7 @@ def measured(matrix: CsrMatrix, problem: Problem, device: Device, db: str) -> di
         "gb_per_s": round(moved / us["ours"] / 1e3, 1),
         "copy_us": round(copy_us, 2),
         "copy_gb_per_s": round(moved / copy_us / 1e3, 1),
-        "of_copy": round(copy_us / us["ours"], 4),
+        "of_copy": float(f"{copy_us / us['ours']:.4g}"),
     }
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sparsegen.settings import Settings
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,10 +32,11 @@ class Scripts:
 
 
 @pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scripts:
+def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emulator_settings: Settings) -> Scripts:
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setenv("SPARSEGEN_RESULTS", str(tmp_path))
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
     monkeypatch.setenv(
         "SPARSEGEN_DEVICE", "emulator"
     )  # scripts set it too, and it is to be as it was afterwards
