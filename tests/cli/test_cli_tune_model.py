@@ -10,6 +10,8 @@ from command_line import Command
 
 from sparsegen.generators import random_uniform
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
