@@ -27,7 +27,7 @@ from sparsegen.tuning_db.store import Store
 EXPORTED = ".pt2"
 
 
-class TokenCounts(click.ParamType[tuple[int, ...]]):
+class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
     """Numbers of tokens with commas between."""
 
     name = "N,N,..."
