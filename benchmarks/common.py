@@ -75,6 +75,12 @@ def write_results(device: Device, name: str, rows: Any, **facts: Any) -> Path:
     return path
 
 
+def known_rows(device: Device, name: str, key: str) -> dict[str, dict[str, Any]]:
+    """The rows that a result file holds, by one of their fields; none if there is no file."""
+    path = result_folder(device) / f"{name}.json"
+    return {row[key]: row for row in json.loads(path.read_text())["rows"]} if path.is_file() else {}
+
+
 def driver_version() -> str:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
@@ -86,6 +92,22 @@ def driver_version() -> str:
 def geometric_mean(ratios: Iterable[float]) -> float:
     logs = [math.log(r) for r in ratios]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def times_in_turn(
+    executor: Executor,
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 5,
+    samples: int = 20,
+    lead: Callable[[], Any] | None = None,
+) -> dict[str, float]:
+    """Median microseconds of each call, L2 cold, measured in turn A B C A B C; ``lead`` as in `Executor.measure`."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            taken[name] += executor.measure(call, samples=samples, warmup=2, lead=lead).samples_us
+    return {name: float(np.median(times)) for name, times in taken.items()}
 
 
 class Bench:
@@ -127,11 +149,7 @@ class Bench:
         self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20
     ) -> dict[str, float]:
         """Median microseconds of each call, L2 cold, measured in turn A B C A B C."""
-        taken: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                taken[name] += self.executor.measure(call, samples=samples, warmup=2).samples_us
-        return {name: float(np.median(samples)) for name, samples in taken.items()}
+        return times_in_turn(self.executor, calls, rounds=rounds, samples=samples)
 
     def vendor_calls(self) -> dict[str, Callable[[], None]]:
         """The fastest right way of cuBLAS and of cuSPARSE, found by a first measurement."""

@@ -13,13 +13,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
+from benchmarks import operator_tables
 from benchmarks.anchors import peers
+from benchmarks.operator_tables import NONE, table
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
@@ -31,10 +32,8 @@ ROOT = HERE.parent
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-NONE = "–"
 
 
-@cache
 def load(name: str) -> Mapping[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
 
@@ -49,12 +48,6 @@ def bench(kind: str = "bench") -> Results:
     if not files:
         raise SparsegenError(f"{RESULTS} has no {kind}_*.json; benchmarks/README.md says how they are made")
     return merge([result_file.read(file) for file in files])
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
 
 
 def origin(*names: str) -> str:
@@ -74,6 +67,27 @@ def bench_origin(results: Results) -> str:
         f"L2 {results.protocol.l2}, {results.protocol.rounds} rounds of {results.protocol.samples} calls"
     )
     return f"\n\n{device}; {protocol}; made by {', '.join(commands)}."
+
+
+def of_file(name: str, made: Callable[[Sequence[Mapping[str, Any]]], str]) -> Callable[[], str]:
+    """A table out of a result file's rows, or a line that says how to get the file."""
+
+    def fill_in() -> str:
+        if not (RESULTS / f"{name}.json").is_file():
+            return f"Not measured yet: `python -m benchmarks.{name}`."
+        return made(load(name)["rows"]) + origin(name)
+
+    return fill_in
+
+
+def sddmm() -> str:
+    """docs/performance.md: the suite of sampled products beside cuSPARSE, Sputnik and dense products."""
+    files = list(RESULTS.glob("bench_*.json"))
+    results = bench() if files else None
+    rows = [row for row in results.rows if row.suite == "sddmm"] if results else []
+    if not results or not rows:
+        return "Not measured yet: `sparsegen bench --suite sddmm`."
+    return operator_tables.sddmm(rows, peers()) + bench_origin(results)
 
 
 def performance() -> str:
@@ -283,6 +297,12 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "search": search,
     "dispatch": dispatch,
     "host": host,
+    "sddmm": sddmm,
+    "softmax": of_file("softmax", lambda rows: operator_tables.softmax(rows, peers())),
+    "attention": of_file("attention", operator_tables.attention),
+    "training": of_file("training", operator_tables.training),
+    "graph-capture": of_file("graph_capture", operator_tables.graph_capture),
+    "mobilenet": of_file("mobilenet", operator_tables.mobilenet),
 }
 
 

@@ -23,14 +23,14 @@ from typing import Any
 
 import click
 
-from benchmarks.common import Bench, geometric_mean, result_folder, write_results
+from benchmarks.common import Bench, geometric_mean, known_rows, write_results
+from benchmarks.prepared import tuned_once
 from sparsegen.backends import find_device
 from sparsegen.family import Device, Value
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.generators import uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.tuner import Budget, tune
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
@@ -94,7 +94,7 @@ def distinct(wanted: tuple[str, ...]) -> list[Point]:
 @click.option("--limit", default=290.0, help="seconds; later points are left out, and the output says so")
 def main(db: str, sweeps: tuple[str, ...], seconds: float, jobs: int, again: bool, limit: float) -> None:
     device, began = find_device("cuda"), time.monotonic()
-    rows = {} if again else known_rows(device)
+    rows = {} if again else known_rows(device, NAME, "workload")
     wanted = [point for point in distinct(sweeps) if str(point) not in rows]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         tuned = [pool.submit(tune_point, point, db, seconds) for point in wanted]
@@ -114,24 +114,9 @@ def main(db: str, sweeps: tuple[str, ...], seconds: float, jobs: int, again: boo
     click.echo(json.dumps(summary(list(rows.values()))))
 
 
-def known_rows(device: Device) -> dict[str, dict[str, Any]]:
-    path = result_folder(device) / f"{NAME}.json"
-    return {r["workload"]: r for r in json.loads(path.read_text())["rows"]} if path.is_file() else {}
-
-
 def tune_point(point: Point, db: str, seconds: float) -> str:
     """Search over all families, unless that was finished earlier; in a process of its own."""
-    device, matrix = find_device("cuda"), point.matrix()
-    with Store.open(db) as store:
-        workload = Workload(point.problem, matrix.fingerprint(), Features.of(matrix))
-        if any(m.final for m in store.measurements(workload, device)):
-            return "was tuned"
-        budget = Budget(seconds=seconds)
-        result = tune(matrix, point.problem, device=device, store=store, budget=budget, baselines=False)
-    winners = {
-        name: round(best.sample.median_us, 2) for name, best in result.family_winners.items() if best.sample
-    }
-    return f"{result.counts.tried} tried in {result.seconds:.0f} s: {winners}"
+    return tuned_once(point.matrix(), point.problem, find_device("cuda"), db, seconds)
 
 
 def measure(point: Point, device: Device, db: str) -> dict[str, Any]:

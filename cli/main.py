@@ -14,11 +14,12 @@ from sparsegen.errors import SparsegenError
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 
-# Name -> one line of help. The module sparsegen.cli.<name> exports `command`.
+# Name -> one line of help. The module that `module_of` names exports `command`.
 COMMANDS = {
     "prune": "Zero the weights that matter least, in a pattern.",
     "mask": "Write a mask of sparse attention.",
     "tune": "Search for the fastest variant for a matrix and record it.",
+    "tune-model": "Tune every pruned layer of a model.",
     "lookup": "Say what would run for a matrix, and why.",
     "bench": "Time our variants and what users would pick instead, side by side.",
     "report": "Write charts, tables and sources as one offline HTML page.",
@@ -32,6 +33,11 @@ COMMANDS = {
 }
 
 
+def module_of(command: str) -> str:
+    """Where a command is."""
+    return f"sparsegen.cli.{command.replace('-', '_')}"
+
+
 class LazyGroup(click.Group):
     """Imports a subcommand when it is asked for; turns errors into messages and exit codes."""
 
@@ -41,7 +47,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"sparsegen.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

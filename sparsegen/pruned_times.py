@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from sparsegen import dispatch
 from sparsegen.dispatch import How
 from sparsegen.errors import NoVariantError
 from sparsegen.family import Device
-from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.pruning.report import LayerReport
+from sparsegen.features import Features
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layer
 
 NEAR = 1.0  # octaves in feature space, see `sparsegen.neighbours.position`
+
+
+class KnownLayer(Protocol):
+    """A pruned layer of which only name and pattern matter."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def features(self) -> Features: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
 
 class Grounds(StrEnum):
@@ -43,6 +56,13 @@ class LayerTime:
     dense_us: float | None = None
     distance: float | None = None
     family: str | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Over the dense product, below 1 where that is faster; None unless both times are known."""
+        if self.sparse_us is None or self.dense_us is None:
+            return None
+        return self.dense_us / max(self.sparse_us, 1e-9)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -76,6 +96,12 @@ class PrunedTimes:
         return _sum([t.dense_us for t in self.layers])
 
     @property
+    def speedup(self) -> float | None:
+        """Of all layers together over dense ones; None unless all times are known."""
+        sparse, dense = self.sparse_us, self.dense_us
+        return None if sparse is None or dense is None else dense / max(sparse, 1e-9)
+
+    @property
     def known(self) -> int:
         """Layers with a time."""
         return sum(t.sparse_us is not None for t in self.layers)
@@ -95,10 +121,16 @@ class PrunedTimes:
 
 
 def layer_time(
-    layer: LayerReport, n: int, dtype: DType, layout: Layout, device: Device, database: Layer
+    layer: KnownLayer,
+    n: int,
+    dtype: DType,
+    layout: Layout,
+    device: Device,
+    database: Layer,
+    epilogue: Epilogue = Epilogue.NONE,
 ) -> LayerTime:
     """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
-    problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout)
+    problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
     try:
         choice = dispatch.choose(problem, layer.features, layer.fingerprint, device, database)
     except NoVariantError:

@@ -31,8 +31,9 @@ from sparsegen.render import render
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
-RANDOM_VARIANTS = 60  # of a family, shared out among its kinds
-MOST_OF_A_KIND = 4
+RANDOM_VARIANTS = 30  # of a family, shared out among its kinds
+MOST_OF_A_KIND = 3
+DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
 SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
 
@@ -201,27 +202,45 @@ def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum]
 
 @cache
 def sample(name: str) -> tuple[Variant, ...]:
-    """Guesses and random configs for every kind of problem, and more until every choice occurs."""
+    """Random configs for every kind of problem, guesses for every other one, and more until every choice occurs.
+
+    Guesses are made for those kinds in which every two traits still come together. Of several random configs that one
+    is taken which brings most pairs of choices, traits and sizes that did not occur together yet: what kernels get
+    wrong is seldom more than two things at once, and each variant costs a compilation.
+    """
     family = families()[name]
     rng = random.Random(name)
     names = itertools.cycle(matrices())
     found: dict[str, Variant] = {}
+    met: set[Pair] = set()
 
     def add(config: Any, kind: Kind, focus: str) -> None:
         source = render(family, kind.problem(matrices()[focus]), config)
         found.setdefault(
             source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source)
         )
+        met.update(_pairs(config, kind))
+
+    def drawn(kind: Kind, focus: str) -> Any | None:
+        matrix = matrices()[focus]
+        problem = kind.problem(matrix)
+        some = [random_valid_config(family, problem, matrix, rng) for _ in range(DRAWN)]
+        valid = [config for config in some if config is not None]
+        new = {config: len(_pairs(config, kind) - met) for config in valid}
+        best = max(valid, key=lambda config: new[config], default=None)
+        is_needed = kind.traits not in {variant.kind.traits for variant in found.values()}
+        return best if best is not None and (new[best] or is_needed) else None
 
     for kind in kinds(family, rng):
         focus = next(names)
-        add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
+        if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
+            add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in tunables(family.config_type))
     rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
     for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
             focus = next(names)
-            config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
+            config = drawn(kind, focus)
             if config is not None:
                 add(config, kind, focus)
     for tunable, choice in missing_choices(family, found.values()):
@@ -241,6 +260,20 @@ def sample(name: str) -> tuple[Variant, ...]:
         if config is not None:
             add(config, kind, focus)
     return tuple(found.values())
+
+
+def _place(member: StrEnum) -> int:
+    """In its enumeration."""
+    return list(type(member)).index(member)
+
+
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+def _pairs(config: Any, kind: Kind) -> set[Pair]:
+    """Every two of a variant's choices, traits and sizes."""
+    own = [(t.name, getattr(config, t.name)) for t in tunables(type(config))]
+    return set(itertools.combinations([*own, *kind.traits, *kind.sizes], 2))
 
 
 def missing_choices(family: Family[Any, Any], variants: Any) -> list[tuple[Tunable, Any]]:

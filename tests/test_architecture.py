@@ -51,7 +51,7 @@ LAYERS = (
     {"dispatch", "tuner", "tuning", "pruned_times"},
     {"operator", "pattern_operators", "arrays", "dense_operator", "saved_operator"},
     {"api"},
-    {"attention", "attention_choice", "fused_attention"},
+    {"attention", "attention_choice", "fused_attention", "model_tuning"},
     {"integrations", "bench"},
     {"report"},
     {"cli"},

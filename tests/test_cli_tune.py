@@ -22,9 +22,14 @@ from sparsegen.tuning.report import Counts, Phase, Status
 from sparsegen.tuning_db.records import Baseline, Sample
 
 
+@pytest.fixture(autouse=True)
+def shared_cache(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settings) -> None:
+    """The emulator's runtime is compiled once for all tests."""
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+
+
 @pytest.fixture
-def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
+def tune(tmp_path: Path):  # type: ignore[no-untyped-def]
     path = tmp_path / "w.npz"
     scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(random_uniform(32, 48, 0.2, seed=0).to_scipy()))
 
@@ -67,7 +72,7 @@ def test_other_operators_are_tuned_and_found(tmp_path: Path, operator: str) -> N
     place = ["--device", "emulator", "--db", str(tmp_path / "t.db")]
     options = ["tune", "--matrix", str(path), "--operator", operator, *place, "--trials", "2", "--json"]
     options += OPTIONS[operator]
-    result = CliRunner().invoke(cli, options, env={"SPARSEGEN_CACHE": str(tmp_path / "cache")})
+    result = CliRunner().invoke(cli, options)
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert data["problem"]["operator"] == operator and data["winner"]["worst_error"] <= 1.0

@@ -84,6 +84,19 @@ def value_type(dtype: str) -> np.dtype[Any] | None:
     return _VALUE_TYPES.get(dtype.removeprefix("torch."))
 
 
+def read_values(weights: Weights, spec: WeightSpec) -> Array:
+    """A tensor's values, in its shape.
+
+    Raises:
+        MatrixError: it cannot be read; the message has the tensor's name.
+    """
+    try:
+        return weights.read(spec.name)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise MatrixError(reason, source=weights.source, place=f"tensor {spec.name!r}") from error
+
+
 def read_matrix(weights: Weights, spec: WeightSpec) -> Array:
     """A tensor's values as a matrix, `WeightSpec.matrix_shape`, C-contiguous.
 
@@ -91,11 +104,7 @@ def read_matrix(weights: Weights, spec: WeightSpec) -> Array:
         MatrixError: it cannot be read, or holds NaN, an infinity or a magnitude over `LARGEST`; the message has
             the tensor's name and the index.
     """
-    try:
-        values = weights.read(spec.name)
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
-        raise MatrixError(reason, source=weights.source, place=f"tensor {spec.name!r}") from error
+    values = read_values(weights, spec)
     usable = np.isfinite(values) if values.dtype == _FLOAT32 else np.abs(values) <= LARGEST
     if not usable.all():
         at = tuple(int(i) for i in np.unravel_index(int(usable.argmin()), values.shape))

@@ -19,6 +19,8 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.fixture
 def matrix(tmp_path: Path) -> Path:

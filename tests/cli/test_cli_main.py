@@ -34,7 +34,7 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_every_command_has_a_module_and_help(name: str, run: Command) -> None:
-    command = importlib.import_module(f"sparsegen.cli.{name}").command
+    command = importlib.import_module(main.module_of(name)).command
     assert isinstance(command, click.Command)
     assert command.help
     assert "Usage: " in run(name, "--help").output

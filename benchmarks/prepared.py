@@ -1,0 +1,118 @@
+"""What scripts on prepared operators share: workloads tuned once, checked calls, a host that is never late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import click
+import numpy as np
+
+from sparsegen.bench.device_code import Spinner
+from sparsegen.errors import NoVariantError, SparsegenError
+from sparsegen.executor import Buffer, Executor
+from sparsegen.family import Device
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.operator import PreparedOperator
+from sparsegen.operators import Problem
+from sparsegen.references import judge
+from sparsegen.tuner import Budget, tune
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.store import Store
+
+LEAD_US = 500.0  # that the device waits for the host, which starts up to some fifty kernels meanwhile
+
+
+class WrongResultError(SparsegenError):
+    """A result that is outside of its error bound; such a time is not to be published."""
+
+
+def tuned_once(matrix: CsrMatrix, problem: Problem, device: Device, db: str, seconds: float) -> str:
+    """Search over all families, unless that was finished earlier; what came of it in words."""
+    with Store.open(db) as store:
+        workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+        if any(m.final for m in store.measurements(workload, device)):
+            return "was tuned"
+        budget = Budget(seconds=seconds)
+        try:
+            result = tune(matrix, problem, device=device, store=store, budget=budget, baselines=False)
+        except NoVariantError as error:
+            return f"nothing of it can run: {error}"
+    winners = {
+        name: round(best.sample.median_us, 2) for name, best in result.family_winners.items() if best.sample
+    }
+    return f"{result.counts.tried} tried in {result.seconds:.0f} s: {winners}"
+
+
+def tune_all(
+    workloads: Sequence[tuple[CsrMatrix, Problem]], device: Device, db: str, seconds: float, jobs: int
+) -> None:
+    """`tuned_once` for each, some side by side in processes of their own; they take turns on the device.
+
+    Nothing is done for ``seconds`` of 0: dispatch then goes by what the database holds.
+    """
+    if not seconds:
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        begun = [
+            pool.submit(tuned_once, matrix, problem, device, db, seconds) for matrix, problem in workloads
+        ]
+        for (_, problem), done in zip(workloads, begun, strict=True):
+            click.echo(f"tuned {problem}: {done.result()}")
+
+
+class CheckedCall:
+    """A prepared operator on random operands, its result held against float64.
+
+    Attributes:
+        worst: the largest error over its bound, at most 1.
+
+    Raises:
+        WrongResultError: the result is wrong.
+    """
+
+    def __init__(self, operator: PreparedOperator, matrix: CsrMatrix, seed: int = 7) -> None:
+        problem, prepared = operator.problem, operator.prepared
+        executor = prepared.executor
+        operands = problem.random_operands(np.random.default_rng(seed), matrix.nnz)
+        with executor.entered():
+            self._kept: list[Buffer] = [executor.upload(operands[s.name]) for s in prepared.operands]
+            self._kept.append(executor.allocate(prepared.result.nbytes))
+            executor.fill(self._kept[-1], 0xFF)
+            referee = judge(problem, matrix, operands, executor)
+            self._bound = prepared.bound()
+            self._addresses = [buffer.address for buffer in self._kept]
+            self()
+            executor.synchronize()
+            self.worst = referee.worst_error(self._kept[-1])
+            if not self.worst <= 1:
+                raise WrongResultError(f"{problem}: {referee.explain(self._kept[-1])}")
+
+    def __call__(self) -> None:
+        self._bound(0, *self._addresses)
+
+
+def waiting_lead(executor: Executor) -> Callable[[], Any] | None:
+    """What keeps a GPU busy until the host has queued a call of many launches; the emulator waits for nobody."""
+    return Spinner(executor).lead(LEAD_US) if executor.device.backend == "cuda" else None
+
+
+def torch_place(device: Device) -> Any:
+    """Where PyTorch's tensors for this device lie.
+
+    Raises:
+        SparsegenError: PyTorch is not installed, or sees no GPU.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise SparsegenError("this script needs PyTorch: pip install torch") from error
+    if device.backend != "cuda":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise SparsegenError("PyTorch sees no GPU: install a build for CUDA")
+    torch.cuda.set_device(device.index)
+    return torch.device("cuda", device.index)

@@ -1,0 +1,200 @@
+"""``sparsegen tune-model``: tune the products with every pruned layer of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from sparsegen import backends
+from sparsegen.cli.common import EnumChoice, db_option, device_option, json_option, make_console
+from sparsegen.cli.progress import shown
+from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
+from sparsegen.cli.tune_model_tables import emit_tuning
+from sparsegen.errors import NoVariantError
+from sparsegen.model_tuning import SharedSearch, tune_model
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.pruning.files.open import open_weights
+from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
+from sparsegen.pruning.weights import Weights
+from sparsegen.settings import Settings
+from sparsegen.tuning.report import Budget, Effort, Progress
+from sparsegen.tuning_db.store import Store
+
+EXPORTED = ".pt2"
+
+
+class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
+    """Numbers of tokens with commas between."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: str | tuple[int, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            counts = tuple(int(word) for word in value.split(","))
+        except ValueError:
+            counts = ()
+        if not counts or min(counts) < 1:
+            self.fail(f"{value!r} is not like 1,8,256", param, ctx)
+        return tuple(dict.fromkeys(counts))
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--tokens",
+    type=TokenCounts(),
+    required=True,
+    help="Rows of the activations (batch times sequence), such as 1,8,256.",
+)
+@click.option(
+    "--min-sparsity",
+    type=click.FloatRange(0, 1),
+    default=LEAST_SPARSITY,
+    show_default=True,
+    help="Share of zeros from which on a matrix counts as pruned.",
+)
+@click.option("--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated.")
+@click.option(
+    "--dtype",
+    type=EnumChoice(DType),
+    default=DType.FLOAT32.value,
+    show_default=True,
+    help="Element type of weights, activations and result; sums are float32.",
+)
+@click.option(
+    "--layout",
+    type=EnumChoice(Layout),
+    default=Layout.COLUMN.value,
+    show_default=True,
+    help="column: activations are tokens x features, as linear layers have them.",
+)
+@click.option(
+    "--epilogue",
+    type=EnumChoice(Epilogue),
+    default=Epilogue.NONE.value,
+    show_default=True,
+    help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
+)
+@click.option(
+    "--effort",
+    type=EnumChoice(Effort),
+    default=Effort.NORMAL.value,
+    show_default=True,
+    help="Of each search, as for `sparsegen tune`.",
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Variants to try in each search.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time for each search, instead of the effort's limits.",
+)
+@click.option("--again", is_flag=True, help="Search also where that was finished before.")
+@click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
+@device_option
+@db_option
+@json_option
+def command(
+    model: Path,
+    tokens: tuple[int, ...],
+    min_sparsity: float,
+    tensors: tuple[str, ...],
+    exclude: tuple[str, ...],
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    effort: Effort,
+    trials: int | None,
+    budget: float | None,
+    again: bool,
+    no_baselines: bool,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Tune every pruned layer of a model: a .safetensors, .pt2, .npz or .npy file.
+
+    Layers of the same shape and much the same sparsity share a search, as dispatch takes one's winner for the other.
+    Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
+    """
+    where = backends.find_device(device)
+    if where.backend == "emulator" and not as_json:
+        click.echo(EMULATOR_NOTE, err=True)
+    weights = _open(model)
+    with _reading(as_json) as reading:
+        found = pruned_layers(
+            weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
+        )
+
+    @contextmanager
+    def watched(search: SharedSearch, number: int, searches: int) -> Iterator[Progress]:
+        if not as_json:
+            click.echo(f"[{number} of {searches}] {_words(search)}", err=True)
+        with shown(as_json=as_json) as progress:
+            yield progress
+
+    with Store.open(db or Settings.from_environment().db) as store:
+        tuning = tune_model(
+            weights,
+            found.layers,
+            tokens,
+            device=where,
+            store=store,
+            dtype=dtype,
+            layout=layout,
+            epilogue=epilogue,
+            budget=Budget(trials, budget, effort),
+            again=again,
+            baselines=not no_baselines,
+            watcher=watched,
+        )
+        emit_tuning(as_json, str(model), found, tuning, str(store.location))
+    if tuning.was_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+    if tuning.failed:
+        raise click.exceptions.Exit(NoVariantError.exit_code)
+
+
+def _open(model: Path) -> Weights:
+    """The weights of a file.
+
+    Raises:
+        PruningError: a suffix that is not read.
+        MatrixError: missing, empty, or malformed.
+        PackageMissingError: an exported program, without PyTorch.
+    """
+    if model.suffix.lower() == EXPORTED:
+        from sparsegen.integrations.torch.exported_program import ExportedWeights
+
+        return ExportedWeights(model)
+    return open_weights(model)
+
+
+@contextmanager
+def _reading(as_json: bool) -> Iterator[Reading]:
+    """What says which tensor is being read: on a terminal alone, where it takes long."""
+    console = make_console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield unheard
+        return
+    with console.status("reading") as status:
+        yield lambda name, number, tensors: status.update(Text(f"reading {name} ({number} of {tensors})"))
+
+
+def _words(search: SharedSearch) -> str:
+    first, problem = search.layers[0], search.problem
+    others = len(search.layers) - 1
+    shared = f", shared by {others} other layer{'s' if others > 1 else ''}" if others else ""
+    return (
+        f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros, {problem.n} "
+        f"token{'s' if problem.n > 1 else ''}{shared}"
+    )

@@ -1,0 +1,80 @@
+"""What ``sparsegen tune-model`` prints: every layer's time beside a dense product's, and what gains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from sparsegen.cli.common import emit
+from sparsegen.cli.progress import microseconds
+from sparsegen.model_tuning import ModelTuning
+from sparsegen.pruned_times import Grounds, LayerTime, PrunedTimes
+from sparsegen.pruning.pruned_layers import PrunedLayers
+
+
+def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTuning, location: str) -> None:
+    """Print what is known of every layer after the searches."""
+    table = Table("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "grounds", box=None,
+                  padding=(0, 2, 0, 0))  # fmt: skip
+    for times in tuning.times:
+        for layer, time in zip(found.layers, times.layers, strict=True):
+            shape = " × ".join(map(str, layer.spec.shape))
+            table.add_row(layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
+    lines = [line for times in tuning.times for line in _verdict(times)]
+    counts = Counter(outcome.fate for outcome in tuning.outcomes)
+    lines.append(
+        f"{len(tuning.outcomes)} searches for {sum(len(o.search.layers) for o in tuning.outcomes)} products: "
+        + ", ".join(f"{count} {fate}" for fate, count in counts.items())
+    )
+    lines += [
+        f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens: {o.reason}"
+        for o in tuning.failed
+    ]
+    if found.others:
+        lines.append("not tuned: " + ", ".join(f"{other.name} ({other.reason})" for other in found.others))
+    lines.append(f"recorded in {location}")
+    if tuning.was_interrupted:
+        lines.append("Interrupted: the same command goes on from here.")
+    data = {
+        "source": source,
+        "layers": [layer.to_dict() for layer in found.layers],
+        "others": [
+            {"name": other.name, "shape": list(other.shape), "dtype": other.dtype, "reason": other.reason}
+            for other in found.others
+        ],
+        "searches": [outcome.to_dict() for outcome in tuning.outcomes],
+        "times": [{**times.to_dict(), "speedup": times.speedup} for times in tuning.times],
+        "interrupted": tuning.was_interrupted,
+        "database": location,
+    }
+    emit(as_json, data, table, "\n".join(lines))
+
+
+def _cells(time: LayerTime) -> tuple[str, ...]:
+    speedup = "-" if time.speedup is None else f"{time.speedup:.2f}"
+    grounds = f"{time.grounds} ({time.family})" if time.family else str(time.grounds)
+    return _time(time.sparse_us), _time(time.dense_us), speedup, grounds
+
+
+def _verdict(times: PrunedTimes) -> Iterator[str]:
+    """Which layers gain over dense ones, and all of them together."""
+    tokens = f"{times.n} token{'s' if times.n > 1 else ''}"
+    known = [time for time in times.layers if time.speedup is not None]
+    if not known:
+        missing = "nothing was measured" if not times.known else "dense products were not timed"
+        yield f"{tokens}: {missing}, so that it is not known what gains over dense"
+        return
+    slower = [time.layer for time in known if (time.speedup or 0) <= 1]
+    line = f"{tokens}: {len(known) - len(slower)} of {len(known)} layers gain over dense"
+    if times.speedup is not None:
+        line += f", all together {times.speedup:.2f} ×"
+    yield line + (f"; leave dense: {', '.join(slower)}" if slower else "")
+    not_measured = [time.layer for time in times.layers if time.grounds is Grounds.NOT_MEASURED]
+    if not_measured:
+        yield f"{tokens}: not measured: {', '.join(not_measured)}"
+
+
+def _time(value: float | None) -> str:
+    return "-" if value is None else microseconds(value)

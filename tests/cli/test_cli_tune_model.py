@@ -1,0 +1,106 @@
+"""``sparsegen tune-model`` on the emulator, and what it says of models that it cannot tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Command
+
+from sparsegen.generators import random_uniform
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    arrays = {
+        f"{name}.weight": random_uniform(32, 48, density, seed).to_scipy().toarray()
+        for seed, (name, density) in enumerate({"up": 0.2, "gate": 0.2, "out": 0.9}.items())
+    }
+    path = tmp_path / "model.npz"
+    np.savez(path, **arrays, **{"up.bias": np.zeros(32, dtype=np.float32)})
+    return path
+
+
+def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
+    options = ("tune-model", model, "--tokens", "8", "--trials", "1")
+    text = run(*options)
+    assert "[1 of 1] up.weight: 32 × 48" in text.stderr and "shared by 1 other layer" in text.stderr
+    assert "up.weight" in text.stdout and "gate.weight" in text.stdout
+    assert "8 tokens: dense products were not timed" in text.stdout
+    assert "1 searches for 2 products: 1 searched" in text.stdout
+    assert "not tuned: out.weight (" in text.stdout and "up.bias (1-D)" in text.stdout
+
+    data = run.json(*options)
+    assert data["searches"][0]["outcome"] == "known from before"
+    assert data["searches"][0]["layers"] == ["up.weight", "gate.weight"]
+    assert [t["grounds"] for t in data["times"][0]["layers"]] == ["exact", "near"]
+    assert data["times"][0]["n"] == 8 and data["times"][0]["layout"] == "column"
+    assert data["database"] == str(run.db) and data["interrupted"] is False
+    (looked_up,) = [
+        run.json("lookup", "--matrix", model, "--tensor", "gate.weight", "-n", 8, "--layout", "column")
+    ]
+    assert looked_up["how"] == "bucket"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "complaint"),
+    [
+        (("--tokens", "0"), 2, "not like 1,8,256"),
+        (("--tokens", "1,x"), 2, "not like 1,8,256"),
+        ((), 2, "--tokens"),
+        (("--tokens", "1", "--min-sparsity", "0.95"), 3, "no pruned layer"),
+        (("--tokens", "1", "--tensor", "nonesuch"), 3, "matches none"),
+    ],
+)
+def test_wrong_requests(
+    run: Command, model: Path, arguments: tuple[str, ...], exit_code: int, complaint: str
+) -> None:
+    assert complaint in run.json("tune-model", model, *arguments, exit_code=exit_code)["error"]["message"]
+    assert not run.db.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("missing.safetensors", None, "there is no such file"),
+        ("broken.safetensors", b"\x01", "header"),
+        ("model.pth", b"x", "weights are read from"),
+        ("broken.npz", b"PK no archive", "broken.npz"),
+    ],
+)
+def test_files_that_cannot_be_read(
+    run: Command, tmp_path: Path, name: str, content: bytes | None, complaint: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    error = run.json("tune-model", tmp_path / name, "--tokens", "1", exit_code=3)["error"]
+    assert complaint in error["message"] and name in error["message"]
+
+
+def test_an_exported_program(run: Command, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "model.pt2"
+    dense = torch.nn.Sequential(torch.nn.Linear(48, 32))
+    torch.export.save(torch.export.export(dense, (torch.zeros(1, 48),)), path)
+    error = run.json("tune-model", path, "--tokens", "8", exit_code=3)["error"]
+    assert "0.weight (0.0% zeros), 0.bias (1-D)" in error["message"]
+
+    path.write_bytes(b"PK no program")
+    error = run.json("tune-model", path, "--tokens", "8", exit_code=3)["error"]
+    assert error["type"] == "MatrixError" and "torch.export.save" in error["message"]
+
+
+def test_an_exported_program_needs_pytorch(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    for name in [n for n in sys.modules if n.startswith("sparsegen.integrations.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "model.pt2").write_bytes(b"x")
+    error = run.json("tune-model", tmp_path / "model.pt2", "--tokens", "8", exit_code=4)["error"]
+    assert error["type"] == "PackageMissingError" and "pip install" in error["message"]
