@@ -25,10 +25,11 @@ import sparsegen
 from benchmarks.common import known_rows, write_results
 from benchmarks.prepared import torch_place, tune_all
 from sparsegen import masks
+from sparsegen.attention_choice import Way
 from sparsegen.backends import find_device
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
-from sparsegen.operators import OPERATORS, DType, Problem
+from sparsegen.operators import DType, Problem, SparseAttentionProblem
 
 NAME = "attention"
 
@@ -96,14 +97,17 @@ def mask_of(kind: str, length: int) -> CsrMatrix:
 def problems_of(
     mask: CsrMatrix, heads: int, width: int, dtypes: Sequence[DType], device: Device, db: str
 ) -> list[Problem]:
-    """What `prepare_attention` looks up: the parts of the first dtype's, and operators that are all of it."""
-    first = sparsegen.prepare_attention(mask, heads=heads, width=width, dtype=dtypes[0], device=device, db=db)
-    whole = [kind for kind in OPERATORS.values() if set(kind.dense_sizes) == {"heads", "width"}]
+    """What `prepare_attention` looks up: the three steps of every dtype, and the fused operator of 16 bits."""
+    steps = sparsegen.prepare_attention(
+        mask, heads=heads, width=width, dtype=dtypes[0], way=Way.STEPS, device=device, db=db
+    )
+    m, n = mask.shape
     found: list[Problem] = []
     for dtype in dtypes:
-        found += [replace(cast(Any, c.problem), dtype=dtype) for c in first.choices.values()]
-        found += [kind.of(mask.shape, heads=heads, width=width, dtype=dtype) for kind in whole]
-    return list(dict.fromkeys(found))
+        found += [replace(cast(Any, c.problem), dtype=dtype) for c in steps.choices.values()]
+        if dtype.itemsize == 2:
+            found.append(SparseAttentionProblem(m, n, width, dtype, heads))
+    return found
 
 
 def show(row: dict[str, Any]) -> None:

@@ -14,12 +14,16 @@ import sparsegen
 from benchmarks.attention_rivals import Referee, rivals
 from benchmarks.common import times_in_turn
 from benchmarks.prepared import torch_place, waiting_lead
-from sparsegen.errors import SparsegenError
+from sparsegen.attention import AttentionOperator
+from sparsegen.attention_choice import Way
+from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
+from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.launching import shared_executor
 from sparsegen.operators import DType
 
+Attention = AttentionOperator | FusedAttentionOperator
 OURS = "sparsegen"
 TOLERANCES = {DType.FLOAT32: 1e-4, DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}  # of the largest result
 ROUNDS, SAMPLES = 3, 5
@@ -42,15 +46,20 @@ def measured(
     out = torch.full_like(q, torch.nan)
     gc.collect()
     free = _free_bytes(device)
-    ours = sparsegen.prepare_attention(mask, heads=heads, width=width, dtype=dtype, device=device, db=db)
-    run, addresses = ours.bound(), [t.data_ptr() for t in (q, k, v, out)]
+    asked: dict[str, Any] = {"heads": heads, "width": width, "dtype": dtype, "device": device, "db": db}
+    ours = sparsegen.prepare_attention(mask, **asked)
     contenders: dict[str, dict[str, Any]] = {}
     calls: dict[str, Callable[[], Any]] = {}
     left_out: dict[str, str] = {}
 
-    def run_ours() -> Tensor:
-        run(0, *addresses)
-        return out
+    def call_into(operator: Attention) -> Callable[[], Tensor]:
+        run, addresses = operator.bound(), [t.data_ptr() for t in (q, k, v, out)]
+
+        def call() -> Tensor:
+            run(0, *addresses)
+            return out
+
+        return call
 
     def add(name: str, call: Callable[[], Tensor], *, sees_mask: bool, taken: int = 0) -> None:
         found, peak = _with_peak(call, device)
@@ -64,10 +73,24 @@ def measured(
             "bytes": None if peak is None else peak + taken,
         }
 
-    run_ours()
+    chosen = call_into(ours)
+    chosen()
     shared_executor(device).synchronize()
     taken = max(0, free - _free_bytes(device)) + out.nbytes
-    add(OURS, run_ours, sees_mask=True, taken=taken)
+    add(OURS, chosen, sees_mask=True, taken=taken)
+    for way in Way:
+        if way is ours.decision.way:
+            continue
+        try:
+            out.fill_(torch.nan)
+            add(
+                f"{OURS}-{way}",
+                call_into(sparsegen.prepare_attention(mask, way=way, **asked)),
+                sees_mask=True,
+                taken=out.nbytes,
+            )
+        except NoVariantError as error:
+            left_out[f"{OURS}-{way}"] = _first_line(error)
     for rival in rivals(seen, compiled=device.backend == "cuda"):
         try:
             attend = rival.make()
@@ -88,6 +111,7 @@ def measured(
         "left_out": left_out,
         "to_dense": float(f"{min(dense) / us[OURS]:.4g}") if dense else None,
         "to_flex": float(f"{us['flex'] / us[OURS]:.4g}") if "flex" in us else None,
+        "way": str(ours.decision.way),
         "choices": {
             part: {"family": c.family.name, "config": c.config_dict, "how": str(c.how)}
             for part, c in ours.choices.items()
