@@ -69,7 +69,8 @@ def test_opening_again_migrates_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Measurement]]:
     """A database as the first version of sparsegen left it, and what it holds."""
-    written = [timed(10.0), timed(20.0, workload(n=96)), *other_operators()]
+    single = [m for m in other_operators() if m.workload.problem.batch == 1]  # batches came later
+    written = [timed(10.0), timed(20.0, workload(n=96)), *single]
     current = tmp_path / "current.db"
     with Store.open(current) as store:
         store.add_all(written, [baseline(5.0)])

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -408,3 +410,20 @@ def test_odd_names(tmp_path: Path) -> None:
 def test_a_password_is_not_shown() -> None:
     location = engine_module.Location.parse("postgresql://me:secret@host/db")
     assert "secret" not in str(location)
+
+
+def test_opening_again_keeps_the_locks_of_open_connections(tmp_path: Path) -> None:
+    """Otherwise another process would take itself for the last one and remove the log that this one reads from."""
+    path = tmp_path / "tuning.db"
+    with Store.open(path) as store:
+        store.add_measurement(timed(10.0))
+        log = path.with_name("tuning.db-wal")
+        assert log.exists()
+        with Store.open(path, read_only=True) as reader:
+            assert reader.all_measurements()
+            Store.open(path, read_only=True).close()
+            other = [sys.executable, "-c", f"import sqlite3; c = sqlite3.connect({str(path)!r}); "
+                     "print(c.execute('SELECT count(*) FROM measurements').fetchone()); c.close()"]  # fmt: skip
+            subprocess.run(other, check=True, capture_output=True)
+            assert log.exists()
+            assert reader.all_measurements()

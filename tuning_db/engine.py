@@ -32,7 +32,6 @@ from sparsegen.errors import (
 
 log = logging.getLogger(__name__)
 
-SQLITE_MAGIC = b"SQLite format 3\0"
 WRITES = "sparsegen_writes"  # execution option: this connection's transactions write
 
 
@@ -157,9 +156,7 @@ def _check_file(path: Path, *, read_only: bool) -> None:
     """Refuse what is not a SQLite file before SQLite touches it; make the folder for a new one."""
     try:
         if path.is_file():
-            with path.open("rb") as file:
-                head = file.read(len(SQLITE_MAGIC))
-            if head and head != SQLITE_MAGIC:
+            if not _begins_like_sqlite(path):
                 raise DatabaseCorruptError(
                     f"{path} is not a SQLite database; it is left as it is. Move it away, or name "
                     "another with --db"
@@ -179,6 +176,23 @@ def _check_file(path: Path, *, read_only: bool) -> None:
         raise DatabaseReadOnlyError(
             f"{path}: {error.strerror}; name another database with --db or SPARSEGEN_DB"
         ) from None
+
+
+def _begins_like_sqlite(path: Path) -> bool:
+    """Whether the file is empty or has SQLite's first bytes, as SQLite sees it without a lock.
+
+    Not by reading it here: POSIX drops all of a process's locks on a file as soon as the process closes any descriptor
+    of it (fcntl(2)), but for SQLite's own, which it keeps open that long. Another process would then take itself for
+    the last one, remove the log, and leave connections of this one with a "malformed" database.
+    """
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        return _primary_code(error) != sqlite3.SQLITE_NOTADB
+    finally:
+        connection.close()
+    return True
 
 
 def _writable(path: Path) -> bool:

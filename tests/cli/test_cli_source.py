@@ -47,7 +47,7 @@ def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
     problem = kernels.family(family).problem_type
     sizes = {"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")}
     given = [word for name in (*problem.matrix_sizes, *problem.dense_sizes) for word in sizes[name]]
-    traits = COMPUTED_BY_ALL if problem is SpmmProblem else ()
+    traits = COMPUTED_BY_ALL if problem is SpmmProblem else ("--dtype", "float16")
     arguments = ("source", "--operator", problem.operator, *given, *traits, "--family", family)
     source = run(*arguments).output
     assert source.startswith(f"// {family}: ")
