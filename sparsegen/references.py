@@ -13,7 +13,6 @@ from sparsegen.device_references import (
     THREADS,
     compiled_kernels,
     device_reference,
-    download,
     has_device_reference,
 )
 from sparsegen.executor import Buffer, Executor
@@ -38,9 +37,8 @@ class Judge(Protocol):
 def judge(problem: Problem, matrix: CsrMatrix, operands: Mapping[str, Array], executor: Executor) -> Judge:
     """The judge of a problem on given operands (in storage form).
 
-    On a CUDA device it works there, unless the operator has no reference for it (a softmax costs the host little), or
-    the result is so large that its reference would take half of the memory of a small one. The emulator is no faster
-    than the host.
+    On a CUDA device it works there, unless the operator has no reference for it, or the result is so large that its
+    reference would take half of the memory of a small one. The emulator is no faster than the host.
     """
     written = problem.result(matrix.nnz)
     fits = written.nbytes <= MOST_ON_DEVICE * written.dtype.itemsize
@@ -108,7 +106,7 @@ class DeviceJudge:
         return float(worst[0])
 
     def explain(self, result: Buffer) -> str:
-        exact, bound = download(self._reference, self._written.shape, self._executor)
+        exact, bound = self._reference.download(self._written.shape, self._executor)
         reference = Reference(exact, bound.astype(np.float64), self._written.dtype)
         return _explained(reference, _downloaded(self._written, result, self._executor), self._written)
 

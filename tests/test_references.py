@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsegen import backends, device_references
+from sparsegen import backends
+from sparsegen.device_references import products, rows
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.generators import random_rows
@@ -20,7 +21,9 @@ from sparsegen.operators import (
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SoftmaxBackwardProblem,
     SoftmaxProblem,
+    SparseAttentionProblem,
     SpmmProblem,
 )
 from sparsegen.references import DeviceJudge, HostJudge, judge
@@ -47,6 +50,11 @@ PROBLEMS: list[Problem] = [
     SpmmProblem(24, 40, 9, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
     SpmmProblem(24, 40, 9, batch=3, item_values=ItemValues.OWN),
     SddmmProblem(24, 40, 13, DType.BFLOAT16, SddmmEpilogue.SCALE, batch=3),
+    *(SoftmaxProblem(24, 40, dtype) for dtype in DType),
+    *(SoftmaxBackwardProblem(24, 40, dtype) for dtype in DType),
+    *(SparseAttentionProblem(24, 40, 8, dtype) for dtype in DType),
+    SoftmaxProblem(24, 40, DType.BFLOAT16, batch=3),
+    SparseAttentionProblem(24, 40, 8, DType.FLOAT16, batch=3),
 ]
 
 
@@ -80,7 +88,8 @@ def test_a_gpu_judges_what_it_can() -> None:
     for problem, kind in (
         (SpmmProblem(24, 40, 9), DeviceJudge),
         (SddmmProblem(24, 40, 9), DeviceJudge),
-        (SoftmaxProblem(24, 40), HostJudge),
+        (SoftmaxProblem(24, 40), DeviceJudge),
+        (SparseAttentionProblem(24, 40, 8), DeviceJudge),
     ):
         operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
         assert isinstance(judge(problem, MATRIX, operands, executor), kind)
@@ -97,21 +106,33 @@ def test_an_overflow_of_float16_is_right_where_the_exact_value_overflows(executo
         assert kind(problem, matrix, operands, executor).worst_error(executor.upload(stored)) <= 1
 
 
-@pytest.mark.parametrize("problem", [SpmmProblem(24, 40, 9), SddmmProblem(24, 40, 9)], ids=str)
-def test_a_device_that_multiplies_wrongly_judges_nothing(
+WRONGLY = [
+    SpmmProblem(24, 40, 9),
+    SddmmProblem(24, 40, 9),
+    SoftmaxProblem(24, 40),
+    SparseAttentionProblem(24, 40, 8),
+]
+
+
+@pytest.mark.parametrize("problem", WRONGLY, ids=str)
+def test_a_device_that_computes_wrongly_judges_nothing(
     problem: Problem, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
 
-    def other_values(matrix: Any) -> Any:
-        return matrix + np.float32(1) if matrix.dtype == np.float32 else matrix
+    def other_values(array: Any) -> Any:
+        other = np.arange(array.size, dtype=np.float32).reshape(array.shape)
+        return array + other if array.dtype == np.float32 else array
 
-    monkeypatch.setattr(device_references, "empty_as_one", other_values)
-    with pytest.raises(SparsegenError, match="float64 product is wrong"):
+    for module in (products, rows):
+        monkeypatch.setattr(module, "empty_as_one", other_values)
+    with pytest.raises(SparsegenError, match="float64 result is wrong"):
         DeviceJudge(problem, MATRIX, operands, executor)
 
 
-@pytest.mark.parametrize("problem", [SpmmProblem(0, 40, 9), SddmmProblem(0, 40, 9)], ids=str)
+@pytest.mark.parametrize(
+    "problem", [SpmmProblem(0, 40, 9), SddmmProblem(0, 40, 9), SoftmaxProblem(0, 40)], ids=str
+)
 def test_nothing_to_judge(problem: Problem, executor: Executor) -> None:
     matrix = random_rows(1, 40, 0.0, 0.0, 0).__class__(
         (0, 40), np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)

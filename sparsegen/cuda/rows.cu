@@ -1,0 +1,105 @@
+// Float64 results of what goes row by row over a pattern, with their bounds: a warp for each row. See the problems'
+// references on the host (sparsegen/operators) for where the bounds come from.
+
+constexpr int kWarp = 32;
+constexpr double kFloatRounding = 1.0 / (1 << 24);  // unit roundoff of float32
+
+__device__ double sum_of_warp(double x) {
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+__device__ double largest_of_warp(double x) {
+  for (int step = kWarp / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+// What rounding to a dtype of so many bits adds, beside what is relative: the smallest numbers.
+__device__ double smallest_of(int bits) { return bits == 11 ? ldexp(1.0, -24) : ldexp(1.0, -126); }
+
+// Y = exp(s · X) over the row's sum of it.
+extern "C" __global__ void softmax_reference(int bits, const int* offsets, const float* x, const float* scale, double* exact,
+                                             float* bound) {
+  const int begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1], lane = threadIdx.x;
+  const double factor = *scale;
+  double top = -INFINITY, size = 0, sum = 0;
+  for (int i = begin + lane; i < end; i += kWarp) {
+    top = fmax(top, factor * x[i]);
+    size = fmax(size, fabs(factor * x[i]));
+  }
+  top = largest_of_warp(top), size = largest_of_warp(size);
+  for (int i = begin + lane; i < end; i += kWarp) sum += exp(factor * x[i] - top);
+  sum = sum_of_warp(sum);
+  const double roundings = 16 + 16 * size + 4 * sqrt(static_cast<double>(end - begin));
+  for (int i = begin + lane; i < end; i += kWarp) {
+    const double value = exp(factor * x[i] - top) / sum;
+    exact[i] = value;
+    bound[i] = static_cast<float>(value * (kFloatRounding * roundings + ldexp(2.0, -bits)) + smallest_of(bits));
+  }
+}
+
+// dX = s · Y · (dY - the row's sum of Y · dY).
+extern "C" __global__ void softmax_backward_reference(int bits, const int* offsets, const float* y, const float* dy,
+                                                      const float* scale, double* exact, float* bound) {
+  const int begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1], lane = threadIdx.x;
+  double sum = 0, size = 0;
+  for (int i = begin + lane; i < end; i += kWarp) {
+    const double product = static_cast<double>(y[i]) * dy[i];
+    sum += product;
+    size += fabs(product);
+  }
+  sum = sum_of_warp(sum), size = sum_of_warp(size);
+  const double growth = 4 * sqrt(end - begin + 4.0);
+  for (int i = begin + lane; i < end; i += kWarp) {
+    const double factor = static_cast<double>(*scale) * y[i], value = factor * (dy[i] - sum);
+    const double magnitude = fabs(factor) * (fabs(static_cast<double>(dy[i])) + size);
+    exact[i] = value;
+    bound[i] = static_cast<float>(kFloatRounding * growth * magnitude + ldexp(2 * fabs(value), -bits) + smallest_of(bits));
+  }
+}
+
+// O = softmax(s · Q · Kᵀ at the mask) · V, with Q, K, V of `width` columns; `weights` has room for each nonzero.
+extern "C" __global__ void attention_reference(int width, int bits, const int* offsets, const int* columns, const float* q,
+                                               const float* k, const float* v, const float* scale, double* weights,
+                                               double* exact, float* bound) {
+  const int begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1], lane = threadIdx.x;
+  const long long row = blockIdx.x;
+  const double factor = *scale;
+  double of_query = 0, of_keys = 0, top = -INFINITY, largest = 0, sum = 0;
+  for (int c = lane; c < width; c += kWarp) of_query += static_cast<double>(q[row * width + c]) * q[row * width + c];
+  of_query = sqrt(sum_of_warp(of_query));
+  for (int i = begin + lane; i < end; i += kWarp) {
+    const float* const key = k + static_cast<long long>(columns[i]) * width;
+    double score = 0, of_key = 0;
+    for (int c = 0; c < width; ++c) {
+      score += static_cast<double>(q[row * width + c]) * key[c];
+      of_key += static_cast<double>(key[c]) * key[c];
+    }
+    weights[i] = score * factor;
+    top = fmax(top, weights[i]), largest = fmax(largest, fabs(weights[i])), of_keys = fmax(of_keys, of_key);
+  }
+  top = largest_of_warp(top), largest = largest_of_warp(largest), of_keys = sqrt(largest_of_warp(of_keys));
+  for (int i = begin + lane; i < end; i += kWarp) {
+    weights[i] = exp(weights[i] - top);
+    sum += weights[i];
+  }
+  sum = sum_of_warp(sum);
+  __syncwarp();
+  const double of_scores = 4 * sqrt(width + 2.0) * fabs(factor) * of_query * of_keys;
+  const double of_weights =
+      kFloatRounding * (of_scores + 16 + 16 * largest + 4 * sqrt(end - begin + 2.0));
+  for (int c = lane; c < width; c += kWarp) {
+    double value = 0, mean = 0, all = 0;
+    for (int i = begin; i < end; ++i) {
+      const double term = v[static_cast<long long>(columns[i]) * width + c];
+      value += weights[i] * term;
+      mean += weights[i] * fabs(term);
+      all += fabs(term);
+    }
+    if (end > begin) value /= sum, mean /= sum;
+    double error = (2 * of_weights + ldexp(1.0, -bits)) * mean + ldexp(2 * fabs(value), -bits) + smallest_of(bits);
+    if (bits == 11) error += ldexp(all, -25);
+    exact[row * width + c] = value;
+    bound[row * width + c] = static_cast<float>(error);
+  }
+}

@@ -1,0 +1,80 @@
+"""Kernels of ``sparsegen/cuda``, and what a reference on the device is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+
+from sparsegen import backends
+from sparsegen.errors import SparsegenError
+from sparsegen.executor import Address, Buffer, CompiledKernel, Executor, LoadedKernel
+from sparsegen.family import Array, Launch
+from sparsegen.formats import CsrMatrix
+from sparsegen.operators import DType
+
+THREADS = 256
+SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
+
+Operands = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReference:
+    """Exact values (float64) and their bounds (float32) on the device, in the result's stored order."""
+
+    exact: Buffer
+    bound: Buffer
+
+    def part(self, start: int, count: int) -> DeviceReference:
+        """Some of the elements."""
+        return DeviceReference(
+            Address(self.exact.address + start * 8, count * 8),
+            Address(self.bound.address + start * 4, count * 4),
+        )
+
+    def download(self, shape: tuple[int, ...], executor: Executor) -> tuple[Array, Array]:
+        """Exact values and bounds on the host."""
+        exact, bound = np.empty(shape, np.float64), np.empty(shape, np.float32)
+        executor.download(self.exact, exact)
+        executor.download(self.bound, bound)
+        return exact, bound
+
+
+def require_equal(right: bool, found: object, expected: object, where: object) -> None:
+    """
+    Raises:
+        SparsegenError: the device computes something else than the host.
+    """
+    if not right:
+        raise SparsegenError(
+            f"the device's float64 result is wrong: {found!r} at {where}, {expected!r} on the host; nothing can be "
+            "verified on this device"
+        )
+
+
+def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[LoadedKernel]:
+    """Kernels of ``sparsegen/cuda``, by file and entry; compiled side by side where the cache has them not."""
+    toolchain = backends.toolchain(executor.device)
+
+    def compiled(name: tuple[str, str]) -> CompiledKernel:
+        file, entry = name
+        source = (files("sparsegen") / "cuda" / file).read_text(encoding="utf-8")
+        return toolchain.compile("plain", entry, source)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return [executor.load(kernel) for kernel in pool.map(compiled, names)]
+
+
+def elementwise(count: int) -> Launch:
+    """A thread for each element."""
+    return Launch((-(-count // THREADS), 1, 1), (THREADS, 1, 1))
+
+
+def values_in(dtype: DType, matrix: CsrMatrix) -> Array:
+    """The matrix's values as the dtype holds them (float32)."""
+    held: Array = dtype.from_storage(dtype.to_storage(matrix.values)).astype(np.float32)
+    return held
