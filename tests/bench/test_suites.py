@@ -28,6 +28,7 @@ COUNTS = {
     "dlmc-like": 24,
     "gnn": 6,
     "llm": 48,
+    "llm-uneven": 32,
     "rnn": 12,
     "sddmm": 14,
     "spmv": 16,
