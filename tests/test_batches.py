@@ -20,7 +20,9 @@ from sparsegen.operators import OPERATORS, DType, Layout, Problem
 from sparsegen.verification import worst_error
 
 M, N, K, BATCH = 37, 52, 24, 3
-BATCHED = ("csr_sddmm", "csr_spmm", "mma_sddmm", "mma_spmm", "row_softmax", "row_softmax_backward")
+BATCHED = (
+    "csr_sddmm", "csr_spmm", "mma_sddmm", "mma_spmm", "panel_spmm", "row_softmax", "row_softmax_backward"
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +130,7 @@ def test_what_does_not_fit_is_refused(pattern: Any) -> None:
         ({"operator": "sddmm", "k": 8, "batch": 2, "item_values": "own"}, "sddmm takes no item_values"),
         ({"n": 8, "batch": 2, "on_miss": "dense"}, r"on_miss = dense runs one item; .* \(batch = 2\)"),
         ({"n": 8, "batch": 70_000, "family": "csr_spmm"}, "a grid has at most 65535 items along z"),
-        ({"n": 8, "batch": 2, "family": "panel_spmm"}, r"a launch computes one item \(batch = 2\)"),
+        ({"n": 8, "batch": 2, "family": "uspmm"}, r"a launch computes one item \(batch = 2\)"),
     ):
         with pytest.raises(ConfigError, match=words):
             prepare(pattern, **options)
@@ -151,19 +153,19 @@ def test_families_say_whether_they_take_batches() -> None:
         assert families()[name].computes(problems(65535)[operator])
         assert not families()[name].computes(problems(65536)[operator]), "the grid's limit"
     others = {f.name for f in families().values()} - set(taking)
-    for name in ("panel_spmm", "uspmm", "uspmm_vec", "lane_stream_spmm"):
+    for name in ("uspmm", "uspmm_vec", "lane_stream_spmm"):
         sentences = [c.sentence for c in families()[name].scope(several["spmm"]) if not c.holds]
         assert name in others and "a launch computes one item (batch = 2)" in sentences
 
 
-@pytest.mark.parametrize("name", ["row_softmax", "csr_spmm"])
+@pytest.mark.parametrize("name", ["row_softmax", "csr_spmm", "panel_spmm"])
 def test_an_item_that_is_not_computed_is_found(
     pattern: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Verification fills the output with NaN first, and gives each item values of its own."""
     family, csr = families()[name], sparsegen.as_csr(pattern)
     problem = problems(BATCH)[family.problem_type.operator]
-    if name == "csr_spmm":
+    if name != "row_softmax":
         problem = replace(problem, item_values="own", dtype=DType.FLOAT32)  # type: ignore[call-arg]
     choice = api.named_choice(problem, api.Features.of(csr), device(), name, {})
 

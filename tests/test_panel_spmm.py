@@ -1,15 +1,25 @@
-"""The order of nonzeros in `panel_spmm`: sets of threads that load together meet in different banks."""
+"""`panel_spmm`: the order of nonzeros, by which threads meet in different banks; batches; and that nvcc takes it."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from contract_cases import BATCH, Kind, Variant, matrices, run_and_compare
+from tuning_samples import H100
 
+from sparsegen.emulator import device
+from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.features import Features
 from sparsegen.generators import random_uniform
 from sparsegen.kernels.panel_spmm import FAMILY, PanelSpmmConfig
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem
+from sparsegen.render import render
 
 CHUNKS_PER_CYCLE = 8  # 16-byte loads of different banks that shared memory serves at once
 M = K = 512
@@ -55,3 +65,64 @@ def test_short_rows_of_a_panel_are_read_nearly_without_conflicts(
         by_column[begin:end].sort()
     assert ordered < 1.3
     assert wavefronts(config, by_column, run_offsets) > 1.4, "the order makes no difference"
+
+
+# --- batches ---
+
+TURNS = PanelSpmmConfig(
+    tile_n=16, panel_k=64, stages=2, warps=4, threads_per_row=4, row_splits=2, rows_per_group=2, step=2
+)
+KEPT = PanelSpmmConfig(tile_n=32, warps=32, threads_per_row=32, row_splits=4)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("matrix_name", "config", "n", "layout", "epilogue"),
+    [
+        ("few_long_rows", TURNS, 7, Layout.COLUMN, Epilogue.BIAS_RESIDUAL),
+        ("every_row_length", KEPT, 40, Layout.ROW, Epilogue.BIAS),
+    ],
+    ids=["panels in turn", "a panel kept"],
+)
+def test_items_with_values_of_their_own(
+    matrix_name: str,
+    config: PanelSpmmConfig,
+    n: int,
+    layout: Layout,
+    epilogue: Epilogue,
+    emulator_toolchain: EmulatorToolchain,
+) -> None:
+    kind = Kind.spmm(n, DType.FLOAT32, layout, epilogue)
+    kind = replace(kind, batch=BATCH, traits=(*kind.traits, ("item_values", ItemValues.OWN)))
+    matrix = matrices()[matrix_name]
+    problem = kind.problem(matrix)
+    FAMILY.require_valid(problem, config, device())
+    packed = FAMILY.prepare(problem, config, matrix)
+    if config is KEPT:
+        blocks = FAMILY.launch(problem, config, packed.sizes, device()).grid[0]
+        assert packed.sizes["groups"] > blocks * config.warps, "a block takes several turns"
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    variant = Variant(FAMILY, config, kind, (), source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=matrix_name)
+
+
+def test_blocks_that_keep_their_panel_fit_the_device_at_once() -> None:
+    config = PanelSpmmConfig(tile_n=32, threads_per_row=4)
+    for batch, blocks in ((1, 64), (8, 8), (200, 1)):
+        problem = SpmmProblem(8192, 512, 128, batch=batch)
+        launch = FAMILY.launch(problem, config, {"groups": problem.m, "panels": 1}, H100)
+        assert launch.grid == (blocks, 4, batch)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
+def test_nvcc_compiles_the_guess_for_an_attention_without_spills(dtype: DType, tmp_path: Path) -> None:
+    problem = SpmmProblem(M, 12288, 128, dtype, batch=8, item_values=ItemValues.OWN)
+    config = FAMILY.guess(problem, Features.of(random_uniform(M, 12288, 0.01, 0)), H100)
+    assert config.panel_k and not FAMILY.broken_constraints(problem, config, H100)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
+    command = ["nvcc", "-cubin", "-std=c++17", "-arch=sm_90a", "-Xptxas", "-v", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr

@@ -20,7 +20,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
-from sparsegen.kernels._batches import one_item
+from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import align_runs, order_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 
@@ -95,8 +95,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     problem_type = SpmmProblem
     config_type = PanelSpmmConfig
 
+    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+        return ("stored",) if problem.value_sets > 1 else ()
+
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield items_in_grid(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device
@@ -183,6 +186,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             "epilogue": problem.epilogue.value,
             "columns_divide": problem.n % config.tile_n == 0,
             "aligned": contiguous % chunk == 0,
+            **batch_constants(problem),
         }
 
     def prepare(self, problem: SpmmProblem, config: PanelSpmmConfig, matrix: CsrMatrix) -> Packed:
@@ -211,6 +215,8 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         padded_order = np.full(groups * c.rows_per_group, -1, dtype=np.int32)
         padded_order[:m] = order
         index_type = np.uint16 if c.index_bits == 16 else np.uint32
+        # Of an item's values, in columns of groups: as many as 32-bit offsets reach, where the values may be more.
+        stored = {"stored": aligned.source.size} if problem.value_sets > 1 else {}
         return Packed(
             arrays={
                 "row_order": empty_as_one(padded_order),
@@ -218,7 +224,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
                 "offsets": aligned.gather_repeating(local).astype(index_type),
                 "values": problem.dtype.to_storage(values),
             },
-            sizes={"groups": groups, "panels": panels},
+            sizes={"groups": groups, "panels": panels, **stored},
             values="values",
             value_source=value_source,
         )
@@ -316,11 +322,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         columns = -(-problem.n // c.tile_n)
         blocks = -(-sizes["groups"] // (c.warps * (32 // c.threads_per_row)))
         if c.panel_k == 0:
-            # As many blocks as are resident at once: each loads its panel once and keeps it.
+            # As many blocks of all items as are resident at once: each loads its panel once and keeps it.
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
-            blocks = min(blocks, max(1, slots // columns))
+            blocks = min(blocks, max(1, slots // (columns * problem.batch)))
         return Launch(
-            grid=(blocks, columns, 1),
+            grid=(blocks, columns, problem.batch),
             block=(32 * c.warps, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
@@ -339,7 +345,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         whole = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads, row_order=order)
         if self._shared_bytes(problem, whole) <= device.shared_memory_per_block:
             return whole
-        return replace(whole, panel_k=512, stages=2)
+        turns = replace(whole, panel_k=512, stages=2)
+        # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
+        roomy = replace(turns, registers=128)
+        blocks = self._resident_blocks(problem, turns, device)
+        return roomy if self._resident_blocks(problem, roomy, device) == blocks else turns
 
 
 FAMILY = PanelSpmm()
