@@ -79,12 +79,16 @@ def order_rows(lengths: Array, order: str, bundle: int) -> Array:
     Args:
         lengths: nonzeros per row.
         order: ``natural``; ``bundled``: rows of like length become neighbours, bundles stay near their place;
-            ``binned``: bundles of neighbouring rows, the longest first; ``sorted``: by falling length.
+            ``binned``: bundles of neighbouring rows, the longest first; ``sorted``: by falling length;
+            ``local``: natural, or from the last row to the first if the latter half has more nonzeros.
         bundle: rows per block.
     """
     rows = np.arange(lengths.size, dtype=np.int32)
     if order == "natural":
         return rows
+    if order == "local":
+        half = rows.size // 2
+        return rows if lengths[:half].sum() >= lengths[half:].sum() else rows[::-1].copy()
     if order == "sorted":
         return np.argsort(-lengths, kind="stable").astype(np.int32)
     bundled = rows if order == "binned" else np.argsort(-lengths, kind="stable").astype(np.int32)

@@ -67,10 +67,11 @@ class PanelSpmmConfig:
     )  # fmt: skip
     row_order: str = tunable(
         "sorted",
-        ("natural", "binned", "sorted"),
+        ("natural", "binned", "sorted", "local"),
         "row swizzle: by falling length, so that a warp's rows are alike (sorted), or neighbouring rows in a warp, the "
-        "longest first (binned), so that it writes neighbouring places of a column-major C",
-        searched=("binned", "sorted"),
+        "longest first (binned), so that it writes neighbouring places of a column-major C, or in a block, whose nonzeros "
+        "then are in few panels if neighbours are alike (local)",
+        searched=("binned", "sorted", "local"),
         packs=True,
     )
     index_bits: int = tunable(
@@ -158,7 +159,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         c = config
-        if c.threads_per_row < c.row_splits or (c.row_order == "binned") == (problem.layout is Layout.ROW):
+        if c.threads_per_row < c.row_splits:
+            return False
+        if c.row_order != "local" and (c.row_order == "binned") == (problem.layout is Layout.ROW):
             return False
         columns = c.tile_n // (c.threads_per_row // c.row_splits)
         if c.tile_n > max(8, 2 * problem.n) or columns not in (4, 8, 16) or columns * c.rows_per_group > 32:
@@ -174,8 +177,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         whole_fits = self._shared_bytes(problem, whole) <= device.shared_memory_per_block
         if c.panel_k == 0:
             short = c.tile_n in (bank_row // 4, bank_row // 2)
-            return c.warps >= 16 and (c.tile_n >= bank_row if whole_fits and problem.n >= bank_row else short)
-        return c.stages >= 2 and c.tile_n == bank_row and c.warps <= 16 and not whole_fits
+            # Warps go their own ways, so that a block's rows need not be alike.
+            wide = whole_fits and problem.n >= bank_row
+            return c.row_order != "local" and c.warps >= 16 and (c.tile_n >= bank_row if wide else short)
+        # Warps wait for each other at every panel; more of them do no harm where their rows are alike.
+        together = c.warps <= 16 or c.row_order == "local"
+        return c.stages >= 2 and c.tile_n == bank_row and together and not whole_fits
 
     def constants(self, problem: SpmmProblem, config: PanelSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
@@ -345,7 +352,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         whole = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads, row_order=order)
         if self._shared_bytes(problem, whole) <= device.shared_memory_per_block:
             return whole
-        turns = replace(whole, panel_k=512, stages=2)
+        # Items with values of their own are the heads of an attention: neighbours see about the same keys.
+        order = "local" if problem.value_sets > 1 else order
+        turns = replace(whole, panel_k=512, stages=2, row_order=order)
         # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
         roomy = replace(turns, registers=128)
         blocks = self._resident_blocks(problem, turns, device)
