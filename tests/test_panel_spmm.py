@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_cases import BATCH, Kind, Variant, matrices, run_and_compare
+from contract_cases import BATCH, Kind, Variant, csr, matrices, run_and_compare
 from tuning_samples import H100
 
 from sparsegen.emulator import device
@@ -105,6 +105,25 @@ def test_items_with_values_of_their_own(
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
     variant = Variant(FAMILY, config, kind, (), source)
     run_and_compare(variant, kernel, problem, matrix, packed, where=matrix_name)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("stages", [1, 3])
+def test_local_blocks_skip_panels(stages: int, emulator_toolchain: EmulatorToolchain) -> None:
+    """A window with sinks: panels without nonzeros lie between others, in more panels than `UsedPanels` has bits."""
+    rows, columns = np.arange(80)[:, None], np.arange(64 * 70 + 9)[None, :]
+    matrix = csr(((columns < 3) | (abs(columns - 56 * rows) < 40)) * np.float32(0.5) * (rows != 7))
+    config = PanelSpmmConfig(
+        tile_n=8, panel_k=64, stages=stages, warps=4, threads_per_row=4, row_splits=2, row_order="local"
+    )
+    kind = Kind.spmm(8, DType.FLOAT32, Layout.ROW, Epilogue.NONE)
+    problem = kind.problem(matrix)
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    packed = FAMILY.prepare(problem, config, matrix)
+    assert packed.sizes["panels"] > 64
+    variant = Variant(FAMILY, config, kind, (), source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where="a window")
 
 
 def test_blocks_that_keep_their_panel_fit_the_device_at_once() -> None:

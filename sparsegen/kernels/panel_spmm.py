@@ -69,8 +69,8 @@ class PanelSpmmConfig:
         "sorted",
         ("natural", "binned", "sorted", "local"),
         "row swizzle: by falling length, so that a warp's rows are alike (sorted), or neighbouring rows in a warp, the "
-        "longest first (binned), so that it writes neighbouring places of a column-major C, or in a block, whose nonzeros "
-        "then are in few panels if neighbours are alike (local)",
+        "longest first (binned), so that it writes neighbouring places of a column-major C, or in a block, whose "
+        "nonzeros then are in few panels if neighbours are alike (local)",
         searched=("binned", "sorted", "local"),
         packs=True,
     )
@@ -81,6 +81,9 @@ class PanelSpmmConfig:
 
 class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     """Blocks keep a panel of B in shared memory and stream rows of A past it.
+
+    Where panels take turns, all warps of a block wait for each, so that its rows should have their nonzeros in the same
+    ones. ``row_order = local`` gives it neighbouring rows and skips panels in which none of them has a nonzero.
 
     Rows of a group (``rows_per_group`` above 1) multiply zeros where only another row has a nonzero, so that an
     infinity or NaN of B there makes NaN in all rows of the group.
