@@ -20,6 +20,7 @@ from sparsegen.operators import Problem
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
 WARP = 32
 THREADS = 256
+SETS = 8  # of values for each thread, as in gather.cu
 
 
 def pack(
@@ -174,6 +175,13 @@ class Gather:
 
     def bind(self, values: Buffer) -> Callable[[int], None]:
         """The same for one thread to start many times with the same buffer: ``bound(stream)``."""
-        launch = Launch((-(-self._count // THREADS), self._sets, 1), (THREADS, 1, 1))
-        arguments: list[Buffer | int] = [self._count, self._nnz, self.source, values, self._target]
+        launch = Launch((-(-self._count // THREADS), -(-self._sets // SETS), 1), (THREADS, 1, 1))
+        arguments: list[Buffer | int] = [
+            self._count,
+            self._nnz,
+            self._sets,
+            self.source,
+            values,
+            self._target,
+        ]
         return self._executor.bind(self._kernel, launch, arguments)

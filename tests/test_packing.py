@@ -160,10 +160,10 @@ def test_gathered_values(executor: Executor) -> None:
 
 def test_gathered_values_of_each_item(executor: Executor) -> None:
     matrix = random_rows(40, 90, 0.3, 0.5, 1)
-    values = np.random.default_rng(2).standard_normal((3, matrix.nnz)).astype(np.float32)
+    values = np.random.default_rng(2).standard_normal((11, matrix.nnz)).astype(np.float32)
     one = family("csr_spmm")
     config = one.config_type()
-    problem = SpmmProblem(40, 90, 4, batch=3, item_values=ItemValues.OWN)
+    problem = SpmmProblem(40, 90, 4, batch=11, item_values=ItemValues.OWN)
     packed = packing.by_host(one, problem, config, matrix, executor)
 
     def stored(values: Array) -> Array:
@@ -171,7 +171,7 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
         return downloaded(executor, alone.buffers["values"])
 
     held = packed.buffers["values"]
-    assert np.array_equal(downloaded(executor, held), np.tile(stored(matrix.values), 3)), (
+    assert np.array_equal(downloaded(executor, held), np.tile(stored(matrix.values), 11)), (
         "the matrix's at first"
     )
     packing.Gather(packed, problem, executor)(executor.upload(values))
