@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 from dataclasses import replace
@@ -132,6 +133,17 @@ def test_blocks_that_keep_their_panel_fit_the_device_at_once() -> None:
         problem = SpmmProblem(8192, 512, 128, batch=batch)
         launch = FAMILY.launch(problem, config, {"groups": problem.m, "panels": 1}, H100)
         assert launch.grid == (blocks, 4, batch)
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("layout", Layout)
+def test_every_attention_has_a_guess(dtype: DType, layout: Layout) -> None:
+    features = Features.of(matrices()["dense"])
+    for k, n in itertools.product((1, 700, 12288), (1, 3, 8, 16, 24, 64, 100, 1000)):
+        problem = SpmmProblem(M, k, n, dtype, layout, batch=8, item_values=ItemValues.OWN)
+        config = FAMILY.guess(problem, features, H100)
+        assert not FAMILY.broken_constraints(problem, config, H100)
+        assert (config.row_order == "local") == bool(config.panel_k)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")

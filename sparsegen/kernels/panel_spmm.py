@@ -355,9 +355,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         whole = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads, row_order=order)
         if self._shared_bytes(problem, whole) <= device.shared_memory_per_block:
             return whole
-        # Items with values of their own are the heads of an attention: neighbours see about the same keys.
-        order = "local" if problem.value_sets > 1 else order
-        turns = replace(whole, panel_k=512, stages=2, row_order=order)
+        turns = replace(whole, panel_k=512, stages=2)
+        if problem.value_sets > 1:
+            # The heads of an attention: neighbours see about the same keys, and more rows to a block load less of B.
+            turns = replace(turns, row_order="local", threads_per_row=max(1, tile_n // 16))
         # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
         roomy = replace(turns, registers=128)
         blocks = self._resident_blocks(problem, turns, device)
