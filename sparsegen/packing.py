@@ -176,12 +176,6 @@ class Gather:
     def bind(self, values: Buffer) -> Callable[[int], None]:
         """The same for one thread to start many times with the same buffer: ``bound(stream)``."""
         launch = Launch((-(-self._count // THREADS), -(-self._sets // SETS), 1), (THREADS, 1, 1))
-        arguments: list[Buffer | int] = [
-            self._count,
-            self._nnz,
-            self._sets,
-            self.source,
-            values,
-            self._target,
-        ]
+        sizes = (self._count, self._nnz, self._sets)
+        arguments: list[Buffer | int] = [*sizes, self.source, values, self._target]
         return self._executor.bind(self._kernel, launch, arguments)
