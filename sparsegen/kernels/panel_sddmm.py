@@ -1,0 +1,364 @@
+"""SDDMM from panels of B in shared memory: rows that strips of nonzeros gather are read there, not from L2."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.errors import MatrixError
+from sparsegen.family import (
+    Argument,
+    Constraint,
+    Device,
+    Family,
+    Launch,
+    Packed,
+    Value,
+    empty_as_one,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._limits import capable, enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
+
+WARP = 32
+VALUES = "values"  # the packed array that only a scaled result needs
+ASYNCHRONOUS_COPIES = (8, 0)  # compute capability
+CHUNK_BYTES = 16
+BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+LONGEST_ROW = 2048  # bytes, of B
+MAX_GRID_Y = 65535
+MAX_THREADS = 2048  # of a multiprocessor
+LEFT_VALUES = (
+    16  # of a row of A, that a thread best keeps: enough for a long sum, few enough for many threads
+)
+# What an H100 does in a microsecond.
+SHARED_BYTES = 25e6
+L2_BYTES = 5e6
+PRODUCTS = {DType.FLOAT32: 17e6, DType.FLOAT16: 9e6, DType.BFLOAT16: 9e6}  # with the instructions beside them
+H100_MULTIPROCESSORS = 132
+TASK_ROWS = 2  # that could be read from shared memory while a subwarp goes on to its next task
+
+
+@dataclass(frozen=True)
+class PanelSddmmConfig:
+    """One point of the tuning space of `PanelSddmm`."""
+
+    panel_n: int = tunable(
+        256,
+        (64, 128, 192, 256, 384, 512, 768, 1024),
+        "columns of D in a panel: rows of B in shared memory",
+        packs=True,
+    )
+    threads_per_strip: int = tunable(
+        4, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(2, 4, 8, 16), packs=True
+    )
+    strip: int = tunable(4, (4, 8, 16), "nonzeros of a row that a subwarp computes at once", packs=True)
+    strips: int = tunable(
+        16, (1, 4, 16), "strips of a row that a subwarp takes with one load of A, at most", packs=True
+    )
+    warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
+    resident_blocks: int = tunable(
+        1, (1, 2, 4), "blocks for which a multiprocessor must have room; more leave a thread fewer registers"
+    )
+    turns: int = tunable(
+        1, (1, 2, 4, 8), "blocks that follow each other in each place; more bring panels more often"
+    )
+    row_order: str = tunable(
+        "sorted",
+        ("natural", "sorted"),
+        "row swizzle: a panel's rows as they come, or those with most strips first, so that subwarps end together",
+        packs=True,
+    )
+
+
+class PanelSddmm(Family[SddmmProblem, PanelSddmmConfig]):
+    """Blocks keep ``panel_n`` rows of B in shared memory; subwarps go through the nonzeros of rows of A within them.
+
+    Where `csr_sddmm` reads k elements of B from L2 for each nonzero, this reads them from shared memory, which gives
+    128 bytes per clock and multiprocessor, some five times as much; L2 is asked for the panels, once per block, and for
+    a row of A per panel that it has nonzeros in. Rows of a panel lie at multiples of 128 bytes where k fills these, and
+    then no two of the eight lanes that read together meet in a bank.
+    """
+
+    name = "panel_sddmm"
+    summary = "SDDMM from panels of B kept in shared memory, strips of nonzeros dotted by subwarps"
+    source = (
+        "strips, subwarps and the transposed reduction of Gale et al., SC 2020, section VI, on panels for Hopper's "
+        "227 KiB of shared memory per block"
+    )
+    template = "sddmm/panel_sddmm.cu.j2"
+    entry = "panel_sddmm"
+    size_names = ("n", "k")
+    packed_names = ("first_groups", "tasks", "indices", VALUES)
+    problem_type = SddmmProblem
+    config_type = PanelSddmmConfig
+
+    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
+        return ("m", "nnz") if problem.batch > 1 else ()
+
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+        row_bytes = problem.k * problem.dtype.itemsize
+        yield Constraint(
+            row_bytes <= LONGEST_ROW,
+            f"a row of B ({row_bytes} bytes) has at most {LONGEST_ROW} bytes: few longer ones fit shared memory",
+        )
+
+    def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
+        """As ever, but values only where they scale the result."""
+        scales = problem.epilogue is SddmmEpilogue.SCALE
+        return tuple(a for a in super().arguments(problem) if scales or a.name != VALUES)
+
+    def constraints(
+        self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c = config
+        yield capable(device, ASYNCHRONOUS_COPIES)
+        panels = self._panels(problem, c)
+        yield Constraint(panels <= MAX_GRID_Y, f"n / panel_n ({panels}) is at most {MAX_GRID_Y}")
+        threads = WARP * c.warps * c.resident_blocks
+        yield Constraint(
+            threads <= MAX_THREADS,
+            f"warps · 32 · resident_blocks ({threads}) is at most {MAX_THREADS}",
+        )
+        # A row's share, sums, indices in use and under way; chunks of B, addresses and counters, as nvcc was seen to
+        # need them.
+        beside = 42 if problem.dtype is DType.FLOAT32 else 34
+        needed = self._left_values(problem, c) + c.strip + 2 * (c.strip // 2) + beside
+        yield enough_registers(needed, threads, at_a_time=8)
+        shared = self._shared_bytes(problem, c)
+        yield shared_memory_fits("the rows of a panel", shared, device)
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
+
+    @staticmethod
+    def _chunks(problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        """16-byte chunks of a row for each thread of a subwarp."""
+        return max(1, -(-problem.k * problem.dtype.itemsize // (CHUNK_BYTES * config.threads_per_strip)))
+
+    def _left_values(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        """Elements of a row of A that a thread keeps, as floats."""
+        return self._chunks(problem, config) * (CHUNK_BYTES // problem.dtype.itemsize)
+
+    def _row_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        """Of a row of B in shared memory, with the zeros behind its end."""
+        return self._chunks(problem, config) * config.threads_per_strip * CHUNK_BYTES
+
+    def _shared_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        return config.panel_n * self._row_bytes(problem, config)
+
+    def is_worth_trying(self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device) -> bool:
+        c = config
+        narrowest = -(-problem.k * problem.dtype.itemsize // BANK_BYTES) * BANK_BYTES
+        return (
+            8 <= c.warps * c.resident_blocks <= 32
+            and c.panel_n < max(128, 2 * problem.n)
+            and self._row_bytes(problem, c) <= narrowest
+            and (c.threads_per_strip == 2 or self._left_values(problem, c) >= LEFT_VALUES // 2)
+            and c.strip <= 4 * c.threads_per_strip
+        )
+
+    def constants(self, problem: SddmmProblem, config: PanelSddmmConfig) -> Mapping[str, Value]:
+        itemsize = problem.dtype.itemsize
+        return {
+            "dtype": problem.dtype.value,
+            "epilogue": problem.epilogue.value,
+            "chunks": self._chunks(problem, config),
+            "whole_rows": problem.k * itemsize == self._row_bytes(problem, config),
+            "aligned": problem.k * itemsize % CHUNK_BYTES == 0,
+            **batch_constants(problem),
+        }
+
+    def prepare(self, problem: SddmmProblem, config: PanelSddmmConfig, matrix: CsrMatrix) -> Packed:
+        c = config
+        groups = Groups.of(
+            matrix,
+            panel_n=c.panel_n,
+            strip=c.strip,
+            strips=c.strips,
+            tasks_per_group=WARP // c.threads_per_strip,
+            sort_rows=c.row_order == "sorted",
+        )
+        arrays = {
+            "first_groups": groups.first,
+            "tasks": empty_as_one(groups.tasks),
+            "indices": empty_as_one(groups.indices),
+        }
+        sizes = {"nnz": matrix.nnz, "longest": int(np.diff(groups.first).max(initial=0))}
+        if problem.epilogue is not SddmmEpilogue.SCALE:
+            return Packed(arrays, sizes)
+        values = empty_as_one(problem.dtype.to_storage(matrix.values))
+        source = np.arange(matrix.nnz, dtype=np.int32) if matrix.nnz else np.full(1, -1, dtype=np.int32)
+        return Packed({**arrays, VALUES: values}, sizes, VALUES, source)
+
+    def launch(
+        self, problem: SddmmProblem, config: PanelSddmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        c = config
+        blocks = self._blocks_per_panel(problem, c, device.multiprocessors)
+        return Launch(
+            grid=(min(blocks, -(-sizes["longest"] // c.warps)), self._panels(problem, c), problem.batch),
+            block=(WARP * c.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, c),
+        )
+
+    @staticmethod
+    def _panels(problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        return -(-problem.n // config.panel_n)
+
+    def _blocks_per_panel(self, problem: SddmmProblem, config: PanelSddmmConfig, multiprocessors: int) -> int:
+        """As many as fill the places of resident blocks, ``turns`` times over."""
+        places = config.turns * config.resident_blocks * multiprocessors
+        return max(1, places // (max(1, self._panels(problem, config)) * problem.batch))
+
+    def guessed_rate(self, problem: SddmmProblem, features: Features) -> float:
+        if not features.nnz or not self.computes(problem):
+            return 0.0
+        h100 = Device("", "", "cuda", (9, 0), H100_MULTIPROCESSORS, 232448, 233472, 50 << 20)
+        config = self.guess(problem, features, h100)
+        if self.broken_constraints(problem, config, h100):
+            return 0.0
+        return problem.batch * features.nnz * problem.k / self._microseconds(problem, features, config)
+
+    def _microseconds(
+        self,
+        problem: SddmmProblem,
+        features: Features,
+        config: PanelSddmmConfig,
+        multiprocessors: int = H100_MULTIPROCESSORS,
+    ) -> float:
+        """Expected time on an H100, its launch apart, where nonzeros lie anywhere.
+
+        The panels come first, from L2; then nonzeros are read from shared memory, with those that fill up strips and
+        the time between tasks, unless instructions take longer.
+        """
+        c, panels = config, max(1, self._panels(problem, config))
+        in_panel = features.row_mean * min(1.0, c.panel_n / max(1, problem.n))  # of a row
+        tasks = problem.batch * features.m * panels * -math.expm1(-in_panel)
+        nonzeros = problem.batch * features.nnz + tasks * ((c.strip - 1) / 2 + TASK_ROWS)
+        row_bytes = self._row_bytes(problem, c)
+        reading = nonzeros * max(
+            row_bytes / SHARED_BYTES, row_bytes / problem.dtype.itemsize / PRODUCTS[problem.dtype]
+        )
+        blocks = panels * problem.batch * self._blocks_per_panel(problem, c, multiprocessors)
+        places = c.resident_blocks * multiprocessors
+        idle = math.ceil(blocks / places) * places / blocks
+        return idle * reading + blocks * self._shared_bytes(problem, c) / L2_BYTES
+
+    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
+        """Subwarps that suit k, and the panels and strips that should be fastest with them."""
+        widths = [PanelSddmmConfig(threads_per_strip=threads) for threads in (2, 4, 8, 16, 32)]
+        threads = min(
+            widths,
+            key=lambda c: (self._row_bytes(problem, c), abs(self._left_values(problem, c) - LEFT_VALUES)),
+        ).threads_per_strip
+        candidates = [
+            PanelSddmmConfig(
+                panel_n=panel_n,
+                threads_per_strip=threads,
+                strip=strip,
+                resident_blocks=resident_blocks,
+                turns=turns,
+            )
+            for panel_n, strip, resident_blocks, turns in itertools.product(
+                (64, 128, 256, 384, 512, 768, 1024), (4, 8), (1, 2), (1, 2, 4)
+            )
+        ]
+        candidates.sort(key=lambda c: self._microseconds(problem, features, c, device.multiprocessors))
+        valid = (c for c in candidates if not self.broken_constraints(problem, c, device))
+        return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """A pattern as tasks: nonzeros of one row in one panel of columns; a warp takes a group of tasks.
+
+    Attributes:
+        first: int32 [panels + 1], the groups of each panel, one panel after the other.
+        tasks: int32 [groups · tasks of a group, 4]: row, first nonzero in CSR order, first strip, and the number of
+            nonzeros with the number of the group's strips above its 16 low bits. Those that fill up a panel's last
+            group have no nonzeros.
+        indices: uint16 [strips · nonzeros of a strip], columns within their panel. The strips of a group's tasks take
+            turns; all have as many as the longest. What fills them up is 0.
+    """
+
+    first: Array
+    tasks: Array
+    indices: Array
+
+    @classmethod
+    def of(
+        cls,
+        matrix: CsrMatrix,
+        *,
+        panel_n: int,
+        strip: int,
+        strips: int,
+        tasks_per_group: int,
+        sort_rows: bool,
+    ) -> Groups:
+        """Cut rows at panels, and there to tasks of ``strips`` strips of ``strip`` nonzeros.
+
+        Args:
+            sort_rows: order a panel's tasks by falling number of strips, not by row.
+
+        Raises:
+            MatrixError: the strips, filled up, pass the 32-bit range of the kernel's offsets.
+        """
+        panels = -(-matrix.shape[1] // panel_n)
+        lengths = np.diff(matrix.row_offsets)
+        row = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
+        panel = matrix.column_indices // panel_n
+        begins = np.flatnonzero(_changes(row) | _changes(panel))
+        in_run = np.arange(matrix.nnz) - np.repeat(begins, np.diff(begins, append=matrix.nnz))
+        begins = np.flatnonzero(in_run % (strip * strips) == 0)
+        counts = np.diff(begins, append=matrix.nnz)
+
+        used = -(-counts // strip)
+        order = np.lexsort((-used if sort_rows else begins, panel[begins]))
+        in_panel = np.bincount(panel[begins], minlength=panels)
+        groups = -(-in_panel // tasks_per_group)
+        first = np.r_[0, np.cumsum(groups)]
+        within = np.arange(order.size) - np.repeat(np.cumsum(in_panel) - in_panel, in_panel)
+        slot = np.empty(order.size, dtype=np.int64)  # of each task, its place among those of all groups
+        slot[order] = np.repeat(first[:-1] * tasks_per_group, in_panel) + within
+
+        strips_of = np.zeros(int(first[-1]) * tasks_per_group, dtype=np.int64)
+        strips_of[slot] = used
+        of_group = strips_of.reshape(-1, tasks_per_group).max(axis=1)
+        ends = np.cumsum(of_group * tasks_per_group)
+        total = int(ends[-1]) if ends.size else 0
+        if total > MAX_INDEX:
+            raise MatrixError(
+                f"{matrix.nnz} nonzeros fill {total} strips of {strip}, more than 32-bit offsets reach ({MAX_INDEX}); "
+                "split the matrix by rows"
+            )
+        tasks = np.zeros((strips_of.size, 4), dtype=np.int32)
+        tasks[slot, 0] = row[begins]
+        tasks[slot, 1] = begins
+        tasks[slot, 3] = counts
+        starts = (ends - of_group * tasks_per_group)[:, None] + np.arange(tasks_per_group)
+        tasks[:, 2] = starts.ravel()
+        tasks[:, 3] += np.repeat(of_group << 16, tasks_per_group).astype(np.int32)
+
+        task = np.repeat(np.arange(begins.size), counts)
+        number, place = np.divmod(np.arange(matrix.nnz) - begins[task], strip)
+        indices = np.zeros(total * strip, dtype=np.uint16)
+        strip_of = starts.ravel()[slot][task] + number * tasks_per_group
+        indices[strip_of * strip + place] = matrix.column_indices - panel * panel_n
+        return cls(first.astype(np.int32), tasks, indices)
+
+
+def _changes(of_nonzero: Array) -> Array:
+    """Where an array over nonzeros differs from its element before; true at the first."""
+    return np.asarray(np.diff(of_nonzero, prepend=-1) != 0)
+
+
+FAMILY = PanelSddmm()
