@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.errors import MatrixError
 from sparsegen.family import (
     Argument,
     Constraint,
@@ -22,9 +21,10 @@ from sparsegen.family import (
     tunable,
 )
 from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._limits import capable, enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels._panel_tasks import Groups
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 
 WARP = 32
@@ -39,11 +39,13 @@ LEFT_VALUES = (
     16  # of a row of A, that a thread best keeps: enough for a long sum, few enough for many threads
 )
 # What an H100 does in a microsecond.
-SHARED_BYTES = 25e6
+WAVEFRONTS = 0.2e6  # of shared memory, 128 bytes each; 0.23e6 at most
 L2_BYTES = 5e6
-PRODUCTS = {DType.FLOAT32: 17e6, DType.FLOAT16: 9e6, DType.BFLOAT16: 9e6}  # with the instructions beside them
+INSTRUCTIONS = 0.7e6  # of warps; 0.93e6 at most
 H100_MULTIPROCESSORS = 132
-TASK_ROWS = 2  # that could be read from shared memory while a subwarp goes on to its next task
+# Instructions of a step beside loads and products, as nvcc 13 compiles it: in all, and for each nonzero of its strip.
+STEP_INSTRUCTIONS, NONZERO_INSTRUCTIONS = 38, 5.5
+TASK_ROWS = 1.5  # that could be read from shared memory while a subwarp goes on to its next task
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class PanelSddmmConfig:
     threads_per_strip: int = tunable(
         4, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(2, 4, 8, 16), packs=True
     )
-    strip: int = tunable(4, (4, 8, 16), "nonzeros of a row that a subwarp computes at once", packs=True)
+    strip: int = tunable(4, (2, 4, 8, 16), "nonzeros of a row that a subwarp computes at once", packs=True)
     strips: int = tunable(
         16, (1, 4, 16), "strips of a row that a subwarp takes with one load of A, at most", packs=True
     )
@@ -236,28 +238,50 @@ class PanelSddmm(Family[SddmmProblem, PanelSddmmConfig]):
     ) -> float:
         """Expected time on an H100, its launch apart, where nonzeros lie anywhere.
 
-        The panels come first, from L2; then nonzeros are read from shared memory, with those that fill up strips and
-        the time between tasks, unless instructions take longer.
+        The panels come first, from L2. Then nonzeros, with those that fill up strips, are read from shared memory; the
+        shuffles and the lines of results take the same way. Instructions are issued meanwhile.
         """
         c, panels = config, max(1, self._panels(problem, config))
         in_panel = features.row_mean * min(1.0, c.panel_n / max(1, problem.n))  # of a row
         tasks = problem.batch * features.m * panels * -math.expm1(-in_panel)
-        nonzeros = problem.batch * features.nnz + tasks * ((c.strip - 1) / 2 + TASK_ROWS)
+        nonzeros = problem.batch * features.nnz + tasks * (c.strip - 1) / 2
         row_bytes = self._row_bytes(problem, c)
-        reading = nonzeros * max(
-            row_bytes / SHARED_BYTES, row_bytes / problem.dtype.itemsize / PRODUCTS[problem.dtype]
+        row = row_bytes / BANK_BYTES
+        at_once = WARP // c.threads_per_strip * c.strip
+        one = row + self._shuffles(c) / at_once + 1 / min(c.strip, c.threads_per_strip)
+        per_product = 1 if problem.dtype is DType.FLOAT32 else 2  # a conversion comes first
+        instructions = (
+            row_bytes / problem.dtype.itemsize / WARP * per_product
+            + row / 4
+            + (STEP_INSTRUCTIONS + NONZERO_INSTRUCTIONS * c.strip) / at_once
         )
+        reading = nonzeros * max(one / WAVEFRONTS, instructions / INSTRUCTIONS)
+        reading += tasks * TASK_ROWS * row / WAVEFRONTS
         blocks = panels * problem.batch * self._blocks_per_panel(problem, c, multiprocessors)
         places = c.resident_blocks * multiprocessors
         idle = math.ceil(blocks / places) * places / blocks
         return idle * reading + blocks * self._shared_bytes(problem, c) / L2_BYTES
 
+    @staticmethod
+    def _shuffles(config: PanelSddmmConfig) -> int:
+        """Of a warp, to add up the sums of its strips."""
+        held, threads, count = config.strip, config.threads_per_strip, 0
+        while threads > 1:
+            held, threads = max(1, held // 2), threads // 2
+            count += held
+        return count
+
     def guess(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
         """Subwarps that suit k, and the panels and strips that should be fastest with them."""
+        # Two threads store their results to twice as many lines at a time as four.
         widths = [PanelSddmmConfig(threads_per_strip=threads) for threads in (2, 4, 8, 16, 32)]
         threads = min(
             widths,
-            key=lambda c: (self._row_bytes(problem, c), abs(self._left_values(problem, c) - LEFT_VALUES)),
+            key=lambda c: (
+                self._row_bytes(problem, c),
+                c.threads_per_strip == 2,
+                abs(self._left_values(problem, c) - LEFT_VALUES),
+            ),
         ).threads_per_strip
         candidates = [
             PanelSddmmConfig(
@@ -268,97 +292,12 @@ class PanelSddmm(Family[SddmmProblem, PanelSddmmConfig]):
                 turns=turns,
             )
             for panel_n, strip, resident_blocks, turns in itertools.product(
-                (64, 128, 256, 384, 512, 768, 1024), (4, 8), (1, 2), (1, 2, 4)
+                (64, 128, 256, 384, 512, 768, 1024), (2, 4, 8), (1, 2), (1, 2, 4)
             )
         ]
         candidates.sort(key=lambda c: self._microseconds(problem, features, c, device.multiprocessors))
         valid = (c for c in candidates if not self.broken_constraints(problem, c, device))
         return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Groups:
-    """A pattern as tasks: nonzeros of one row in one panel of columns; a warp takes a group of tasks.
-
-    Attributes:
-        first: int32 [panels + 1], the groups of each panel, one panel after the other.
-        tasks: int32 [groups · tasks of a group, 4]: row, first nonzero in CSR order, first strip, and the number of
-            nonzeros with the number of the group's strips above its 16 low bits. Those that fill up a panel's last
-            group have no nonzeros.
-        indices: uint16 [strips · nonzeros of a strip], columns within their panel. The strips of a group's tasks take
-            turns; all have as many as the longest. What fills them up is 0.
-    """
-
-    first: Array
-    tasks: Array
-    indices: Array
-
-    @classmethod
-    def of(
-        cls,
-        matrix: CsrMatrix,
-        *,
-        panel_n: int,
-        strip: int,
-        strips: int,
-        tasks_per_group: int,
-        sort_rows: bool,
-    ) -> Groups:
-        """Cut rows at panels, and there to tasks of ``strips`` strips of ``strip`` nonzeros.
-
-        Args:
-            sort_rows: order a panel's tasks by falling number of strips, not by row.
-
-        Raises:
-            MatrixError: the strips, filled up, pass the 32-bit range of the kernel's offsets.
-        """
-        panels = -(-matrix.shape[1] // panel_n)
-        lengths = np.diff(matrix.row_offsets)
-        row = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
-        panel = matrix.column_indices // panel_n
-        begins = np.flatnonzero(_changes(row) | _changes(panel))
-        in_run = np.arange(matrix.nnz) - np.repeat(begins, np.diff(begins, append=matrix.nnz))
-        begins = np.flatnonzero(in_run % (strip * strips) == 0)
-        counts = np.diff(begins, append=matrix.nnz)
-
-        used = -(-counts // strip)
-        order = np.lexsort((-used if sort_rows else begins, panel[begins]))
-        in_panel = np.bincount(panel[begins], minlength=panels)
-        groups = -(-in_panel // tasks_per_group)
-        first = np.r_[0, np.cumsum(groups)]
-        within = np.arange(order.size) - np.repeat(np.cumsum(in_panel) - in_panel, in_panel)
-        slot = np.empty(order.size, dtype=np.int64)  # of each task, its place among those of all groups
-        slot[order] = np.repeat(first[:-1] * tasks_per_group, in_panel) + within
-
-        strips_of = np.zeros(int(first[-1]) * tasks_per_group, dtype=np.int64)
-        strips_of[slot] = used
-        of_group = strips_of.reshape(-1, tasks_per_group).max(axis=1)
-        ends = np.cumsum(of_group * tasks_per_group)
-        total = int(ends[-1]) if ends.size else 0
-        if total > MAX_INDEX:
-            raise MatrixError(
-                f"{matrix.nnz} nonzeros fill {total} strips of {strip}, more than 32-bit offsets reach ({MAX_INDEX}); "
-                "split the matrix by rows"
-            )
-        tasks = np.zeros((strips_of.size, 4), dtype=np.int32)
-        tasks[slot, 0] = row[begins]
-        tasks[slot, 1] = begins
-        tasks[slot, 3] = counts
-        starts = (ends - of_group * tasks_per_group)[:, None] + np.arange(tasks_per_group)
-        tasks[:, 2] = starts.ravel()
-        tasks[:, 3] += np.repeat(of_group << 16, tasks_per_group).astype(np.int32)
-
-        task = np.repeat(np.arange(begins.size), counts)
-        number, place = np.divmod(np.arange(matrix.nnz) - begins[task], strip)
-        indices = np.zeros(total * strip, dtype=np.uint16)
-        strip_of = starts.ravel()[slot][task] + number * tasks_per_group
-        indices[strip_of * strip + place] = matrix.column_indices - panel * panel_n
-        return cls(first.astype(np.int32), tasks, indices)
-
-
-def _changes(of_nonzero: Array) -> Array:
-    """Where an array over nonzeros differs from its element before; true at the first."""
-    return np.asarray(np.diff(of_nonzero, prepend=-1) != 0)
 
 
 FAMILY = PanelSddmm()
