@@ -35,9 +35,7 @@ BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 LONGEST_ROW = 2048  # bytes, of B
 MAX_GRID_Y = 65535
 MAX_THREADS = 2048  # of a multiprocessor
-LEFT_VALUES = (
-    16  # of a row of A, that a thread best keeps: enough for a long sum, few enough for many threads
-)
+LEFT_VALUES = 16  # of a row of A, that a thread best keeps: sums are long, and registers are left
 # What an H100 does in a microsecond.
 WAVEFRONTS = 0.2e6  # of shared memory, 128 bytes each; 0.23e6 at most
 L2_BYTES = 5e6
@@ -61,7 +59,9 @@ class PanelSddmmConfig:
     threads_per_strip: int = tunable(
         4, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(2, 4, 8, 16), packs=True
     )
-    strip: int = tunable(4, (2, 4, 8, 16), "nonzeros of a row that a subwarp computes at once", packs=True)
+    strip: int = tunable(
+        4, (2, 4, 8, 16), "nonzeros of a row that a subwarp computes at once", searched=(2, 4, 8), packs=True
+    )
     strips: int = tunable(
         16, (1, 4, 16), "strips of a row that a subwarp takes with one load of A, at most", packs=True
     )
@@ -70,7 +70,10 @@ class PanelSddmmConfig:
         1, (1, 2, 4), "blocks for which a multiprocessor must have room; more leave a thread fewer registers"
     )
     turns: int = tunable(
-        1, (1, 2, 4, 8), "blocks that follow each other in each place; more bring panels more often"
+        1,
+        (1, 2, 4, 8),
+        "blocks that follow each other in each place; more bring panels more often",
+        searched=(1, 2, 4),
     )
     row_order: str = tunable(
         "sorted",
