@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.family import (
-    Argument,
     Constraint,
     Device,
-    Family,
     Launch,
     Packed,
     Value,
@@ -22,13 +20,13 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._batches import batch_constants
 from sparsegen.kernels._limits import capable, enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels._panel_tasks import Groups
-from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
+from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.operators import DType, SddmmProblem
 
 WARP = 32
-VALUES = "values"  # the packed array that only a scaled result needs
 ASYNCHRONOUS_COPIES = (8, 0)  # compute capability
 CHUNK_BYTES = 16
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
@@ -83,7 +81,7 @@ class PanelSddmmConfig:
     )
 
 
-class PanelSddmm(Family[SddmmProblem, PanelSddmmConfig]):
+class PanelSddmm(SampledProduct[PanelSddmmConfig]):
     """Blocks keep ``panel_n`` rows of B in shared memory; subwarps go through the nonzeros of rows of A within them.
 
     Where `csr_sddmm` reads k elements of B from L2 for each nonzero, this reads them from shared memory, which gives
@@ -102,24 +100,15 @@ class PanelSddmm(Family[SddmmProblem, PanelSddmmConfig]):
     entry = "panel_sddmm"
     size_names = ("n", "k")
     packed_names = ("first_groups", "tasks", "indices", VALUES)
-    problem_type = SddmmProblem
     config_type = PanelSddmmConfig
 
-    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
-        return ("m", "nnz") if problem.batch > 1 else ()
-
     def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield from super().scope(problem)
         row_bytes = problem.k * problem.dtype.itemsize
         yield Constraint(
             row_bytes <= LONGEST_ROW,
             f"a row of B ({row_bytes} bytes) has at most {LONGEST_ROW} bytes: few longer ones fit shared memory",
         )
-
-    def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
-        """As ever, but values only where they scale the result."""
-        scales = problem.epilogue is SddmmEpilogue.SCALE
-        return tuple(a for a in super().arguments(problem) if scales or a.name != VALUES)
 
     def constraints(
         self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device
@@ -197,11 +186,7 @@ class PanelSddmm(Family[SddmmProblem, PanelSddmmConfig]):
             "indices": empty_as_one(groups.indices),
         }
         sizes = {"nnz": matrix.nnz, "longest": int(np.diff(groups.first).max(initial=0))}
-        if problem.epilogue is not SddmmEpilogue.SCALE:
-            return Packed(arrays, sizes)
-        values = empty_as_one(problem.dtype.to_storage(matrix.values))
-        source = np.arange(matrix.nnz, dtype=np.int32) if matrix.nnz else np.full(1, -1, dtype=np.int32)
-        return Packed({**arrays, VALUES: values}, sizes, VALUES, source)
+        return self.with_values(problem, matrix, arrays, sizes)
 
     def launch(
         self, problem: SddmmProblem, config: PanelSddmmConfig, sizes: Mapping[str, int], device: Device
