@@ -20,7 +20,15 @@ from sparsegen.operators import OPERATORS, DType, Layout, Problem
 from sparsegen.verification import worst_error
 
 M, N, K, BATCH = 37, 52, 24, 3
-BATCHED = ("csr_sddmm", "csr_spmm", "mma_sddmm", "mma_spmm", "row_softmax", "row_softmax_backward")
+BATCHED = (
+    "csr_sddmm",
+    "csr_spmm",
+    "mma_sddmm",
+    "mma_spmm",
+    "panel_sddmm",
+    "row_softmax",
+    "row_softmax_backward",
+)
 
 
 @pytest.fixture(autouse=True)
