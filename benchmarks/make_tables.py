@@ -297,6 +297,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "search": search,
     "dispatch": dispatch,
     "host": host,
+    "decode-n8": of_file("sweep_decode_n8", operator_tables.sweep),
+    "decode-n32": of_file("sweep_decode_n32", operator_tables.sweep),
     "sddmm": sddmm,
     "softmax": of_file("softmax", lambda rows: operator_tables.softmax(rows, peers())),
     "attention": of_file("attention", operator_tables.attention),
@@ -332,7 +334,7 @@ def fill(text: str) -> str:
     Raises:
         SparsegenError: a table that is not known, has no end, or cannot be made.
     """
-    for name in re.findall(r"<!-- ([a-z-]+):begin -->", text):
+    for name in re.findall(r"<!-- ([a-z0-9-]+):begin -->", text):
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if name not in TABLES:
             raise SparsegenError(f"no table is called {name}; there are {', '.join(TABLES)}")

@@ -54,6 +54,32 @@ def sddmm(rows: Sequence[Row], peers: Peers) -> str:
     return table([*head, "to cuSPARSE fp32", "dense fp16", "to it"], lines)
 
 
+def sweep(rows: Rows) -> str:
+    """A row for each workload of a grid of one family's configs: the guess and the fastest beside cuBLAS."""
+    lines = []
+    for row in rows:
+        fastest, dense = row["configs"][0], row["vendors_us"].get("cublas")
+        varied = {
+            key
+            for one in row["configs"]
+            for key, value in one["config"].items()
+            if value != fastest["config"][key]
+        }
+        config = " ".join(f"{key}={value}" for key, value in fastest["config"].items() if key in varied)
+        times = (dense, row["guess_us"], fastest["us"], _ratio(fastest["us"], dense))
+        lines.append([row["workload"], *(_figure(x) for x in times), len(row["configs"]), config])
+    head = [
+        "m × k × n, zeros",
+        "cuBLAS µs",
+        "a guess",
+        "fastest",
+        "to cuBLAS",
+        "configs",
+        "the fastest config",
+    ]
+    return table(head, lines)
+
+
 def softmax(rows: Rows, peers: Peers) -> str:
     """A row for each mask, dtype and operator."""
     lines = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ class FusedAttentionOperator:
     Attributes:
         heads, width, scale: as prepared.
         dtype, device: of the arrays, and where it runs.
-        operands, result: shapes and dtypes of Q, K, V and the scale, and of the result.
+        operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it: none.
         decision: why it was chosen over the three steps.
     """
@@ -53,13 +54,12 @@ class FusedAttentionOperator:
         self.executor: Executor = prepared.prepared.executor
         self._prepared = prepared.prepared
         self._operator = prepared
-        *dense, number = self._prepared.operands
-        self.operands = (*(self._with_heads(spec) for spec in dense), number)
+        self.operands = tuple(self._with_heads(spec) for spec in self._prepared.operands[:3])
         self.result = self._with_heads(self._prepared.result)
         with self.executor.entered():
-            kept = self.executor.upload(np.array([scale], dtype=np.float32))
+            self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
             self.executor.synchronize()  # calls may come on other streams than the upload
-        self._target = Target(self, self.device, {number.name: kept})
+        self._mine = threading.local()
         self._callers: dict[type, Call] = {}
 
     def _with_heads(self, spec: TensorSpec) -> TensorSpec:
@@ -78,8 +78,8 @@ class FusedAttentionOperator:
         kind = type(q)
         call = self._callers.get(kind)
         if call is None:
-            call = self._callers[kind] = caller(kind, self._target)
-        return call((q, k, v, None), out, stream)
+            call = self._callers[kind] = caller(kind, Target(self, self.device, {}))
+        return call((q, k, v), out, stream)
 
     @property
     def choices(self) -> dict[str, Choice]:
@@ -100,5 +100,13 @@ class FusedAttentionOperator:
         return "\n".join(lines)
 
     def bound(self) -> Callable[..., None]:
-        """The calling thread's launch: ``bound(stream, q, k, v, scale, out)`` with the arrays' addresses."""
-        return self._prepared.bound()
+        """The calling thread's launch: ``bound(stream, q, k, v, out)`` with the arrays' addresses."""
+        found: Callable[..., None] | None = getattr(self._mine, "bound", None)
+        if found is None:
+            launch, scale = self._prepared.bound(), self._scale.address
+
+            def run(stream: int, q: int, k: int, v: int, out: int) -> None:
+                launch(stream, q, k, v, scale, out)
+
+            found = self._mine.bound = run
+        return found

@@ -143,6 +143,13 @@ def test_a_way_may_be_named() -> None:
     np.testing.assert_allclose(steps(*given).astype(float), fused(*given).astype(float), rtol=0, atol=4e-3)
     for op in (steps, fused):
         assert f"{op.decision.way}: named by the caller" in op.explain()
+        assert [spec.name for spec in op.operands] == ["q", "k", "v"]
+        executor, result = op.executor, np.full_like(given[0], np.nan)
+        buffers = [executor.upload(array) for array in (*given, result)]
+        op.bound()(0, *(buffer.address for buffer in buffers))
+        executor.synchronize()
+        executor.download(buffers[-1], result)
+        np.testing.assert_array_equal(result, op(*given))
     assert fused.explain().startswith(
         "attention of 2 heads, 96 queries × 96 keys, width 16, float16: 1 launch\n"
     )

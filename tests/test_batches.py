@@ -21,8 +21,15 @@ from sparsegen.verification import worst_error
 
 M, N, K, BATCH = 37, 52, 24, 3
 BATCHED = (
-    "csr_sddmm", "csr_spmm", "mma_sddmm", "mma_spmm", "panel_spmm", "row_softmax", "row_softmax_backward"
-)  # fmt: skip
+    "csr_sddmm",
+    "csr_spmm",
+    "mma_sddmm",
+    "mma_spmm",
+    "panel_sddmm",
+    "panel_spmm",
+    "row_softmax",
+    "row_softmax_backward",
+)
 
 
 @pytest.fixture(autouse=True)

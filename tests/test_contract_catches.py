@@ -103,6 +103,21 @@ RIGHT = {
             "wrong epilogue": ("* to_float(values", "+ to_float(values"),
         },
     ),
+    "sddmm from panels": Right(
+        family("panel_sddmm"),
+        Kind(SddmmProblem, (("k", 20),), (("dtype", DType.FLOAT32), ("epilogue", SddmmEpilogue.SCALE))),
+        {"panel_n": 64, "threads_per_strip": 2, "strip": 4, "strips": 4, "warps": 4},
+        {
+            "missing wait": ("copy_async_wait<0>();", ""),
+            "missing barrier": ("__syncthreads();", ""),
+            "no end of k": ("kWholeRows || column < k", "true"),
+            "no end of n": ("min(kPanelN, n - first_column)", "kPanelN"),
+            "another panel's rows": ("(first_column) * k, min", "(0) * k, min"),
+            "neighbours' nonzeros": ("&& nonzero < task.count", ""),
+            "the same indices again": ("mine += kTasksPerGroup * kStrip;", ""),
+            "wrong epilogue": ("* to_float(values", "+ to_float(values"),
+        },
+    ),
     "sparse_softmax": Right(
         family("row_softmax"),
         Kind(SoftmaxProblem, (), (("dtype", DType.FLOAT32),)),

@@ -20,7 +20,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.family import Device
 from sparsegen.features import Features
 from sparsegen.generators import uniform_rows
-from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
+from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig, _block_counts
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 
@@ -63,6 +63,34 @@ def test_a_matrix_with_few_nonzeros_does_not_suit() -> None:
     assert "one weight of 32 or more is a nonzero (0.78% are)" in sentence
 
 
+def test_strips_of_64_rows_halve_what_is_copied_of_b() -> None:
+    """A warp's masks take as many bytes either way, its activations half: 32 columns of 8 tokens in every slot."""
+    low, tall = (LaneStreamConfig(blocks=8, slots=4, strip_rows=rows) for rows in (32, 64))
+    for n, column_tiles in ((8, 1), (20, 3)):
+        [less, more] = (
+            FAMILY.launch(decoding(n), c, {"used_blocks": 8}, H100).shared_memory_bytes for c in (tall, low)
+        )
+        assert more - less == 4 * 8 * column_tiles * 32 * 2
+
+
+def test_the_search_tries_strips_of_64_rows_where_there_are_many_columns() -> None:
+    large = {n: replace(decoding(n), m=8192, k=8192) for n in (8, 16)}
+    for n, problem in large.items():
+        config = FAMILY.guess(problem, Features.of(MATRIX), H100)
+        assert config.strip_rows == 32
+        counts = _block_counts(problem, replace(config, strip_rows=64), H100.multiprocessors)
+        tall = [replace(config, strip_rows=64, blocks=blocks) for blocks in counts]
+        assert {FAMILY.is_worth_trying(problem, c, H100) for c in tall} == {n > 8}
+
+
+def test_strips_of_64_rows_need_registers_for_their_sums() -> None:
+    tall = LaneStreamConfig(strip_rows=64, ring_rows=64, slots=2, depth=2)
+    for n, warps_m, fits in ((32, 8, True), (40, 8, False), (16, 12, True), (32, 12, False), (8, 16, False)):
+        broken = FAMILY.broken_constraints(decoding(n), replace(tall, warps_m=warps_m), H100)
+        assert [sentence for sentence in broken if "registers" in sentence] == broken
+        assert fits == (not broken)
+
+
 def test_it_is_the_rule_of_thumb_for_decoding() -> None:
     operator = sparsegen.prepare(
         MATRIX, n=8, dtype="float16", layout="column", device="emulator", on_miss="default"
@@ -100,11 +128,15 @@ def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
-@pytest.mark.parametrize("architecture", DEVICES)
-def test_nvcc_compiles_it_without_spills(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "strip_rows"),
+    [*((architecture, 32) for architecture in DEVICES), ("80", 64), ("90a", 64)],
+)
+def test_nvcc_compiles_it_without_spills(architecture: str, strip_rows: int, tmp_path: Path) -> None:
     device = DEVICES[architecture]
     problem = decoding(32, DType.BFLOAT16, Epilogue.BIAS)
-    config = FAMILY.guess(problem, Features.of(MATRIX), device)
+    config = replace(FAMILY.guess(problem, Features.of(MATRIX), device), strip_rows=strip_rows)
+    assert not FAMILY.broken_constraints(problem, config, device)
     (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
     target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
     command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
@@ -123,8 +155,9 @@ def test_nvcc_compiles_it_without_spills(architecture: str, tmp_path: Path) -> N
     [
         LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2),
         LaneStreamConfig(blocks=8, warps_m=2, ring_rows=160, depth=3, bulk=True, row_order="balanced"),
+        LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, strip_rows=64, ring_rows=64, slots=2, depth=2),
     ],
-    ids=["refilled every step", "refilled every tile"],
+    ids=["refilled every step", "refilled every tile", "strips of 64 rows"],
 )
 def test_long_streams_go_round_their_rings(
     config: LaneStreamConfig, emulator_toolchain: EmulatorToolchain

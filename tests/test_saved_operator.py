@@ -40,10 +40,17 @@ def tokens(dtype: type = np.float16) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("device", PLACES)
 @pytest.mark.parametrize(
-    "options", [{}, {"dtype": "bfloat16"}, {"family": "csr_spmm"}, {"family": "panel_spmm"}]
+    "options",
+    [
+        {},
+        {"dtype": "bfloat16"},
+        {"config": {"strip_rows": 64, "row_order": "balanced"}},
+        {"family": "csr_spmm"},
+        {"family": "panel_spmm"},
+    ],
 )
 def test_the_same_operator_comes_back(
-    matrix: CsrMatrix, device: str, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    matrix: CsrMatrix, device: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bias = np.linspace(-1, 1, M, dtype=np.float32)
     operator = prepare(matrix, device, epilogue="bias_relu", bias=bias, **options)

@@ -73,11 +73,11 @@ def test_rows_that_were_not_timed_have_a_dash(tables: Any) -> None:
     assert "| bare | – | – | – | – | – |" in tables.cases()
 
 
-def write(tables: Any, name: str, *rows: dict[str, Any]) -> str:
+def write(tables: Any, name: str, *rows: dict[str, Any], marker: str = "") -> str:
     """A made-up result file, and its table."""
     facts = {"device": "Made-up GPU", "driver": "580.1", "date": "2026-01-02", "command": f"python -m {name}"}
     (tables.RESULTS / f"{name}.json").write_text(json.dumps({**facts, "rows": rows}))
-    marker = name.replace("_", "-")
+    marker = marker or name.replace("_", "-")
     return str(tables.fill(f"<!-- {marker}:begin --><!-- {marker}:end -->"))
 
 
@@ -98,6 +98,13 @@ def test_sampled_products_beside_their_peers(tables: Any) -> None:
     # Sputnik took 97.7 µs, so that cuSPARSE is the better; float16 is held against its float32.
     assert f"| {case} | 10.00 | 20.00 | 97.70 | 0.50 | 5.00 | 0.25 | 8.00 | 0.62 |" in table
     assert "| geometric mean | – | – | – | 0.50 | – | 0.25 | – | 0.62 |" in table
+
+
+def test_sweeps(tables: Any) -> None:
+    configs = [{"us": us, "config": {"warps": warps, "depth": 4}} for us, warps in ((10.0, 8), (12.0, 4))]
+    facts = {"workload": "64x64x8 0.50", "vendors_us": {"cublas": 20.0}, "guess_us": 12.0, "configs": configs}
+    table = write(tables, "sweep_decode_n8", facts, marker="decode-n8")
+    assert "| 64x64x8 0.50 | 20.00 | 12.00 | 10.00 | 0.50 | 2 | warps=8 |" in table
 
 
 def test_softmaxes(tables: Any) -> None:

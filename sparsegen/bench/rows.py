@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 
 from sparsegen import kernels
 from sparsegen.bench.case import Case
@@ -57,10 +58,8 @@ class Rows:
             if deadline is not None and time.monotonic() >= deadline:
                 return
 
-            def say(doing: str, row: Row | None = None, index: int = index, key: RowKey = key) -> None:
-                progress(Step(index, len(self._wanted), key, doing, row))
-                self._parcels.pump()
-
+            steps: list[tuple[str, float]] = []
+            say = self._teller(progress, index, key, steps)
             say("matrix and operands")
             try:
                 parcel = self._parcels.next()
@@ -72,6 +71,20 @@ class Rows:
             self._parcels.discard(index, parcel)
             yield row
             say("done", row)
+            spent = ", ".join(f"{name} {after - then:.2f}" for (name, then), (_, after) in pairwise(steps))
+            logger.info("%s: seconds of %s", key, spent)
+
+    def _teller(
+        self, progress: Progress, index: int, key: RowKey, steps: list[tuple[str, float]]
+    ) -> Callable[..., None]:
+        """What a row calls with each step that it begins; ``steps`` gets when that was."""
+
+        def say(doing: str, row: Row | None = None) -> None:
+            steps.append((doing, time.monotonic()))
+            progress(Step(index, len(self._wanted), key, doing, row))
+            self._parcels.pump()
+
+        return say
 
     def _cells(self, parcel: Parcel, say: Say) -> tuple[tuple[Cell, ...], str]:
         """What became of every contender, and where the expected result is from."""

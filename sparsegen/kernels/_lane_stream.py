@@ -9,6 +9,9 @@ m16n8k16 products want them: rows 16 i + 8 h + g and columns 8 t + 4 u + 2 p + e
   order of tiles, s, r, e, are that lane's stream. Streams of a warp are interleaved in chunks of 8 elements (16
   bytes), so that the warp reads 512 bytes that follow one another. Element 0 of a stream stands before its values.
 
+A warp has two tiles of a step: side by side, of 32 rows and 64 columns, or one below the other, of 64 rows and 32
+columns, where both are multiplied by the same columns of B.
+
 Nothing says where in its stream a lane is; it has counted its bits. A warp's lanes read from a ring that holds the last
 ``ring_rows`` elements of each, and which all of them fill together, a pair of chunks at a time. Every ``refill_tiles``
 tiles there is an order for it: how many pairs the tiles up to the next one need. Where lanes have drifted so far apart
@@ -35,7 +38,6 @@ from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 LANES = 32
 TILE = 32  # rows and columns
 TILES_PER_STEP = 2  # that a warp takes between two waits for its block
-STEP = TILE * TILES_PER_STEP  # columns
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
 ORDERS_AT_ONCE = 4  # words that a copy moves
@@ -52,9 +54,10 @@ _BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
 class Partition:
     """How tiles are dealt to blocks and warps.
 
-    A group is 32 · ``warps_m`` rows, a step of it 64 · ``warps_k`` columns. Group by group, and step by step in each,
-    the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a step, warp
-    ``warps_m · j + i`` has the i-th 32 rows and the j-th 64 columns.
+    A group is ``strip_rows · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step
+    by step in each, the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a
+    step, warp ``warps_m · j + i`` has the i-th strip of rows and the j-th ``step_columns`` columns: tile 0, and beside
+    it or below it tile 1.
     """
 
     m: int
@@ -62,19 +65,33 @@ class Partition:
     warps_m: int
     warps_k: int
     blocks: int  # at most; there are no more than steps
+    strip_rows: int = TILE  # of a warp; 32, or 64 where its tiles are one below the other
 
     @property
     def warps(self) -> int:
         return self.warps_m * self.warps_k
 
     @property
+    def tiles_down(self) -> int:
+        return self.strip_rows // TILE
+
+    @property
+    def tiles_across(self) -> int:
+        return TILES_PER_STEP // self.tiles_down
+
+    @property
+    def step_columns(self) -> int:
+        """Of one warp."""
+        return TILE * self.tiles_across
+
+    @property
     def groups(self) -> int:
-        return -(-self.m // (TILE * self.warps_m))
+        return -(-self.m // (self.strip_rows * self.warps_m))
 
     @property
     def steps(self) -> int:
         """Of one group."""
-        return max(1, -(-self.k // (STEP * self.warps_k)))
+        return max(1, -(-self.k // (self.step_columns * self.warps_k)))
 
     @property
     def total(self) -> int:
@@ -168,7 +185,7 @@ def starts_of(farthest: Array, nnz: int) -> Array:
 
 
 def _groups_at_once(partition: Partition) -> int:
-    weights = TILE * partition.warps_m * partition.steps * STEP * partition.warps_k  # of one group
+    weights = TILES_PER_STEP * TILE * TILE * partition.warps * partition.steps  # of one group
     return max(1, WEIGHTS_AT_ONCE // weights)
 
 
@@ -181,7 +198,7 @@ def _sort_groups(
         int32: the numbers of their nonzeros in CSR order, in the order of values, lanes, tiles, warps and steps.
     """
     p = partition
-    height, width = TILE * p.warps_m, p.steps * STEP * p.warps_k
+    height, width = p.strip_rows * p.warps_m, p.steps * p.step_columns * p.warps_k
     groups = min(_groups_at_once(p), p.groups - first)
     begin, end = first * height, (first + groups) * height
     numbers, lengths = _nonzeros(matrix, begin, end, rows)
@@ -189,11 +206,13 @@ def _sort_groups(
     place = np.repeat(np.arange(lengths.size, dtype=np.int64) * width, lengths)
     place += matrix.column_indices[numbers]
     weights[place] = numbers
-    # Both weights of a register move as one. Axes: group, warp (m), i, h, g; step, warp (k), tile, t, u, p.
+    # Both weights of a register move as one. Axes: group, warp (m), tile below, i, h, g; step, warp (k), tile beside,
+    # t, u, p. One of those of tiles has a length of 1.
     both = weights.view(np.int64).reshape(
-        groups, p.warps_m, 2, 2, 8, p.steps, p.warps_k, TILES_PER_STEP, 4, 2, 2
+        groups, p.warps_m, p.tiles_down, 2, 2, 8, p.steps, p.warps_k, p.tiles_across, 4, 2, 2
     )
-    arranged = np.ascontiguousarray(both.transpose(0, 5, 6, 1, 7, 4, 8, 9, 2, 10, 3)).view(np.int32).ravel()
+    both = both.transpose(0, 6, 7, 1, 2, 8, 5, 9, 10, 3, 11, 4)
+    arranged = np.ascontiguousarray(both).view(np.int32).ravel()
     present = arranged >= 0
     words = np.packbits(present, bitorder="little").view("<u4")
     target = bits[first * p.steps : (first + groups) * p.steps]

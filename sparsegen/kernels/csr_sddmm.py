@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.family import (
-    Argument,
     Constraint,
     Device,
-    Family,
     Launch,
     Packed,
     Value,
@@ -20,12 +18,12 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
-from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._batches import batch_constants
 from sparsegen.kernels._rows import align_runs
-from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
+from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.operators import DType, SddmmProblem
 
 STATIC_SHARED_BYTES = 48 * 1024
-VALUES = "values"  # the packed array that only a scaled result needs
 REGISTERS = 208  # of 255 for sums and elements under way; addresses and counters take the rest
 FILLING_BLOCKS = 4  # for each multiprocessor: fewer leave some of them idle
 
@@ -57,7 +55,7 @@ class CsrSddmmConfig:
     )
 
 
-class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
+class CsrSddmm(SampledProduct[CsrSddmmConfig]):
     """Rows are cut into strips of nonzeros; a subwarp keeps a strip's sums and goes along k with its row of A.
 
     The strips are listed when the pattern is packed, where the paper launches one block for each strip that the longest
@@ -71,19 +69,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
     entry = "csr_sddmm"
     size_names = ("k", "tasks")
     packed_names = ("strips", "column_indices", VALUES)
-    problem_type = SddmmProblem
     config_type = CsrSddmmConfig
-
-    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
-        return ("m", "n", "nnz") if problem.batch > 1 else ()
-
-    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
-
-    def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
-        """As ever, but values only where they scale the result."""
-        scales = problem.epilogue is SddmmEpilogue.SCALE
-        return tuple(a for a in super().arguments(problem) if scales or a.name != VALUES)
 
     def constraints(
         self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device
@@ -157,11 +143,7 @@ class CsrSddmm(Family[SddmmProblem, CsrSddmmConfig]):
             "column_indices": runs.gather_repeating(matrix.column_indices),
         }
         sizes = {"tasks": len(tasks), "nnz": matrix.nnz}
-        if problem.epilogue is not SddmmEpilogue.SCALE:
-            return Packed(arrays, sizes)
-        values = empty_as_one(problem.dtype.to_storage(matrix.values))
-        source = np.arange(matrix.nnz, dtype=np.int32) if matrix.nnz else np.full(1, -1, dtype=np.int32)
-        return Packed({**arrays, VALUES: values}, sizes, VALUES, source)
+        return self.with_values(problem, matrix, arrays, sizes)
 
     def launch(
         self, problem: SddmmProblem, config: CsrSddmmConfig, sizes: Mapping[str, int], device: Device

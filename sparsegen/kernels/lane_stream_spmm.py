@@ -23,7 +23,7 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import one_item
-from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, STEP, TILE, Partition, pack
+from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
@@ -39,6 +39,7 @@ NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
 FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
+FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
 UNEVEN = 0.05  # row_cov from which sorted rows pay
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 256, 264)
 
@@ -54,10 +55,16 @@ class LaneStreamConfig:
         packs=True,
     )
     warps_m: int = tunable(
-        8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, 32 rows for each", packs=True
+        8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, a strip for each", packs=True
     )
     warps_k: int = tunable(
-        1, (1, 2, 4, 8), "warps over the columns of a step, 64 columns for each", packs=True
+        1, (1, 2, 4, 8), "warps over the columns of a step, 64 or 32 columns for each", packs=True
+    )
+    strip_rows: int = tunable(
+        TILE,
+        (TILE, 2 * TILE),
+        "rows of a warp: its two tiles of a step are side by side, or one below the other with the same columns",
+        packs=True,
     )
     ring_rows: int = tunable(
         160,
@@ -141,7 +148,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             f"ring_rows ({c.ring_rows}) are at least {_ring_minimum(c)}, what a lane may take at once",
         )
         # Sums and fragments of B, and what nvcc was seen to need beside them. Warps are given registers by fours.
-        needed = 64 + 11 * _column_tiles(problem)
+        column_tiles = _column_tiles(problem)
+        needed = 64 + 11 * column_tiles if c.strip_rows == TILE else 84 + 20 * column_tiles
         given = -(-(warps + 1) // 4) * 4 * WARP
         yield enough_registers(needed, given, at_a_time=8)
         shared = self._shared_bytes(problem, c)
@@ -164,18 +172,15 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def _shared_bytes(problem: SpmmProblem, config: LaneStreamConfig) -> int:
         c = config
         warps = c.warps_m * c.warps_k
+        columns = c.warps_k * _partition(problem, c).step_columns
         slot = (
             warps * WARP * 8
             + -(-warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE * 4
-            + c.warps_k * 8 * _column_tiles(problem) * STEP * problem.dtype.itemsize
+            + columns * 8 * _column_tiles(problem) * problem.dtype.itemsize
         )
         ring = (c.ring_rows + PAIR) * ROW_BYTES + c.depth * PAIR * WARP * 2
-        handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem)
+        handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem, c.strip_rows)
         return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
-
-    @staticmethod
-    def _partition(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
-        return Partition(problem.m, problem.k, config.warps_m, config.warps_k, config.blocks)
 
     def is_worth_trying(self, problem: SpmmProblem, config: LaneStreamConfig, device: Device) -> bool:
         c = config
@@ -183,7 +188,9 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         resident = max(1, USUAL_WARPS // warps)
         if warps < 4 or c.blocks not in _block_counts(problem, c, resident * device.multiprocessors):
             return False
-        if TILE * c.warps_m >= 2 * max(TILE, problem.m) or c.bulk != (
+        if c.strip_rows != TILE and problem.n <= FEW_COLUMNS:
+            return False
+        if c.strip_rows * c.warps_m >= 2 * max(c.strip_rows, problem.m) or c.bulk != (
             device.compute_capability >= FIRST_WITH_BULK_COPIES
         ):
             return False
@@ -200,7 +207,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         }
 
     def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
-        c, partition = config, self._partition(problem, config)
+        c, partition = config, _partition(problem, config)
         rows = _row_order(c, matrix, partition)
         streams = pack(matrix, partition, refill_tiles=c.refill_tiles, ring_rows=c.ring_rows, rows=rows)
         stored = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
@@ -222,7 +229,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def prepare_on(
         self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PackingDevice
     ) -> PackedOnDevice:
-        partition = self._partition(problem, config)
+        partition = _partition(problem, config)
         rows = _row_order(config, matrix, partition)
 
         def laid_out() -> DeviceStreams:
@@ -259,7 +266,9 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     @staticmethod
     def _scratch(problem: SpmmProblem, partition: Partition) -> dict[str, int]:
         return {
-            "parts": (partition.used_blocks + partition.groups) * partition.warps_m * _part_bytes(problem),
+            "parts": (partition.used_blocks + partition.groups)
+            * partition.warps_m
+            * _part_bytes(problem, partition.strip_rows),
             "counters": partition.groups * partition.warps_m * 4,
         }
 
@@ -286,7 +295,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
         )
         for warps in (8, 4, 2):
-            warps_m, warps_k = _shape_of(problem, warps, device)
+            warps_m, warps_k = _shape_of(problem, base, warps, device)
             for slots in (8, 6, 4, 3, 2):
                 config = replace(base, warps_m=warps_m, warps_k=warps_k, slots=slots)
                 counts = _block_counts(problem, config, device.multiprocessors)
@@ -296,13 +305,19 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         return base
 
 
-def _shape_of(problem: SpmmProblem, warps: int, device: Device) -> tuple[int, int]:
+def _partition(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
+    c = config
+    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows)
+
+
+def _shape_of(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> tuple[int, int]:
     """How a block's warps share rows and columns: the fewer steps it has, the fewer parts a row's sum should have.
 
     Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
     columns brings activations of its own.
     """
-    strips, widest = -(-problem.m // TILE), -(-problem.k // STEP)
+    of_one_warp = _partition(problem, replace(config, warps_m=1, warps_k=1))
+    strips, widest = of_one_warp.groups, of_one_warp.steps
     steps = strips * widest / (warps * device.multiprocessors)
     warps_k = 1 if steps >= MANY_STEPS else warps if steps < FEW_STEPS else 2
     while warps_k > widest or warps_k * problem.n > MAX_N:
@@ -324,20 +339,20 @@ def _column_tiles(problem: SpmmProblem) -> int:
     return -(-problem.n // 8)
 
 
-def _part_bytes(problem: SpmmProblem) -> int:
+def _part_bytes(problem: SpmmProblem, strip_rows: int) -> int:
     """Of a warp's sums."""
-    return TILE * 8 * _column_tiles(problem) * 4
+    return strip_rows * 8 * _column_tiles(problem) * 4
 
 
 def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
     """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
-    partition = Partition(problem.m, problem.k, config.warps_m, config.warps_k, blocks)
+    partition = _partition(problem, config)
     return blocks % max(1, partition.groups) != 0, -(-partition.total // blocks)
 
 
 def _block_counts(problem: SpmmProblem, config: LaneStreamConfig, room: int) -> set[int]:
     """The largest number of blocks that there is room for, and ones not much smaller that end with their groups."""
-    partition = Partition(problem.m, problem.k, config.warps_m, config.warps_k, 1)
+    partition = _partition(problem, config)
     fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
     most = [b for b in fitting if b >= NEARLY_ALL * max(fitting)]
     equal = [b for b in most if partition.total % b == 0]

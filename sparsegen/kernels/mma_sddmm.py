@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.family import (
-    Argument,
     Constraint,
     Device,
-    Family,
     Launch,
     Packed,
     Value,
@@ -20,7 +18,7 @@ from sparsegen.family import (
 )
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
-from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._batches import batch_constants
 from sparsegen.kernels._limits import (
     TENSOR_CORES,
     capable,
@@ -30,10 +28,10 @@ from sparsegen.kernels._limits import (
     whole_tiles,
 )
 from sparsegen.kernels._panels import Panels, expected_tiles
-from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
+from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.operators import DType, SddmmProblem
 
 WARP = 32
-VALUES = "values"  # the packed array that only a scaled result needs
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
 L2_BYTES = 5e6  # that come from an H100's L2 in a microsecond
@@ -81,7 +79,7 @@ SHAPES = tuple(
 )
 
 
-class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
+class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     """Blocks compute tiles of A · Bᵀ with mma.sync, from rows gathered by lists, and keep what the pattern has.
 
     A tile has ``tile_m`` rows and ``tile_n`` of the columns that have a nonzero among them, so that even a pattern
@@ -106,19 +104,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
     entry = "mma_sddmm"
     size_names = ("k",)
     packed_names = ("tiles", "rows", "columns", "shifts", "places", VALUES)
-    problem_type = SddmmProblem
     config_type = MmaSddmmConfig
-
-    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
-        return ("m", "n", "nnz") if problem.batch > 1 else ()
-
-    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
-
-    def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
-        """As ever, but values only where they scale the result."""
-        scales = problem.epilogue is SddmmEpilogue.SCALE
-        return tuple(a for a in super().arguments(problem) if scales or a.name != VALUES)
 
     def constraints(
         self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device
@@ -209,11 +195,7 @@ class MmaSddmm(Family[SddmmProblem, MmaSddmmConfig]):
             "places": empty_as_one(places),
         }
         sizes = {"tiles": panels.of_tile.size, "nnz": matrix.nnz}
-        if problem.epilogue is not SddmmEpilogue.SCALE:
-            return Packed(arrays, sizes)
-        values = empty_as_one(problem.dtype.to_storage(matrix.values))
-        source = np.arange(matrix.nnz, dtype=np.int32) if matrix.nnz else np.full(1, -1, dtype=np.int32)
-        return Packed({**arrays, VALUES: values}, sizes, VALUES, source)
+        return self.with_values(problem, matrix, arrays, sizes)
 
     def launch(
         self, problem: SddmmProblem, config: MmaSddmmConfig, sizes: Mapping[str, int], device: Device

@@ -52,4 +52,6 @@ def test_every_contender_is_right(tmp_path: Path) -> None:
     ]
     assert not failed
     for row in finished.results.rows:
-        assert row.dense() is not None and row.best_sparse() is not None and row.floor.us is not None
+        assert row.dense() is not None and row.floor.us is not None
+        has_rival = row.operator == "spmm" or row.dtype is not DType.BFLOAT16  # cuSPARSE samples no bfloat16
+        assert (row.best_sparse() is not None) == has_rival

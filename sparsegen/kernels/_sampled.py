@@ -1,0 +1,48 @@
+"""What the families of sampled products share: values are there only where they scale the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from sparsegen.family import Argument, Constraint, Family, Packed, empty_as_one
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._batches import items_in_grid
+from sparsegen.operators import SddmmEpilogue, SddmmProblem
+
+VALUES = "values"  # the packed array that only a scaled result needs
+
+C = TypeVar("C")
+
+
+class SampledProduct(Family[SddmmProblem, C]):
+    """A family of sddmm whose last packed array is `VALUES`, in CSR order, and whose grid counts items along z."""
+
+    problem_type = SddmmProblem
+
+    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
+        """Those that the items' A, B and D are apart by, but for k and what else `size_names` has."""
+        if problem.batch == 1:
+            return ()
+        return tuple(name for name in ("m", "n", "nnz") if name not in self.size_names)
+
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
+    def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
+        """As ever, but values only where they scale the result."""
+        scales = problem.epilogue is SddmmEpilogue.SCALE
+        return tuple(a for a in super().arguments(problem) if scales or a.name != VALUES)
+
+    @staticmethod
+    def with_values(
+        problem: SddmmProblem, matrix: CsrMatrix, arrays: Mapping[str, Array], sizes: Mapping[str, int]
+    ) -> Packed:
+        """The packed pattern, and the values if they scale the result."""
+        if problem.epilogue is not SddmmEpilogue.SCALE:
+            return Packed(arrays, sizes)
+        values = empty_as_one(problem.dtype.to_storage(matrix.values))
+        source = np.arange(matrix.nnz, dtype=np.int32) if matrix.nnz else np.full(1, -1, dtype=np.int32)
+        return Packed({**arrays, VALUES: values}, sizes, VALUES, source)

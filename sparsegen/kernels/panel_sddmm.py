@@ -1,0 +1,291 @@
+"""SDDMM from panels of B in shared memory: rows that strips of nonzeros gather are read there, not from L2."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.family import (
+    Constraint,
+    Device,
+    Launch,
+    Packed,
+    Value,
+    empty_as_one,
+    tunable,
+)
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.kernels._batches import batch_constants
+from sparsegen.kernels._limits import capable, enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels._panel_tasks import Groups
+from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.operators import DType, SddmmProblem
+
+WARP = 32
+ASYNCHRONOUS_COPIES = (8, 0)  # compute capability
+CHUNK_BYTES = 16
+BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+LONGEST_ROW = 2048  # bytes, of B
+MAX_GRID_Y = 65535
+MAX_THREADS = 2048  # of a multiprocessor
+LEFT_VALUES = 16  # of a row of A, that a thread best keeps: sums are long, and registers are left
+# What an H100 does in a microsecond.
+WAVEFRONTS = 0.2e6  # of shared memory, 128 bytes each; 0.23e6 at most
+L2_BYTES = 5e6
+INSTRUCTIONS = 0.7e6  # of warps; 0.93e6 at most
+H100_MULTIPROCESSORS = 132
+# Instructions of a step beside loads and products, as nvcc 13 compiles it: in all, and for each nonzero of its strip.
+STEP_INSTRUCTIONS, NONZERO_INSTRUCTIONS = 38, 5.5
+TASK_ROWS = 1.5  # that could be read from shared memory while a subwarp goes on to its next task
+
+
+@dataclass(frozen=True)
+class PanelSddmmConfig:
+    """One point of the tuning space of `PanelSddmm`."""
+
+    panel_n: int = tunable(
+        256,
+        (64, 128, 192, 256, 384, 512, 768, 1024),
+        "columns of D in a panel: rows of B in shared memory",
+        packs=True,
+    )
+    threads_per_strip: int = tunable(
+        4, (2, 4, 8, 16, 32), "threads of a subwarp", searched=(2, 4, 8, 16), packs=True
+    )
+    strip: int = tunable(
+        4, (2, 4, 8, 16), "nonzeros of a row that a subwarp computes at once", searched=(2, 4, 8), packs=True
+    )
+    strips: int = tunable(
+        16, (1, 4, 16), "strips of a row that a subwarp takes with one load of A, at most", packs=True
+    )
+    warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
+    resident_blocks: int = tunable(
+        1, (1, 2, 4), "blocks for which a multiprocessor must have room; more leave a thread fewer registers"
+    )
+    turns: int = tunable(
+        1,
+        (1, 2, 4, 8),
+        "blocks that follow each other in each place; more bring panels more often",
+        searched=(1, 2, 4),
+    )
+    row_order: str = tunable(
+        "sorted",
+        ("natural", "sorted"),
+        "row swizzle: a panel's rows as they come, or those with most strips first, so that subwarps end together",
+        packs=True,
+    )
+
+
+class PanelSddmm(SampledProduct[PanelSddmmConfig]):
+    """Blocks keep ``panel_n`` rows of B in shared memory; subwarps go through the nonzeros of rows of A within them.
+
+    Where `csr_sddmm` reads k elements of B from L2 for each nonzero, this reads them from shared memory, which gives
+    128 bytes per clock and multiprocessor, some five times as much; L2 is asked for the panels, once per block, and for
+    a row of A per panel that it has nonzeros in. Rows of a panel lie at multiples of 128 bytes where k fills these, and
+    then no two of the eight lanes that read together meet in a bank.
+    """
+
+    name = "panel_sddmm"
+    summary = "SDDMM from panels of B kept in shared memory, strips of nonzeros dotted by subwarps"
+    source = (
+        "strips, subwarps and the transposed reduction of Gale et al., SC 2020, section VI, on panels for Hopper's "
+        "227 KiB of shared memory per block"
+    )
+    template = "sddmm/panel_sddmm.cu.j2"
+    entry = "panel_sddmm"
+    size_names = ("n", "k")
+    packed_names = ("first_groups", "tasks", "indices", VALUES)
+    config_type = PanelSddmmConfig
+
+    def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
+        yield from super().scope(problem)
+        row_bytes = problem.k * problem.dtype.itemsize
+        yield Constraint(
+            row_bytes <= LONGEST_ROW,
+            f"a row of B ({row_bytes} bytes) has at most {LONGEST_ROW} bytes: few longer ones fit shared memory",
+        )
+
+    def constraints(
+        self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c = config
+        yield capable(device, ASYNCHRONOUS_COPIES)
+        panels = self._panels(problem, c)
+        yield Constraint(panels <= MAX_GRID_Y, f"n / panel_n ({panels}) is at most {MAX_GRID_Y}")
+        threads = WARP * c.warps * c.resident_blocks
+        yield Constraint(
+            threads <= MAX_THREADS,
+            f"warps · 32 · resident_blocks ({threads}) is at most {MAX_THREADS}",
+        )
+        # A row's share, sums, indices in use and under way; chunks of B, addresses and counters, as nvcc was seen to
+        # need them.
+        beside = 42 if problem.dtype is DType.FLOAT32 else 34
+        needed = self._left_values(problem, c) + c.strip + 2 * (c.strip // 2) + beside
+        yield enough_registers(needed, threads, at_a_time=8)
+        shared = self._shared_bytes(problem, c)
+        yield shared_memory_fits("the rows of a panel", shared, device)
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
+
+    @staticmethod
+    def _chunks(problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        """16-byte chunks of a row for each thread of a subwarp."""
+        return max(1, -(-problem.k * problem.dtype.itemsize // (CHUNK_BYTES * config.threads_per_strip)))
+
+    def _left_values(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        """Elements of a row of A that a thread keeps, as floats."""
+        return self._chunks(problem, config) * (CHUNK_BYTES // problem.dtype.itemsize)
+
+    def _row_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        """Of a row of B in shared memory, with the zeros behind its end."""
+        return self._chunks(problem, config) * config.threads_per_strip * CHUNK_BYTES
+
+    def _shared_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        return config.panel_n * self._row_bytes(problem, config)
+
+    def is_worth_trying(self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device) -> bool:
+        c = config
+        narrowest = -(-problem.k * problem.dtype.itemsize // BANK_BYTES) * BANK_BYTES
+        return (
+            8 <= c.warps * c.resident_blocks <= 32
+            and c.panel_n < max(128, 2 * problem.n)
+            and self._row_bytes(problem, c) <= narrowest
+            and (c.threads_per_strip == 2 or self._left_values(problem, c) >= LEFT_VALUES // 2)
+            and c.strip <= 4 * c.threads_per_strip
+        )
+
+    def constants(self, problem: SddmmProblem, config: PanelSddmmConfig) -> Mapping[str, Value]:
+        itemsize = problem.dtype.itemsize
+        return {
+            "dtype": problem.dtype.value,
+            "epilogue": problem.epilogue.value,
+            "chunks": self._chunks(problem, config),
+            "whole_rows": problem.k * itemsize == self._row_bytes(problem, config),
+            "aligned": problem.k * itemsize % CHUNK_BYTES == 0,
+            **batch_constants(problem),
+        }
+
+    def prepare(self, problem: SddmmProblem, config: PanelSddmmConfig, matrix: CsrMatrix) -> Packed:
+        c = config
+        groups = Groups.of(
+            matrix,
+            panel_n=c.panel_n,
+            strip=c.strip,
+            strips=c.strips,
+            tasks_per_group=WARP // c.threads_per_strip,
+            sort_rows=c.row_order == "sorted",
+        )
+        arrays = {
+            "first_groups": groups.first,
+            "tasks": empty_as_one(groups.tasks),
+            "indices": empty_as_one(groups.indices),
+        }
+        sizes = {"nnz": matrix.nnz, "longest": int(np.diff(groups.first).max(initial=0))}
+        return self.with_values(problem, matrix, arrays, sizes)
+
+    def launch(
+        self, problem: SddmmProblem, config: PanelSddmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        c = config
+        blocks = self._blocks_per_panel(problem, c, device.multiprocessors)
+        return Launch(
+            grid=(min(blocks, -(-sizes["longest"] // c.warps)), self._panels(problem, c), problem.batch),
+            block=(WARP * c.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, c),
+        )
+
+    @staticmethod
+    def _panels(problem: SddmmProblem, config: PanelSddmmConfig) -> int:
+        return -(-problem.n // config.panel_n)
+
+    def _blocks_per_panel(self, problem: SddmmProblem, config: PanelSddmmConfig, multiprocessors: int) -> int:
+        """As many as fill the places of resident blocks, ``turns`` times over."""
+        places = config.turns * config.resident_blocks * multiprocessors
+        return max(1, places // (max(1, self._panels(problem, config)) * problem.batch))
+
+    def guessed_rate(self, problem: SddmmProblem, features: Features) -> float:
+        if not features.nnz or not self.computes(problem):
+            return 0.0
+        h100 = Device("", "", "cuda", (9, 0), H100_MULTIPROCESSORS, 232448, 233472, 50 << 20)
+        config = self.guess(problem, features, h100)
+        if self.broken_constraints(problem, config, h100):
+            return 0.0
+        return problem.batch * features.nnz * problem.k / self._microseconds(problem, features, config)
+
+    def _microseconds(
+        self,
+        problem: SddmmProblem,
+        features: Features,
+        config: PanelSddmmConfig,
+        multiprocessors: int = H100_MULTIPROCESSORS,
+    ) -> float:
+        """Expected time on an H100, its launch apart, where nonzeros lie anywhere.
+
+        The panels come first, from L2. Then nonzeros, with those that fill up strips, are read from shared memory; the
+        shuffles and the lines of results take the same way. Instructions are issued meanwhile.
+        """
+        c, panels = config, max(1, self._panels(problem, config))
+        in_panel = features.row_mean * min(1.0, c.panel_n / max(1, problem.n))  # of a row
+        tasks = problem.batch * features.m * panels * -math.expm1(-in_panel)
+        nonzeros = problem.batch * features.nnz + tasks * (c.strip - 1) / 2
+        row_bytes = self._row_bytes(problem, c)
+        row = row_bytes / BANK_BYTES
+        at_once = WARP // c.threads_per_strip * c.strip
+        one = row + self._shuffles(c) / at_once + 1 / min(c.strip, c.threads_per_strip)
+        per_product = 1 if problem.dtype is DType.FLOAT32 else 2  # a conversion comes first
+        instructions = (
+            row_bytes / problem.dtype.itemsize / WARP * per_product
+            + row / 4
+            + (STEP_INSTRUCTIONS + NONZERO_INSTRUCTIONS * c.strip) / at_once
+        )
+        reading = nonzeros * max(one / WAVEFRONTS, instructions / INSTRUCTIONS)
+        reading += tasks * TASK_ROWS * row / WAVEFRONTS
+        blocks = panels * problem.batch * self._blocks_per_panel(problem, c, multiprocessors)
+        places = c.resident_blocks * multiprocessors
+        idle = math.ceil(blocks / places) * places / blocks
+        return idle * reading + blocks * self._shared_bytes(problem, c) / L2_BYTES
+
+    @staticmethod
+    def _shuffles(config: PanelSddmmConfig) -> int:
+        """Of a warp, to add up the sums of its strips."""
+        held, threads, count = config.strip, config.threads_per_strip, 0
+        while threads > 1:
+            held, threads = max(1, held // 2), threads // 2
+            count += held
+        return count
+
+    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
+        """Subwarps that suit k, and the panels and strips that should be fastest with them."""
+        # Two threads store their results to twice as many lines at a time as four.
+        widths = [PanelSddmmConfig(threads_per_strip=threads) for threads in (2, 4, 8, 16, 32)]
+        threads = min(
+            widths,
+            key=lambda c: (
+                self._row_bytes(problem, c),
+                c.threads_per_strip == 2,
+                abs(self._left_values(problem, c) - LEFT_VALUES),
+            ),
+        ).threads_per_strip
+        candidates = [
+            PanelSddmmConfig(
+                panel_n=panel_n,
+                threads_per_strip=threads,
+                strip=strip,
+                resident_blocks=resident_blocks,
+                turns=turns,
+            )
+            for panel_n, strip, resident_blocks, turns in itertools.product(
+                (64, 128, 256, 384, 512, 768, 1024), (2, 4, 8), (1, 2), (1, 2, 4)
+            )
+        ]
+        candidates.sort(key=lambda c: self._microseconds(problem, features, c, device.multiprocessors))
+        valid = (c for c in candidates if not self.broken_constraints(problem, c, device))
+        return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
+
+
+FAMILY = PanelSddmm()
