@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from sparsegen.device_references.common import (
     require_equal,
 )
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Launch, empty_as_one
+from sparsegen.family import Array, Launch, empty_as_one
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 
@@ -30,7 +29,7 @@ def softmax(
     problem: SoftmaxProblem, matrix: CsrMatrix, real: Operands, executor: Executor, into: DeviceReference
 ) -> None:
     _run("softmax_reference", (), ("x", "scale"), problem, matrix, real, executor, into)
-    _check(problem, matrix, real, executor, into, lambda rows, own: {"x": real["x"][own]})
+    _check(problem, matrix, real, executor, into, lambda row, own: {"x": real["x"][own]})
 
 
 def softmax_backward(
@@ -41,7 +40,14 @@ def softmax_backward(
     into: DeviceReference,
 ) -> None:
     _run("softmax_backward_reference", (), ("y", "dy", "scale"), problem, matrix, real, executor, into)
-    _check(problem, matrix, real, executor, into, lambda rows, own: {x: real[x][own] for x in ("y", "dy")})
+    _check(
+        problem,
+        matrix,
+        real,
+        executor,
+        into,
+        lambda row, own: {name: real[name][own] for name in ("y", "dy")},
+    )
 
 
 def attention(
@@ -56,18 +62,12 @@ def attention(
     extra = {"columns": columns, "weights": weights}
     names = ("columns", "q", "k", "v", "scale", "weights")
     _run("attention_reference", (problem.k,), names, problem, matrix, real, executor, into, extra)
-    _check(
-        problem,
-        matrix,
-        real,
-        executor,
-        into,
-        lambda rows, own: {"q": real["q"][rows], **_whole(real, "k", "v")},
-    )
 
+    def operands_of(row: int, own: slice) -> dict[str, Array]:
+        seen = matrix.column_indices[own]
+        return {"q": real["q"][row : row + 1], "k": real["k"][seen], "v": real["v"][seen]}
 
-def _whole(real: Operands, *names: str) -> dict[str, Any]:
-    return {name: real[name] for name in names}
+    _check(problem, matrix, real, executor, into, operands_of)
 
 
 def _run(
@@ -98,28 +98,24 @@ def _check(
     real: Operands,
     executor: Executor,
     found: DeviceReference,
-    operands_of: Callable[[slice, slice], dict[str, Any]],
+    operands_of: Callable[[int, slice], dict[str, Array]],
 ) -> None:
-    """Hold some rows against the host's reference.
+    """Hold some rows against the host's reference, each as a problem of its own with the columns that it has.
 
     Args:
-        operands_of: the operands of some rows, and of their nonzeros, but for the scale.
+        operands_of: the operands of a row and of its nonzeros, but for the scale.
     """
     result = problem.result(matrix.nnz)
     wide = int(np.prod(result.shape[1:], dtype=np.int64)) if len(result.shape) > 1 else 0  # 0: by nonzeros
     filled = np.flatnonzero(np.diff(matrix.row_offsets))
     for row in np.random.default_rng(1).permutation(filled)[:CHECKED_ROWS].tolist():
         own = slice(int(matrix.row_offsets[row]), int(matrix.row_offsets[row + 1]))
-        one = CsrMatrix(
-            (1, matrix.shape[1]),
-            np.array([0, own.stop - own.start]),
-            matrix.column_indices[own],
-            matrix.values[own],
-        )
-        given = operands_of(slice(row, row + 1), own)
-        stored = {name: problem.dtype.to_storage(array) for name, array in given.items()}
-        right = replace(problem, m=1).reference(one, stored | {"scale": real["scale"]}).exact  # type: ignore[type-var]
-        start, count = (row * wide, wide) if wide else (own.start, own.stop - own.start)
+        length = own.stop - own.start
+        one = CsrMatrix((1, length), np.array([0, length]), np.arange(length), matrix.values[own])
+        stored = {name: problem.dtype.to_storage(array) for name, array in operands_of(row, own).items()}
+        alone = replace(problem, m=1, n=length)  # type: ignore[type-var]
+        right = alone.reference(one, stored | {"scale": real["scale"]}).exact
+        start, count = (row * wide, wide) if wide else (own.start, length)
         exact, _ = found.part(start, count).download(right.shape, executor)
         close = np.abs(exact - right) <= ROUNDING * (1e-30 + np.abs(right).max())
         require_equal(bool(close.all()), exact.ravel()[:4].tolist(), right.ravel()[:4].tolist(), f"row {row}")
