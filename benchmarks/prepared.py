@@ -19,7 +19,7 @@ from sparsegen.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator
 from sparsegen.operators import Problem
 from sparsegen.references import judge
-from sparsegen.tuner import Budget, tune
+from sparsegen.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
@@ -30,15 +30,18 @@ class WrongResultError(SparsegenError):
     """A result that is outside of its error bound; such a time is not to be published."""
 
 
-def tuned_once(matrix: CsrMatrix, problem: Problem, device: Device, db: str, seconds: float) -> str:
+def tuned_once(
+    matrix: CsrMatrix, problem: Problem, device: Device, db: str, seconds: float, searches: int = 1
+) -> str:
     """Search over all families, unless that was finished earlier; what came of it in words."""
     with Store.open(db) as store:
         workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
         if any(m.final for m in store.measurements(workload, device)):
             return "was tuned"
         budget = Budget(seconds=seconds)
+        backend = Backend.of(device, problem, baselines=False, searches=searches)
         try:
-            result = tune(matrix, problem, device=device, store=store, budget=budget, baselines=False)
+            result = tune(matrix, problem, device=device, store=store, budget=budget, backend=backend)
         except NoVariantError as error:
             return f"nothing of it can run: {error}"
     winners = {
@@ -58,7 +61,8 @@ def tune_all(
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         begun = [
-            pool.submit(tuned_once, matrix, problem, device, db, seconds) for matrix, problem in workloads
+            pool.submit(tuned_once, matrix, problem, device, db, seconds, jobs)
+            for matrix, problem in workloads
         ]
         for (_, problem), done in zip(workloads, begun, strict=True):
             click.echo(f"tuned {problem}: {done.result()}")

@@ -20,7 +20,7 @@ from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.ledger import Ledger
-from sparsegen.tuning.pipeline import CompileAhead
+from sparsegen.tuning.pipeline import CompileAhead, cores
 from sparsegen.tuning.report import (
     Budget,
     Counts,
@@ -66,8 +66,11 @@ class Backend:
     jobs: int | None = None
 
     @classmethod
-    def of(cls, device: Device, problem: Problem, *, baselines: bool = True) -> Backend:
+    def of(cls, device: Device, problem: Problem, *, baselines: bool = True, searches: int = 1) -> Backend:
         """The device's own, for this problem.
+
+        Args:
+            searches: that run side by side on this machine, and share its cores for compiling.
 
         Raises:
             DeviceUnavailableError: its compiler is missing.
@@ -79,7 +82,10 @@ class Backend:
             unavailable(device, problem) if baselines else "dense and vendor baselines were not asked for"
         )
         session = BASELINE_SESSION if reason is None else None
-        return cls(backends.toolchain(device), baseline_session=session, baselines_skipped=reason or "")
+        jobs = None if searches == 1 else max(1, cores() // searches)
+        return cls(
+            backends.toolchain(device), baseline_session=session, baselines_skipped=reason or "", jobs=jobs
+        )
 
 
 def tune(

@@ -20,7 +20,7 @@ from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
-from sparsegen.tuner import Budget, Effort, tune
+from sparsegen.tuner import Backend, Budget, Effort, tune
 from sparsegen.tuning_db.records import Baseline, Sample, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -79,7 +79,7 @@ def tune_side_by_side(
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     try:
         pending = {
-            pool.submit(_tune_row, case, dtype, device, db, word, deadline): (case, dtype)
+            pool.submit(_tune_row, case, dtype, device, db, word, deadline, jobs): (case, dtype)
             for case, dtype in pairs
         }
         for number, future in enumerate(as_completed(pending), 1):
@@ -90,7 +90,7 @@ def tune_side_by_side(
 
 
 def _tune_row(
-    case: Case, dtype: DType, device: Device, db: str | None, word: str, deadline: float | None
+    case: Case, dtype: DType, device: Device, db: str | None, word: str, deadline: float | None, searches: int
 ) -> None:
     """Runs in a process of its own."""
     budget = budget_of(word)
@@ -102,7 +102,8 @@ def _tune_row(
         logger.warning("%s: %s", case.name, error)
         return
     problem = Task.of(case, dtype).problem
-    _tune(matrix, Workload(problem, matrix.fingerprint(), Features.of(matrix)), device, db, budget)
+    workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+    _tune(matrix, workload, device, db, budget, searches=searches)
 
 
 def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget) -> None:
@@ -115,7 +116,15 @@ def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget)
     _tune(parcel.matrix(), _workload(parcel), device, db, budget)
 
 
-def _tune(matrix: CsrMatrix, workload: Workload, device: Device, db: str | None, budget: Budget) -> None:
+def _tune(
+    matrix: CsrMatrix,
+    workload: Workload,
+    device: Device,
+    db: str | None,
+    budget: Budget,
+    *,
+    searches: int = 1,
+) -> None:
     with _opened(db) as store:
         if any(m.final for m in store.measurements(workload, device)):
             return
@@ -126,7 +135,7 @@ def _tune(matrix: CsrMatrix, workload: Workload, device: Device, db: str | None,
                 device=device,
                 store=store,
                 budget=budget,
-                baselines=False,
+                backend=Backend.of(device, workload.problem, baselines=False, searches=searches),
             )
         except NoVariantError as error:
             logger.warning("%s", error)

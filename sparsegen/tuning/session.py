@@ -15,7 +15,7 @@ from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.tuning.child import ChildDiedError, ChildProcess, ChildTimeoutError
-from sparsegen.tuning.worker import Launching, Measure, Measured, Prepare, Ready
+from sparsegen.tuning.worker import Go, Measure, Measured, Packed, Prepare, Ready
 from sparsegen.tuning_db.records import Outcome
 
 log = logging.getLogger(__name__)
@@ -119,10 +119,11 @@ class Session:
         """The verdict, and whether the variant itself must be to blame for it."""
         self.wait_until_ready()
         try:
-            with device_turn(self._prepare.device, self._locks):
-                self._child.send(request)
-                answer = self._child.receive(PACK_SECONDS)
-                if isinstance(answer, Launching):
+            self._child.send(request)
+            answer = self._child.receive(PACK_SECONDS)
+            if isinstance(answer, Packed):
+                with device_turn(self._prepare.device, self._locks):
+                    self._child.send(Go())
                     answer = self._child.receive(self._limit)
         except ChildTimeoutError as slow:
             self._replace()

@@ -81,8 +81,13 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Launching:
-    """Sent when the matrix is packed and the kernel is about to run: from here on the time limit counts."""
+class Packed:
+    """Sent when the matrix is packed and the kernel could run; it does at the parent's `Go`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The device is this worker's alone; from here on the time limit counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,14 @@ def serve(connection: Connection) -> None:
         return
     request: Measure
     for request in requests(connection):
-        answer(connection, partial(bench.measure, request, partial(connection.send, Launching())))
+        answer(connection, partial(bench.measure, request, partial(_wait_for_turn, connection)))
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Packing and compiling need no device to themselves; other processes measure meanwhile."""
+    connection.send(Packed())
+    go = connection.recv()
+    assert isinstance(go, Go)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +162,7 @@ class Bench:
         self._packings: OrderedDict[tuple[Any, ...], Packing] = OrderedDict()
         self._kernels: dict[Path, LoadedKernel] = {}
 
-    def measure(self, m: Measure, about_to_launch: Callable[[], None]) -> Measured:
+    def measure(self, m: Measure, wait_for_turn: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
         earlier launch left in the output is caught."""
         launched = False
@@ -161,7 +173,7 @@ class Bench:
             launch, arguments, kernel = self._bind(m, packed)
             self._executor.fill(self._result, UNWRITTEN)
             self._executor.synchronize()
-            about_to_launch()
+            wait_for_turn()
             launched = True
 
             def call() -> None:
