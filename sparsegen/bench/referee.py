@@ -14,6 +14,7 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.device_code import expected_on_device
 from sparsegen.bench.expected import Expected, expected_on_host
 from sparsegen.bench.parcel import Parcel
+from sparsegen.csr import CsrMatrix
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.family import Device
@@ -90,8 +91,9 @@ def check_against_host(parcel: Parcel, expected: Expected) -> None:
     count = expected.exact.size
     exact, magnitude = expected.exact.reshape(-1), expected.magnitude.reshape(-1)
     places = np.random.default_rng(1).integers(count, size=min(CHECKED_ELEMENTS, count)) if count else ()
+    matrix = parcel.matrix()
     for place in map(int, places):
-        right, found = element(parcel, place), float(exact[place])
+        right, found = element(parcel, matrix, place), float(exact[place])
         if not abs(found - right) <= ROUNDING * (1.0 + float(magnitude[place])):
             raise SparsegenError(
                 f"the device's float64 result of {parcel.task} is wrong: {found!r} at {place}, "
@@ -99,9 +101,9 @@ def check_against_host(parcel: Parcel, expected: Expected) -> None:
             )
 
 
-def element(parcel: Parcel, place: int) -> float:
+def element(parcel: Parcel, matrix: CsrMatrix, place: int) -> float:
     """One element of a row's result in float64; ``place`` counts through it as it is stored."""
-    task, matrix = parcel.task, parcel.matrix()
+    task = parcel.task
 
     def real(stored: Any) -> Any:
         return task.dtype.from_storage(np.asarray(stored)).astype(np.float64)

@@ -67,5 +67,5 @@ class Task:
         return self.problem.result(nnz).shape
 
     def cost(self, nnz: int) -> Cost:
-        """Useful FLOP and the fewest bytes: every operand once, the pattern as CSR with 32-bit indices."""
+        """Useful FLOP and the fewest bytes: every operand once, the pattern as CSR with 32-bit indices or bits."""
         return self.problem.cost(nnz)

@@ -21,6 +21,7 @@ from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import align_rows, order_rows
+from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
@@ -249,7 +250,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         rate = 5e6 if problem.dtype is DType.FLOAT32 else 8e6
-        return rate if problem.layout is Layout.ROW else rate / 4
+        return with_streaming(rate if problem.layout is Layout.ROW else rate / 4, problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         row_major = problem.layout is Layout.ROW

@@ -15,6 +15,7 @@ from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
+from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A in shared memory: one is multiplied, one filled, one cleared
@@ -23,7 +24,6 @@ WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 MAX_GRID_Y = 65535
-STREAMED_BYTES = 2.5e6  # of A that come from memory in a microsecond on an H100
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
         multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
-        return min(multiplied, STREAMED_BYTES / (problem.dtype.itemsize + 2) * problem.n)
+        few_columns = (0.4e6 if problem.dtype is DType.FLOAT32 else 0.6e6) * problem.n
+        return with_streaming(min(multiplied, few_columns), problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""

@@ -22,6 +22,7 @@ from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import align_runs, order_rows
+from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
@@ -343,7 +344,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         rate = 4.5e6 if problem.dtype is DType.FLOAT32 else 7e6
-        return rate if problem.layout is Layout.ROW else 0.8 * rate
+        return with_streaming(rate if problem.layout is Layout.ROW else 0.8 * rate, problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize

@@ -28,6 +28,7 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import SpmmProblem
 
 MAX_GRID_Y = 65535
@@ -111,7 +112,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         return UspmmConfig(vsize=1, nwarp=8), UspmmConfig(vsize=2, nwarp=8)
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        return 2e6
+        return with_streaming(2e6, problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
         vsize = next((v for v in (2, 4) if problem.n <= v * MAX_GRID_Y), 8)

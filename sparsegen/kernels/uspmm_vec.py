@@ -29,6 +29,7 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
@@ -330,7 +331,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         )
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        return 4e6 if problem.dtype is DType.FLOAT32 else 6e6
+        return with_streaming(4e6 if problem.dtype is DType.FLOAT32 else 6e6, problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         chunk, itemsize = self._chunk(problem), problem.dtype.itemsize

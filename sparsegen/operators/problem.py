@@ -282,6 +282,9 @@ def _default(problem_type: type[Problem], name: str) -> int | StrEnum:
     return cast("int | StrEnum", found.default)
 
 
-def csr_bytes(rows: int, nnz: int, value_bytes: int) -> int:
-    """Bytes of a CSR matrix with 32-bit indices and values of this size (0: a pattern)."""
-    return nnz * (value_bytes + 4) + (rows + 1) * 4
+def matrix_bytes(rows: int, columns: int, nnz: int, value_bytes: int) -> int:
+    """Fewest bytes of a sparse matrix with values of this size (0: a pattern).
+
+    Its places are as in CSR with 32-bit indices, or one bit each, where that is less.
+    """
+    return nnz * value_bytes + min(4 * (nnz + rows + 1), -(-rows * columns // 8))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparsegen.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound
 
 CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
@@ -55,9 +55,9 @@ class SddmmProblem(Problem):
         return TensorSpec("d", self.of_batch((nnz,)), self.dtype, self.dtype.itemsize)
 
     def cost(self, nnz: int) -> Cost:
-        """The pattern as CSR with 32-bit indices (and its values where they scale), A, B and D once each."""
+        """The pattern as CSR or bits (and its values where they scale), A, B and D once each."""
         scales = self.epilogue is SddmmEpilogue.SCALE
-        pattern = csr_bytes(self.m, nnz, self.dtype.itemsize if scales else 0)
+        pattern = matrix_bytes(self.m, self.n, nnz, self.dtype.itemsize if scales else 0)
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         return Cost(flop=2 * nnz * self.k * self.batch, bytes=pattern + dense)
 

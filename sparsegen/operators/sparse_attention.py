@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegen.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference
 
 ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
@@ -49,7 +49,7 @@ class SparseAttentionProblem(Problem):
     def cost(self, nnz: int) -> Cost:
         """Two products of length k for each head and nonzero; the mask's pattern, Q, K, V and O once each."""
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
-        return Cost(flop=4 * self.batch * nnz * self.k, bytes=csr_bytes(self.m, nnz, 0) + dense)
+        return Cost(flop=4 * self.batch * nnz * self.k, bytes=matrix_bytes(self.m, self.n, nnz, 0) + dense)
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.

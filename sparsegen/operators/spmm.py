@@ -13,7 +13,7 @@ from scipy.special import erf
 from sparsegen.csr import CsrMatrix
 from sparsegen.errors import ConfigError
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, csr_bytes
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound
 
 GELU_GROWTH = 1.5  # of an error: its slope is at most 1.13, and evaluating it adds some roundings of x
@@ -106,9 +106,9 @@ class SpmmProblem(Problem):
         return TensorSpec("c", self.of_batch(shape), self.dtype)
 
     def cost(self, nnz: int) -> Cost:
-        """A as CSR with 32-bit indices, B, bias, residual and C once each."""
+        """A as CSR or bits and values, B, bias, residual and C once each."""
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
-        matrix = csr_bytes(self.m, nnz, self.value_sets * self.dtype.itemsize)
+        matrix = matrix_bytes(self.m, self.k, nnz, self.value_sets * self.dtype.itemsize)
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:

@@ -48,8 +48,13 @@ def test_a_rounded_result_is_within_the_bound_and_a_wrong_one_is_not(
 
 
 def test_cost_counts_values_only_where_they_scale() -> None:
-    plain = SddmmProblem(M, N, K, DType.FLOAT16).cost(100)
-    scaled = SddmmProblem(M, N, K, DType.FLOAT16, SddmmEpilogue.SCALE).cost(100)
-    assert plain.flop == scaled.flop == 2 * 100 * K
-    assert plain.bytes == 2 * (M + N) * K + 4 * (M + 1) + 100 * (4 + 2)
-    assert scaled.bytes == plain.bytes + 2 * 100
+    plain = SddmmProblem(M, N, K, DType.FLOAT16).cost(20)
+    scaled = SddmmProblem(M, N, K, DType.FLOAT16, SddmmEpilogue.SCALE).cost(20)
+    assert plain.flop == scaled.flop == 2 * 20 * K
+    assert plain.bytes == 2 * (M + N) * K + 4 * (M + 1) + 20 * (4 + 2)
+    assert scaled.bytes == plain.bytes + 2 * 20
+
+
+def test_a_dense_pattern_costs_a_bit_for_each_place() -> None:
+    half = M * N // 2
+    assert SddmmProblem(M, N, K, DType.FLOAT16).cost(half).bytes == 2 * (M + N) * K + M * N // 8 + 2 * half
