@@ -71,15 +71,16 @@ def run(request: Request, progress: Progress) -> Finished:
     if not wanted:
         return Finished(table.results, (), kept=len(keys), left=0, skipped=(), missing=())
     deadline = None if request.seconds is None else time.monotonic() + request.seconds
-    _tune_ahead(request, list(wanted.items()), deadline, progress)
     with ExitStack() as resources:
-        folder = resources.enter_context(parcel_folder())
+        # Contenders import their libraries beside the searches.
         runners = [
             resources.enter_context(closing(Runner(c, request.device, request.db, request.limits)))
             for c in request.contenders
         ]
+        _tune_ahead(request, list(wanted.items()), deadline, progress)
         referee = resources.enter_context(closing(ChildProcess("sparsegen.bench.referee:serve")))
         referee.send(SetUp(request.device))
+        folder = resources.enter_context(parcel_folder())
         ahead = maker.SetUp(folder, request.device, request.contenders, request.db)
         parcels = resources.enter_context(closing(ParcelQueue(list(wanted.values()), ahead)))
         table.set_conditions(referee, runners)

@@ -33,7 +33,11 @@ BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 LONGEST_ROW = 2048  # bytes, of B
 MAX_GRID_Y = 65535
 MAX_THREADS = 2048  # of a multiprocessor
-LEFT_VALUES = 16  # of a row of A, that a thread best keeps: sums are long, and registers are left
+# Of a row of A, that a thread best keeps: sums are long, and registers are left, which 16 bits need for conversions.
+LEFT_VALUES = {DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16}
+FEWEST_LEFT_VALUES = 8
+TURNS = (1, 2, 4)
+TURNS_OF_HEADS = (8,)  # under a causal mask the first panels have most rows, and more blocks even that out
 # What an H100 does in a microsecond.
 WAVEFRONTS = 0.2e6  # of shared memory, 128 bytes each; 0.23e6 at most
 L2_BYTES = 5e6
@@ -155,7 +159,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             8 <= c.warps * c.resident_blocks <= 32
             and c.panel_n < max(128, 2 * problem.n)
             and self._row_bytes(problem, c) <= narrowest
-            and (c.threads_per_strip == 2 or self._left_values(problem, c) >= LEFT_VALUES // 2)
+            and (c.threads_per_strip == 2 or self._left_values(problem, c) >= FEWEST_LEFT_VALUES)
             and c.strip <= 4 * c.threads_per_strip
         )
 
@@ -268,7 +272,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             key=lambda c: (
                 self._row_bytes(problem, c),
                 c.threads_per_strip == 2,
-                abs(self._left_values(problem, c) - LEFT_VALUES),
+                abs(self._left_values(problem, c) - LEFT_VALUES[problem.dtype]),
             ),
         ).threads_per_strip
         candidates = [
@@ -280,7 +284,10 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
                 turns=turns,
             )
             for panel_n, strip, resident_blocks, turns in itertools.product(
-                (64, 128, 256, 384, 512, 768, 1024), (2, 4, 8), (1, 2), (1, 2, 4)
+                (64, 128, 256, 384, 512, 768, 1024),
+                (2, 4, 8),
+                (1, 2),
+                TURNS if problem.batch == 1 else TURNS_OF_HEADS,
             )
         ]
         candidates.sort(key=lambda c: self._microseconds(problem, features, c, device.multiprocessors))

@@ -358,8 +358,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             return whole
         turns = replace(whole, panel_k=512, stages=2)
         if problem.value_sets > 1:
-            # The heads of an attention: neighbours see about the same keys, and more rows to a block load less of B.
-            turns = replace(turns, row_order="local", threads_per_row=max(1, tile_n // 16))
+            # The heads of an attention: neighbours see about the same keys, so that two share their loads of B, and
+            # more rows to a block load less of it.
+            turns = replace(turns, row_order="local", threads_per_row=max(1, tile_n // 16), rows_per_group=2)
         # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
         roomy = replace(turns, registers=128)
         blocks = self._resident_blocks(problem, turns, device)
