@@ -27,6 +27,7 @@ from sparsegen.features import Features
 from sparsegen.operators import DType, Layout
 
 DEVICE = emulator_device()
+CRAWLING = "crawling"
 LIMITS = Limits(start=60.0, prepare=20.0, rank=20.0, check=2.0, round=20.0)
 
 
@@ -65,6 +66,8 @@ class Fake(Contender):
         yield self._way(bench, "slow and right", delay=0.01, is_wrong=False)
         if self.when == "one way wrong":
             yield self._way(bench, "fast and wrong", delay=0.0, is_wrong=True)
+        if self.when == "one way crawls":
+            yield self._way(bench, CRAWLING, delay=0.2, is_wrong=False)
 
     def _way(self, bench: Workbench, detail: str, *, delay: float, is_wrong: bool) -> Way:
         task = bench.task
@@ -78,7 +81,7 @@ class Fake(Contender):
             time.sleep(delay)
             if self.log is not None:
                 with self.log.open("a") as file:
-                    file.write(f"{self.name}\n")
+                    file.write(f"{detail if detail == CRAWLING else self.name}\n")
             if self.when == "crashes":
                 os.kill(os.getpid(), signal.SIGSEGV)
             if self.when == "hangs" and task.n == 1:

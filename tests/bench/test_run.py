@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_fakes import Fake, cases, request
+from bench_fakes import CRAWLING, Fake, cases, request
 
 from sparsegen.bench import result_file
 from sparsegen.bench.case import Case, Operator
@@ -116,6 +116,13 @@ def test_a_wrong_way_does_not_stand_for_its_contender(good: tuple[Finished, list
     """The fastest way is wrong: the next one is taken, and the cell says so."""
     cell = good[0].results.rows[0].cells[1]
     assert cell.status is Status.OK and cell.detail == "slow and right (wrong, left out: 1)"
+
+
+def test_a_way_that_crawls_is_called_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    cell = run(request(Fake("a", "one way crawls", log=log), count=1), quiet).results.rows[0].cells[0]
+    assert cell.status is Status.OK and cell.detail == "slow and right"
+    assert log.read_text().split().count(CRAWLING) == 2
 
 
 def test_contenders_take_turns(good: tuple[Finished, list[str]]) -> None:
