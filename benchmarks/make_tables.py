@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from benchmarks import operator_tables
 from benchmarks.anchors import peers
 from benchmarks.operator_tables import NONE, table
 from sparsegen.bench import result_file
+from sparsegen.bench.case import Operator
 from sparsegen.bench.compare import compare
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
+from sparsegen.bench.rates import floor_of
+from sparsegen.bench.results import TUNED, UNTUNED, Cell, Rates, Results, Row, merge
 from sparsegen.bench.summary import Mean, geometric, summarize
+from sparsegen.bench.task import Task
 from sparsegen.errors import SparsegenError
 
 HERE = Path(__file__).parent
@@ -44,10 +47,16 @@ def bench(kind: str = "bench") -> Results:
     Raises:
         SparsegenError: there is none, one is malformed, or they do not belong together.
     """
-    files = sorted(RESULTS.glob(f"{kind}_*.json"))
+    files = bench_files(kind)
     if not files:
         raise SparsegenError(f"{RESULTS} has no {kind}_*.json; benchmarks/README.md says how they are made")
-    return merge([result_file.read(file) for file in files])
+    return merge(files)
+
+
+def bench_files(kind: str, suites: Container[str] | None = None) -> list[Results]:
+    """Those of a kind; of ``suites``: those alone that hold rows of them."""
+    files = [result_file.read(file) for file in sorted(RESULTS.glob(f"{kind}_*.json"))]
+    return [found for found in files if suites is None or any(row.suite in suites for row in found.rows)]
 
 
 def origin(*names: str) -> str:
@@ -82,12 +91,19 @@ def of_file(name: str, made: Callable[[Sequence[Mapping[str, Any]]], str]) -> Ca
 
 def sddmm() -> str:
     """docs/performance.md: the suite of sampled products beside cuSPARSE, Sputnik and dense products."""
-    files = list(RESULTS.glob("bench_*.json"))
-    results = bench() if files else None
-    rows = [row for row in results.rows if row.suite == "sddmm"] if results else []
-    if not results or not rows:
+    files = bench_files("bench", ["sddmm"])
+    if not files:
         return "Not measured yet: `sparsegen bench --suite sddmm`."
+    results = merge(files)
+    rows = [row for row in results.rows if row.suite == "sddmm"]
     return operator_tables.sddmm(rows, peers()) + bench_origin(results)
+
+
+def decode() -> str:
+    """docs/performance.md: the lists of decoding beside dense cuBLAS, L2 dirty and clean."""
+    lists = ("llm", "llm-uneven", "spmv")
+    dirty, clean = (merge(bench_files(kind, lists)) for kind in ("bench", "clean"))
+    return operator_tables.decode(dirty.rows, clean.rows) + bench_origin(dirty) + bench_origin(clean)
 
 
 def performance() -> str:
@@ -134,13 +150,19 @@ def cases() -> str:
     for row in results.rows:
         groups.setdefault((row.suite, row.dtype, row.layout), []).append(row)
     parts = [
-        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows)}"
+        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows, results.rates)}"
         for (suite, dtype, layout), rows in groups.items()
     ]
     return "\n" + "\n\n".join(parts) + bench_origin(results)
 
 
-def _cases(rows: Sequence[Row]) -> str:
+def _floor(row: Row, rates: Rates | None) -> float | None:
+    """Microseconds, by today's count of bytes: older files took 32-bit indices where bits are fewer."""
+    task = Task(Operator(row.operator), row.m, row.k, row.n, row.dtype, row.layout, row.batch)
+    return floor_of(task, row.nnz, rates).us
+
+
+def _cases(rows: Sequence[Row], rates: Rates | None) -> str:
     head = ["case", "µs", "untuned", "dense", "best other sparse", "which", "over dense", "over sparse"]
     lines = []
     for row in rows:
@@ -153,7 +175,7 @@ def _cases(rows: Sequence[Row]) -> str:
                 best.contender if best else NONE,
                 f"{dense / ours:.2f}" if dense and ours else NONE,
                 f"{sparse / ours:.2f}" if sparse and ours else NONE,
-                f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
+                f"{100 * floor / ours:.0f} %" if (floor := _floor(row, rates)) and ours else NONE,
                 tuned.variant.family if tuned and tuned.variant else NONE,
             ]
         )
@@ -297,6 +319,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "search": search,
     "dispatch": dispatch,
     "host": host,
+    "decode": decode,
     "decode-n8": of_file("sweep_decode_n8", operator_tables.sweep),
     "decode-n32": of_file("sweep_decode_n32", operator_tables.sweep),
     "sddmm": sddmm,

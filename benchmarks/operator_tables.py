@@ -54,6 +54,28 @@ def sddmm(rows: Sequence[Row], peers: Peers) -> str:
     return table([*head, "to cuSPARSE fp32", "dense fp16", "to it"], lines)
 
 
+def decode(dirty: Sequence[Row], clean: Sequence[Row]) -> str:
+    """A row for each list and number of tokens: our time over dense cuBLAS's, geometric mean and worst."""
+    groups: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    for place, rows in enumerate((dirty, clean)):
+        for row in rows:
+            dense = row.dense()
+            ratio = _ratio(row.us(TUNED), dense.timing.us if dense and dense.timing else None)
+            if ratio is not None:
+                for which in ("all", f"n = {row.n}"):
+                    groups.setdefault((row.suite, which), ([], []))[place].append(ratio)
+    lines = []
+    for (suite, which), found in groups.items():
+        figures = [
+            text
+            for ratios in found
+            for text in (_figure(geometric(ratios).value), _figure(max(ratios)), sum(r < 1 for r in ratios))
+        ]
+        lines.append([f"{suite}, {which}", len(found[0]), *figures])
+    head = ["list", "rows", "dirty: mean", "worst", "faster", "clean: mean", "worst", "faster"]
+    return table(head, lines)
+
+
 def sweep(rows: Rows) -> str:
     """A row for each workload of a grid of one family's configs: the guess and the fastest beside cuBLAS."""
     lines = []

@@ -331,13 +331,17 @@ def _differences(old: Results, new: Results) -> Iterator[str]:
 def merge(parts: Sequence[Results]) -> Results:
     """Several files of one device and protocol as one; the rates are those of the first that has some.
 
+    Files without a suite in common may have been tuned for different times; then ``tune`` is that of the first.
+
     Raises:
         ResultsMismatchError: they were measured under different conditions, or have a row in common.
     """
     first, *others = parts
     rows = {row.key: row for row in first.rows}
     for other in others:
-        require_same_conditions(first, other)
+        shares_suite = {row.suite for row in other.rows} & {row.suite for row in rows.values()}
+        tune = other.protocol.tune if shares_suite else first.protocol.tune
+        require_same_conditions(first, replace(other, protocol=replace(other.protocol, tune=tune)))
         twice = tuple(str(row.key) for row in other.rows if row.key in rows)
         if twice:
             raise ResultsMismatchError("rows stand in several of the files:", differences=twice)

@@ -211,6 +211,16 @@ def test_minor_versions_of_the_driver_may_differ() -> None:
     require_same_conditions(old, replace(old, device=replace(old.device, driver="580.99.1")))
 
 
+def test_merge_takes_other_tuning_times_for_other_suites_alone() -> None:
+    longer = results(row("b"))
+    longer = replace(longer, protocol=replace(longer.protocol, tune="30"))
+    with pytest.raises(ResultsMismatchError, match="tune: "):
+        merge([results(row("a")), longer])
+    elsewhere = replace(longer, rows=(replace(row("b"), suite="another"),))
+    merged = merge([results(row("a")), elsewhere])
+    assert [r.case for r in merged.rows] == ["a", "b"] and merged.protocol.tune != "30"
+
+
 def test_merge_joins_rows_and_refuses_doubles() -> None:
     merged = merge([results(row("a")), replace(results(row("b")), versions={"torch": "2.11"})])
     assert [r.case for r in merged.rows] == ["a", "b"]
