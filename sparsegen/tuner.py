@@ -167,7 +167,10 @@ def tune(
             search.remember(candidate, measurement.sample.median_us if measurement.sample else None)
         ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
         limits = Limits.of(budget, began, len(space.candidates))
-        run = Run(session, rivals, search, ahead, ledger, limits, progress, stop)
+        run = Run(
+            session, rivals, search, ahead, ledger, limits, progress, stop,
+            suggest=lambda: _similar(workload, device, store, named),
+        )  # fmt: skip
         run.go()
         winners = ledger.winners()
         if not winners:
@@ -207,19 +210,7 @@ def _where_to_search(
         NoVariantError: no config is valid, or none suits the matrix.
     """
     problem, features = workload.problem, workload.features
-
-    def is_allowed(config: Config) -> bool:
-        family, values = configured(config)
-        return family in families and family.suits(problem, features, values, device)
-
-    layers = Layers([store, seeds()])
-    known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
-    near = nearest(problem, features, device, known)[:NEIGHBOURS]
-    votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
-    similar = [
-        Candidate(*configured(p.config))
-        for p in predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
-    ]
+    similar = _similar(workload, device, store, families)
     promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
     guesses = [Candidate(f, f.guess(problem, features, device)) for f in promising]
     published = [Candidate(f, config) for f in promising for config in f.published()]
@@ -234,6 +225,24 @@ def _where_to_search(
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
         raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
     return space, list(first.values())
+
+
+def _similar(
+    workload: Workload, device: Device, store: Store, families: Sequence[Family[Any, Any]]
+) -> list[Candidate]:
+    """What was good on similar workloads, in the store and the packaged seeds, best first."""
+    problem, features = workload.problem, workload.features
+
+    def is_allowed(config: Config) -> bool:
+        family, values = configured(config)
+        return family in families and family.suits(problem, features, values, device)
+
+    layers = Layers([store, seeds()])
+    known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
+    near = nearest(problem, features, device, known)[:NEIGHBOURS]
+    votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
+    predictions = predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
+    return [Candidate(*configured(p.config)) for p in predictions]
 
 
 def _why_nothing_works(ledger: Ledger, space: Space) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,15 @@ def test_every_candidate_is_proposed_once_the_first_ones_first(space: Space) -> 
     states = [t.state for t in search.study.trials]
     assert states.count(optuna.trial.TrialState.FAIL) == len(proposed) // 3
     assert search.study.best_trial.params["toy.size"] == first[0].config.size
+
+
+def test_what_is_preferred_comes_next_once(space: Space) -> None:
+    a, b, c, d, *_ = space.candidates
+    search = Search(space, [a, b])
+    assert search.ask() == a
+    search.prefer([c, a, Candidate(c.family, replace(c.config, behaviour="wrong")), d, b])
+    assert [search.ask() for _ in range(3)] == [c, d, b]
+    assert search.ask() not in (a, b, c, d)
 
 
 def test_what_an_earlier_run_measured_is_not_proposed_again(space: Space) -> None:

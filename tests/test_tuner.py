@@ -80,6 +80,21 @@ def test_what_won_on_a_similar_workload_is_measured_next(store: Store, tmp_path:
     assert [m.variant.config for m in recorded(store)][1] == config
 
 
+def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(
+    store: Store, tmp_path: Path
+) -> None:
+    other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
+    config = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
+
+    def listen(status: Status, measurement: Measurement | None = None) -> None:
+        if measurement and status.counts.done == 1:
+            variant = Variant("toy", config, "cd" * 32)
+            store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
+
+    tune_toy(store, tmp_path, trials=4, jobs=1, progress=listen)
+    assert config in [m.variant.config for m in recorded(store)][2:]
+
+
 def test_baselines_are_timed_once_and_compared(store: Store, tmp_path: Path) -> None:
     session = "tuning_fakes:FakeBaselines"
     result = tune_toy(store, tmp_path, trials=12, baseline_session=session)

@@ -103,7 +103,7 @@ def _tune_row(
         return
     problem = Task.of(case, dtype).problem
     workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
-    _tune(matrix, workload, device, db, budget, searches=searches)
+    _tune(lambda: matrix, workload, device, db, budget, searches=searches)
 
 
 def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget) -> None:
@@ -113,11 +113,11 @@ def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget)
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
         DatabaseError: the database cannot be used.
     """
-    _tune(parcel.matrix(), _workload(parcel), device, db, budget)
+    _tune(parcel.matrix, _workload(parcel), device, db, budget)
 
 
 def _tune(
-    matrix: CsrMatrix,
+    matrix: Callable[[], CsrMatrix],
     workload: Workload,
     device: Device,
     db: str | None,
@@ -130,7 +130,7 @@ def _tune(
             return
         try:
             result = tune(
-                matrix,
+                matrix(),
                 workload.problem,
                 device=device,
                 store=store,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from sparsegen.baselines.libraries import LibraryUnavailableError
@@ -61,6 +62,10 @@ class Limits:
 class Run:
     """Owns none of what it is given; whoever made it closes it.
 
+    Args:
+        suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
+            the search is over: searches side by side have found out more by then.
+
     Attributes:
         was_interrupted: Ctrl-C ended it.
         baselines_failed: why the baselines could not be timed; empty if they were, or were not wanted.
@@ -76,10 +81,12 @@ class Run:
         limits: Limits,
         progress: Progress,
         stop: threading.Event,
+        suggest: Callable[[], Iterable[Candidate]],
     ) -> None:
         self._session, self._rivals, self._search, self._ahead = session, rivals, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
+        self._suggest: Callable[[], Iterable[Candidate]] | None = suggest
         self._phase = Phase.STARTING
         self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
         self.was_interrupted = False
@@ -101,6 +108,9 @@ class Run:
         while self._ledger.trials < self._limits.trials and not self._is_late():
             if self._stop.is_set():
                 raise Interrupted("interrupted")
+            if self._suggest and self._is_half_over():
+                self._search.prefer(self._suggest())
+                self._suggest = None
             self._propose()
             if not self._ahead.pending:
                 break
@@ -121,6 +131,10 @@ class Run:
         result helps nobody.
         """
         return self._ledger.trials > 0 and time.monotonic() + seconds_needed >= self._search_ends
+
+    def _is_half_over(self) -> bool:
+        limits, now = self._limits, time.monotonic()
+        return 2 * self._ledger.trials >= limits.trials or 2 * now >= limits.began + self._search_ends
 
     def _propose(self) -> None:
         """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""

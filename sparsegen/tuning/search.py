@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,11 @@ class CandidateSampler(BaseSampler):
         number = self._number[candidate.key]
         self._seen[number] = True
         self._surrogate.learn(number, math.inf if time_us is None else math.log(max(time_us, 1e-3)))
+
+    def prefer(self, candidates: Iterable[Candidate]) -> None:
+        """Propose these before any other, in their order; those that are not in the space are left out."""
+        known = [self._number[c.key] for c in candidates if c.key in self._number]
+        self._first = [*known, *(number for number in self._first if number not in known)]
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -123,6 +128,10 @@ class Search:
         )
         self._trials[key] = trial
         return self._by_key[key]
+
+    def prefer(self, candidates: Iterable[Candidate]) -> None:
+        """Ask for these next, in their order, as far as they are in the space and were not asked for yet."""
+        self._sampler.prefer(candidates)
 
     def tell(self, candidate: Candidate, time_us: float | None) -> None:
         """The time of a candidate that was asked for; None if it failed in any way."""
