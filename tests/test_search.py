@@ -175,6 +175,18 @@ def test_every_candidate_is_proposed_once_the_first_ones_first(space: Space) -> 
     assert search.study.best_trial.params["toy.size"] == first[0].config.size
 
 
+def test_a_family_far_behind_is_tried_no_more_than_others_leave() -> None:
+    space, times = landscape(seed=1)
+    slow = space.families[1]
+    search, tried = Search(space), []
+    for _ in range(40):
+        candidate = search.ask()
+        assert candidate is not None
+        tried.append(candidate.family)
+        search.tell(candidate, times[candidate] * (20.0 if candidate.family is slow else 1.0))
+    assert 2 <= tried.count(slow) <= 5, "its share would be ten"
+
+
 def test_what_is_preferred_comes_next_once(space: Space) -> None:
     a, b, c, d, *_ = space.candidates
     search = Search(space, [a, b])

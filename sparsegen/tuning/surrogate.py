@@ -22,6 +22,10 @@ NOISE_VARIANCE = 0.02
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
 EXPLORATION = 2.0  # standard deviations of optimism
 LEAST_SHARE = 0.5  # of the proposals is split evenly, so that no family is dropped for a few bad configs
+FAR_BEHIND = np.log(
+    4.0
+)  # of the best time: a family whose times are all beyond it, of TRIED configs or more, gets no such share
+TRIED = 2
 
 
 class Surrogate:
@@ -64,7 +68,8 @@ class Surrogate:
         """
         families = len(np.unique(self._family))
         tried = np.bincount(self._family[self._known], minlength=int(self._family.max()) + 1)
-        neglected = unseen & (tried[self._family] < LEAST_SHARE / families * len(self._known))
+        is_few = (tried < LEAST_SHARE / families * len(self._known)) & ~self._far_behind()
+        neglected = unseen & is_few[self._family]
         if neglected.any():
             unseen = neglected
         estimate = self._mean() - EXPLORATION * np.sqrt(np.maximum(self._variance, 0.0))
@@ -93,6 +98,15 @@ class Surrogate:
         """What a candidate took; infinite if it failed."""
         self.expect(number)
         self._log_times[self._place[number]] = log_time
+
+    def _far_behind(self) -> npt.NDArray[np.bool_]:
+        """Which families are out of the question by what is known, bool [families]."""
+        times, family = np.array(self._log_times), self._family[self._known]
+        timed = np.isfinite(times)
+        best, count = np.full(int(self._family.max()) + 1, np.inf), np.zeros(int(self._family.max()) + 1)
+        np.minimum.at(best, family[timed], times[timed])
+        np.add.at(count, family[timed], 1)
+        return (count >= TRIED) & (best > best.min() + FAR_BEHIND)
 
     def _scale(self) -> tuple[float, float]:
         """Mean and standard deviation of the finite log times."""
