@@ -69,13 +69,17 @@ def origin(*names: str) -> str:
 
 def bench_origin(results: Results) -> str:
     """The same of result files of ``sparsegen bench``."""
-    dates = sorted({f"{invocation.started:%Y-%m-%d}" for invocation in results.invocations})
     commands = dict.fromkeys(f"`{invocation.command}`" for invocation in results.invocations)
-    device = f"{results.device.name}, driver {results.device.driver}, {' to '.join(dates[:: max(1, len(dates) - 1)])}"
-    protocol = (
-        f"L2 {results.protocol.l2}, {results.protocol.rounds} rounds of {results.protocol.samples} calls"
-    )
-    return f"\n\n{device}; {protocol}; made by {', '.join(commands)}."
+    return f"\n\n{measured_on(results)}; made by {', '.join(commands)}."
+
+
+def measured_on(results: Results) -> str:
+    """Device, dates and protocol."""
+    dates = sorted({f"{invocation.started:%Y-%m-%d}" for invocation in results.invocations})
+    days = " to ".join(dates[:: max(1, len(dates) - 1)])
+    protocol = results.protocol
+    calls = f"L2 {protocol.l2}, {protocol.rounds} rounds of {protocol.samples} calls"
+    return f"{results.device.name}, driver {results.device.driver}, {days}; {calls}"
 
 
 def of_file(name: str, made: Callable[[Sequence[Mapping[str, Any]]], str]) -> Callable[[], str]:
@@ -115,7 +119,8 @@ def performance() -> str:
         cells += [_speedup(_inverse(s.untuned_to_tuned)), _wins(s.faster_than_dense)]
         rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells])
     head = ["geometric mean of the speedup", "rows", "over dense cuBLAS", "over the best other sparse"]
-    return table([*head, "over Sputnik", "over untuned", "faster than dense"], rows) + bench_origin(results)
+    made = table([*head, "over Sputnik", "over untuned", "faster than dense"], rows)
+    return f"{made}\n\n{measured_on(results)}; the commands stand below the tables of docs/performance.md."
 
 
 def _over_sputnik(results: Results, suite: str, dtype: str) -> str:
