@@ -1,4 +1,4 @@
-"""A PostgreSQL database of the first version is migrated with what it holds. Needs a server (SPARSEGEN_TEST_POSTGRES)."""
+"""A PostgreSQL database of the first version keeps what it holds. Needs a server (SPARSEGEN_TEST_POSTGRES)."""
 
 from __future__ import annotations
 
