@@ -26,7 +26,7 @@ from sparsegen.tuning.child import answer, requests
 
 WARMUP = 2
 RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender
-RANK_SECONDS = 0.03  # at the most for each way's samples
+RANK_SECONDS = 0.03  # at the most for each way's samples; the host knows well enough what takes longer
 HOPELESS = (
     5.0  # times the time of the fastest way so far: that often slower ones are called twice and no more
 )
@@ -163,7 +163,7 @@ class _Server:
         return len(self._ways)
 
     def _rank_time(self, way: Way, fastest: float, l2: L2) -> float:
-        """Microseconds of a way, and of one that is out of the question as the host sees them.
+        """Microseconds of a way; of one that is slow, or out of the question, as the host sees them.
 
         Some of cuSPARSE's ways take seconds where others take milliseconds.
         """
@@ -172,7 +172,7 @@ class _Server:
             way.run()
             self._executor.synchronize()
             seconds = time.perf_counter() - began
-            if seconds - HOST_SECONDS < HOPELESS * fastest * 1e-6:
+            if seconds < RANK_SECONDS and seconds - HOST_SECONDS < HOPELESS * fastest * 1e-6:
                 return float(np.median(self._time(way, RANK_SAMPLES, RANK_SECONDS, l2).samples_us))
         return seconds * 1e6
 
