@@ -23,11 +23,9 @@ def padding_requirement(features: Features) -> Constraint:
 
 
 def places_in_rows(matrix: CsrMatrix) -> Array:
-    """For each nonzero, int64, how many nonzeros stand before it in its row."""
-    lengths = np.diff(matrix.row_offsets)
-    return np.arange(matrix.nnz, dtype=np.int64) - np.repeat(
-        matrix.row_offsets[:-1].astype(np.int64), lengths
-    )
+    """For each nonzero, int32, how many nonzeros stand before it in its row."""
+    starts, lengths = matrix.row_offsets[:-1], np.diff(matrix.row_offsets)
+    return np.arange(matrix.nnz, dtype=np.int32) - np.repeat(starts, lengths)
 
 
 def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Array:
@@ -36,7 +34,7 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
     Args:
         rows: of the padded matrix, at least m.
         width: places of a row; nonzeros whose place is beyond are left out.
-        places: of each nonzero in its row, int64, no two alike.
+        places: of each nonzero in its row, int32, no two alike.
 
     Returns:
         int32 [rows, width]: a nonzero's number in CSR order, or -1 for padding.
@@ -50,11 +48,12 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
             f"ELL with {rows} rows of {width} places, and {beyond} nonzeros beyond, is more than 32-bit offsets reach "
             f"({MAX_INDEX}); split the matrix by rows, or use csr_spmm"
         )
-    source = np.full((rows, width), -1, dtype=np.int32)
-    inside = places < width
-    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
-    source[row[inside], places[inside]] = np.flatnonzero(inside)
-    return source
+    source = np.full(rows * width, -1, dtype=np.int32)
+    inside = slice(None) if beyond == 0 else np.flatnonzero(places < width)
+    first = np.arange(matrix.shape[0], dtype=np.int32) * np.int32(width)  # place of each row
+    numbers = np.arange(matrix.nnz, dtype=np.int32)
+    source[(np.repeat(first, np.diff(matrix.row_offsets)) + places)[inside]] = numbers[inside]
+    return source.reshape(rows, width)
 
 
 def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Array:
@@ -73,9 +72,10 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
 
 def gather_values(matrix: CsrMatrix, source: Array) -> Array:
     """The value of each place, of the matrix's dtype; zero in the padding."""
-    values = np.zeros(source.shape, dtype=matrix.values.dtype)
-    held = source >= 0
-    values[held] = matrix.values[source[held]]
+    if matrix.nnz == 0:
+        return np.zeros(source.shape, dtype=matrix.values.dtype)
+    values: Array = matrix.values[source]
+    values[source < 0] = 0
     return values
 
 
@@ -88,22 +88,25 @@ def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Ar
     """Places in rows at which the classes of nonzeros take turns, as far as a row has enough of each.
 
     Args:
-        kinds: the class of each nonzero, 0 to classes - 1.
+        kinds: the class of each nonzero, 0 to classes - 1, of which there are at most 64.
         shifts: of each row: class (place + shift) mod classes has its turn at a place.
 
     Returns:
-        For each nonzero its place in its row, int64. Places of a class that a row has too few of go, in order, to
+        For each nonzero its place in its row, int32. Places of a class that a row has too few of go, in order, to
         those nonzeros that their own class has no place for.
     """
-    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
-    starts = matrix.row_offsets[row].astype(np.int64)
-    rank = np.empty(matrix.nnz, dtype=np.int64)  # of a nonzero among those of its row and class
+    offsets = matrix.row_offsets
+    lengths = np.diff(offsets)
+    kinds = kinds.astype(np.int8)  # one byte each: what follows is bound by memory
+    places = np.empty(matrix.nnz, dtype=np.int32)
     for kind in range(classes):
         members = np.flatnonzero(kinds == kind)
-        first = np.searchsorted(members, matrix.row_offsets[:-1])
-        rank[members] = np.arange(members.size) - first[row[members]]
-    places: Array = rank * classes + (kinds - shifts[row]) % classes
-    fits = starts + places < matrix.row_offsets[row + 1]
+        first = np.searchsorted(members, offsets).astype(np.int32)  # of each row
+        # A nonzero's rank among those of its row and class.
+        places[members] = np.arange(members.size, dtype=np.int32) - np.repeat(first[:-1], np.diff(first))
+    places *= classes
+    places += (kinds - np.repeat((shifts % classes).astype(np.int8), lengths)) % np.int8(classes)
+    starts, fits = np.repeat(offsets[:-1], lengths), places < np.repeat(lengths, lengths)
     taken = np.zeros(matrix.nnz, dtype=bool)
     taken[(starts + places)[fits]] = True
     places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many in each row as do not fit

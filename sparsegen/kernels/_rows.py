@@ -61,9 +61,10 @@ def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> Alig
             f"32-bit offsets reach ({MAX_INDEX}); split the matrix by rows"
         )
     source = np.full(total, -1, dtype=np.int32)
-    nnz = int(lengths.sum())
-    within = np.arange(nnz, dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    source[np.repeat(offsets[:-1], lengths) + within] = np.repeat(starts, lengths) + within
+    number = np.arange(int(lengths.sum()), dtype=np.int32)  # 32 bits, which are enough, take half the time
+    first = np.cumsum(lengths) - lengths
+    to_place, to_source = (np.repeat((x - first).astype(np.int32), lengths) for x in (offsets[:-1], starts))
+    source[number + to_place] = number + to_source
     return AlignedRows(offsets.astype(np.int32), source)
 
 

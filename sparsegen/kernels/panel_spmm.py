@@ -254,14 +254,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             Their columns, their runs (group · panels + panel), and per entry and row of the group the number of
             the nonzero in CSR order, or -1.
         """
-        lengths = np.diff(matrix.row_offsets)
-        ordered_starts = matrix.row_offsets[:-1][order].astype(np.int64)
-        ordered_lengths = lengths[order].astype(np.int64)
-        within = np.arange(matrix.nnz) - np.repeat(
-            np.cumsum(ordered_lengths) - ordered_lengths, ordered_lengths
-        )
-        nonzeros = (np.repeat(ordered_starts, ordered_lengths) + within).astype(np.int32)
-        places = np.repeat(np.arange(order.size, dtype=np.int64), ordered_lengths)
+        lengths = np.diff(matrix.row_offsets)[order]
+        first = np.cumsum(lengths) - lengths
+        to_source = np.repeat((matrix.row_offsets[:-1][order] - first).astype(np.int32), lengths)
+        nonzeros = np.arange(matrix.nnz, dtype=np.int32) + to_source
+        wide = order.size * max(panels, matrix.shape[1] + 1) > np.iinfo(np.int32).max
+        places = np.repeat(np.arange(order.size, dtype=np.int64 if wide else np.int32), lengths)
         columns = matrix.column_indices[nonzeros]
         if rows_per_group == 1:
             return columns, places * panels + columns // panel_k, nonzeros[:, None]

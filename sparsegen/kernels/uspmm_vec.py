@@ -259,7 +259,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         c = config
         lengths = np.diff(matrix.row_offsets).astype(np.int64)
         width = self._ell_width(c, lengths)
-        indices = self._stored_indices(problem, c, matrix.column_indices.astype(np.int64))
+        indices = self._stored_indices(problem, c, matrix.column_indices)
         places = self._places(c, matrix, indices)
         steps = -(-width // c.step)
         slice_rows = self._slice_rows(c)
@@ -274,7 +274,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         rest = np.flatnonzero(places >= steps * c.step).astype(np.int32)
         rest_lengths = np.maximum(lengths - steps * c.step, 0) if c.ell_width != "longest" else lengths[:0]
         source = empty_as_padding(np.concatenate([ell, rest]))
-        all_indices = np.concatenate([ell_indices, indices[rest], [0]])[: source.size]
+        all_indices = np.concatenate([ell_indices, indices[rest], np.zeros(1, np.int32)])[: source.size]
         return Packed(
             arrays={
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
@@ -295,7 +295,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         return int(np.quantile(lengths, QUARTILE, method="lower"))
 
     def _stored_indices(self, problem: SpmmProblem, config: UspmmVecConfig, columns: Array) -> Array:
-        """What the kernel finds a row of B by: its number, or its place in the tile."""
+        """What the kernel finds a row of B by, int32: its number, or its place in the tile, which shared memory bounds."""
         if config.staging == "gather":
             return columns
         placed: Array = self._place(columns, config.tile_n, self._chunk(problem))
