@@ -25,7 +25,8 @@ def padding_requirement(features: Features) -> Constraint:
 def places_in_rows(matrix: CsrMatrix) -> Array:
     """For each nonzero, int32, how many nonzeros stand before it in its row."""
     starts, lengths = matrix.row_offsets[:-1], np.diff(matrix.row_offsets)
-    return np.arange(matrix.nnz, dtype=np.int32) - np.repeat(starts, lengths)
+    places: Array = np.arange(matrix.nnz, dtype=np.int32) - np.repeat(starts, lengths)
+    return places
 
 
 def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Array:

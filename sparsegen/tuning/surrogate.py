@@ -106,7 +106,8 @@ class Surrogate:
         best, count = np.full(int(self._family.max()) + 1, np.inf), np.zeros(int(self._family.max()) + 1)
         np.minimum.at(best, family[timed], times[timed])
         np.add.at(count, family[timed], 1)
-        return (count >= TRIED) & (best > best.min() + FAR_BEHIND)
+        found: npt.NDArray[np.bool_] = (count >= TRIED) & (best > best.min() + FAR_BEHIND)
+        return found
 
     def _scale(self) -> tuple[float, float]:
         """Mean and standard deviation of the finite log times."""
