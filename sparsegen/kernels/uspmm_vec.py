@@ -295,7 +295,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         return int(np.quantile(lengths, QUARTILE, method="lower"))
 
     def _stored_indices(self, problem: SpmmProblem, config: UspmmVecConfig, columns: Array) -> Array:
-        """What the kernel finds a row of B by, int32: its number, or its place in the tile (shared memory bounds it)."""
+        """What the kernel finds a row of B by, int32: its number, or its place in the tile, in shared memory."""
         if config.staging == "gather":
             return columns
         placed: Array = self._place(columns, config.tile_n, self._chunk(problem))
