@@ -27,6 +27,7 @@ from sparsegen.emulator.cuda_headers import find_cuda_headers
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
 from sparsegen.inspection import find_disassembler
 from sparsegen.settings import Settings
+from sparsegen.toolkit import OFF, find_nvrtc
 from sparsegen.tuning_db.engine import Location
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
@@ -124,6 +125,13 @@ def run_checks(settings: Settings) -> list[Check]:
             "compiling for a GPU",
             GPU,
             "install the CUDA toolkit (apt install cuda-toolkit), or set SPARSEGEN_NVCC or CUDA_HOME",
+        ),
+        _look(
+            "NVRTC",
+            lambda: _nvrtc(settings),
+            "compiling for a GPU in a third of nvcc's time",
+            OPTIONAL,
+            "pip install 'nvidia-cuda-nvrtc==13.0.*' (for nvcc 13.0), or set SPARSEGEN_NVRTC to its libnvrtc.so",
         ),
         _look(
             "cuobjdump",
@@ -234,6 +242,15 @@ def _gpus() -> str:
     if not gpus:
         raise DeviceUnavailableError("none found")
     return ", ".join(gpu.name for gpu in gpus)
+
+
+def _nvrtc(settings: Settings) -> str:
+    if settings.nvrtc == OFF:
+        return "off, by SPARSEGEN_NVRTC"
+    found = find_nvrtc(settings, find_nvcc(settings))
+    if found is None:
+        raise DeviceUnavailableError("none of nvcc's release, or no headers of it")
+    return str(found.installation.library)
 
 
 def _library(name: str) -> str:

@@ -20,6 +20,8 @@ class Settings:
             default below the user's cache folder.
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
+        nvrtc: ``SPARSEGEN_NVRTC``, the compiler's library (``libnvrtc.so.N``), or ``off`` to compile with nvcc; default
+            the library of nvcc's own release, where it is installed (`sparsegen.toolkit.find_nvrtc`).
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
     """
@@ -28,6 +30,7 @@ class Settings:
     cache: Path
     device: str | None
     nvcc: str | None
+    nvrtc: str | None
     cxx: str
     cuda_include: Path | None
     cuda_home: Path
@@ -43,6 +46,7 @@ class Settings:
             cache=Path(e.get("SPARSEGEN_CACHE") or platformdirs.user_cache_dir("sparsegen")).absolute(),
             device=e.get("SPARSEGEN_DEVICE") or None,
             nvcc=e.get("SPARSEGEN_NVCC") or None,
+            nvrtc=e.get("SPARSEGEN_NVRTC") or None,
             cxx=e.get("CXX") or "g++",
             cuda_include=Path(include) if include else None,
             cuda_home=Path(home),
