@@ -129,7 +129,7 @@ def run_checks(settings: Settings) -> list[Check]:
         _look(
             "NVRTC",
             lambda: _nvrtc(settings),
-            "compiling for a GPU in a third of nvcc's time",
+            "compiling for a GPU in about a third of nvcc's time",
             OPTIONAL,
             "pip install 'nvidia-cuda-nvrtc==13.0.*' (for nvcc 13.0), or set SPARSEGEN_NVRTC to its libnvrtc.so",
         ),

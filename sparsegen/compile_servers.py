@@ -37,9 +37,8 @@ class CompileServers:
     ) -> None:
         self._installation, self._target, self._idle_seconds = installation, target, idle_seconds
         self._lock = threading.Lock()
-        self._idle: list[
-            tuple[ChildProcess, float]
-        ] = []  # and since when; the last one takes the next compile
+        # With the time since when; the last one takes the next compile.
+        self._idle: list[tuple[ChildProcess, float]] = []
         self._has_timer = False
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)

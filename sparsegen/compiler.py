@@ -1,8 +1,7 @@
 """CUDA source -> cubin with NVRTC or nvcc, in an atomic on-disk cache; many variants compile at once.
 
-NVRTC takes a third or less of nvcc's time, which goes into the headers of the host. PyCUDA's own compiler module calls
-nvcc, but keeps neither the source nor the resource usage, and knows no time limit; so both are called directly, and
-PyCUDA loads what they made.
+NVRTC takes about a third of nvcc's time. PyCUDA's own compiler module calls nvcc, but keeps neither the source nor the
+resource usage, and knows no time limit; so both are called directly, and PyCUDA loads what they made.
 """
 
 from __future__ import annotations

@@ -135,8 +135,7 @@ def _header_release(folder: Path) -> Release | None:
 
 def _library_folders(settings: Settings, nvcc: Path, release: Release) -> Iterator[Path]:
     for root in _roots(settings, nvcc):
-        yield root / "lib64"
-        for pattern in ("targets/*/lib", "lib/*-linux-gnu"):
+        for pattern in ("lib64", "targets/*/lib", "lib", "lib/*-linux-gnu"):
             yield from sorted(root.glob(pattern))
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels and wheels.submodule_search_locations) or ():
