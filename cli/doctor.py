@@ -27,7 +27,7 @@ from sparsegen.emulator.cuda_headers import find_cuda_headers
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
 from sparsegen.inspection import find_disassembler
 from sparsegen.settings import Settings
-from sparsegen.toolkit import OFF, find_nvrtc
+from sparsegen.toolkit import find_nvrtc
 from sparsegen.tuning_db.engine import Location
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
@@ -131,7 +131,7 @@ def run_checks(settings: Settings) -> list[Check]:
             lambda: _nvrtc(settings),
             "compiling for a GPU in about a third of nvcc's time",
             OPTIONAL,
-            "pip install 'nvidia-cuda-nvrtc==13.0.*' (for nvcc 13.0), or set SPARSEGEN_NVRTC to its libnvrtc.so",
+            "correct SPARSEGEN_NVRTC, or unset it to compile with nvcc",
         ),
         _look(
             "cuobjdump",
@@ -245,12 +245,8 @@ def _gpus() -> str:
 
 
 def _nvrtc(settings: Settings) -> str:
-    if settings.nvrtc == OFF:
-        return "off, by SPARSEGEN_NVRTC"
-    found = find_nvrtc(settings, find_nvcc(settings))
-    if found is None:
-        raise DeviceUnavailableError("none of nvcc's release, or no headers of it")
-    return str(found.installation.library)
+    found = find_nvrtc(settings, find_nvcc(settings)) if settings.nvrtc else None
+    return str(found.installation.library) if found else "not asked for"
 
 
 def _library(name: str) -> str:

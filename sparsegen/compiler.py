@@ -1,7 +1,8 @@
-"""CUDA source -> cubin with NVRTC or nvcc, in an atomic on-disk cache; many variants compile at once.
+"""CUDA source -> cubin with nvcc or NVRTC, in an atomic on-disk cache; many variants compile at once.
 
-NVRTC takes about a third of nvcc's time. PyCUDA's own compiler module calls nvcc, but keeps neither the source nor the
-resource usage, and knows no time limit; so both are called directly, and PyCUDA loads what they made.
+NVRTC takes about a third of nvcc's time, and makes other code. PyCUDA's own compiler module calls nvcc, but keeps
+neither the source nor the resource usage, and knows no time limit; so both are called directly, and PyCUDA loads what
+they made.
 """
 
 from __future__ import annotations
@@ -92,9 +93,11 @@ def compile_with_nvrtc(
 
 
 class CudaToolchain:
-    """NVRTC, or else nvcc, for one architecture. Safe to use from many threads; no compile runs in this process.
+    """nvcc, or NVRTC where it is asked for, for one architecture.
 
-    `find_nvrtc` says when it is NVRTC; release and headers are nvcc's. Still the two make different code of most
+    Safe to use from many threads; no compile runs in this process.
+
+    NVRTC's release and headers are nvcc's. Still the two make different code of most
     kernels that use shared memory, which nvcc addresses with 32 bits and NVRTC with 64: of the 34 golden sources, 13.0
     of both makes equal instructions for 10 and takes equal registers for 28 (sm_90a). So each has a fingerprint of
     its own, with nvcc's build in it.

@@ -16,7 +16,7 @@ from sparsegen.compile_servers import compile_servers
 from sparsegen.compiler import CudaToolchain
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
-from sparsegen.toolkit import OFF
+from sparsegen.toolkit import AUTO
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.cu"))
 PLAIN = sorted((Path(__file__).parents[1] / "sparsegen" / "cuda").glob("*.cu"))
@@ -37,7 +37,7 @@ esac
 
 @pytest.fixture
 def faked(tmp_path: Path) -> CudaToolchain:
-    """A toolchain of a stand-in for nvcc, where no NVRTC is."""
+    """A toolchain of a stand-in for nvcc."""
     nvcc = tmp_path / "cuda" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.write_text(NVCC)
@@ -46,7 +46,7 @@ def faked(tmp_path: Path) -> CudaToolchain:
     return CudaToolchain((9, 0), Settings.from_environment({name: str(path) for name, path in names.items()}))
 
 
-def test_nvcc_compiles_where_there_is_no_nvrtc(faked: CudaToolchain) -> None:
+def test_nvcc_compiles(faked: CudaToolchain) -> None:
     assert faked.nvrtc is None and faked.fingerprint.startswith("Build cuda_13.0 sm_90a ")
     compiled = faked.compile("family", "twice", SOURCE)
     assert (compiled.registers, compiled.spill_bytes, compiled.static_shared_bytes) == (40, 12, 96)
@@ -75,18 +75,21 @@ def test_failures_leave_nothing_in_the_cache(faked: CudaToolchain) -> None:
 
 @pytest.fixture
 def real(tmp_path: Path) -> CudaToolchain:
+    """One of NVRTC, where it is."""
+    settings = Settings.from_environment()
     try:
-        toolchain = CudaToolchain((9, 0), replace(Settings.from_environment(), cache=tmp_path / "cache"))
+        toolchain = CudaToolchain(
+            (9, 0), replace(settings, cache=tmp_path / "cache", nvrtc=settings.nvrtc or AUTO)
+        )
+        assert toolchain.nvrtc is not None
     except DeviceUnavailableError as error:
         pytest.skip(str(error))
-    if toolchain.nvrtc is None:
-        pytest.skip("NVRTC of nvcc's release is not there")
     return toolchain
 
 
 @pytest.fixture
 def with_nvcc(real: CudaToolchain) -> CudaToolchain:
-    return CudaToolchain((9, 0), replace(real.settings, nvrtc=OFF))
+    return CudaToolchain((9, 0), replace(real.settings, nvrtc=None))
 
 
 def test_nvrtc_compiles_every_golden_source(real: CudaToolchain) -> None:

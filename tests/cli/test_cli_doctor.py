@@ -76,11 +76,11 @@ def test_nvrtc_is_reported_as_it_is_set(run: Command, tmp_path: Path) -> None:
     nvcc = tmp_path / "nvcc"
     nvcc.write_text("#!/bin/sh\necho release 99.1\n")
     nvcc.chmod(0o755)
-    run.environment.update(SPARSEGEN_NVCC=str(nvcc), SPARSEGEN_NVRTC="")
+    run.environment.update(SPARSEGEN_NVCC=str(nvcc), SPARSEGEN_NVRTC="auto")
     check = by_name(diagnose(run))["NVRTC"]
     assert not check["ok"] and "SPARSEGEN_NVRTC" in check["fix"]
-    run.environment.update(SPARSEGEN_NVRTC="off")
-    assert by_name(diagnose(run))["NVRTC"]["found"] == "off, by SPARSEGEN_NVRTC"
+    run.environment.update(SPARSEGEN_NVRTC="")
+    assert by_name(diagnose(run))["NVRTC"]["found"] == "not asked for"
 
 
 def test_a_missing_requirement_fails_everything(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
