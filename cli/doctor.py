@@ -27,6 +27,7 @@ from sparsegen.emulator.cuda_headers import find_cuda_headers
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
 from sparsegen.inspection import find_disassembler
 from sparsegen.settings import Settings
+from sparsegen.toolkit import find_nvrtc
 from sparsegen.tuning_db.engine import Location
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
@@ -124,6 +125,13 @@ def run_checks(settings: Settings) -> list[Check]:
             "compiling for a GPU",
             GPU,
             "install the CUDA toolkit (apt install cuda-toolkit), or set SPARSEGEN_NVCC or CUDA_HOME",
+        ),
+        _look(
+            "NVRTC",
+            lambda: _nvrtc(settings),
+            "compiling for a GPU in about a third of nvcc's time",
+            OPTIONAL,
+            "correct SPARSEGEN_NVRTC, or unset it to compile with nvcc",
         ),
         _look(
             "cuobjdump",
@@ -234,6 +242,11 @@ def _gpus() -> str:
     if not gpus:
         raise DeviceUnavailableError("none found")
     return ", ".join(gpu.name for gpu in gpus)
+
+
+def _nvrtc(settings: Settings) -> str:
+    found = find_nvrtc(settings, find_nvcc(settings)) if settings.nvrtc else None
+    return str(found.installation.library) if found else "not asked for"
 
 
 def _library(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the CUDA compiler makes of a source: PTX from nvcc, SASS from cuobjdump or nvdisasm."""
+"""What the CUDA compiler makes of a source: PTX from the compiler itself, SASS from cuobjdump or nvdisasm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sparsegen.compiler import CudaToolchain, find_nvcc
+from sparsegen.compiler import CudaToolchain, compile_with_nvrtc, find_nvcc
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
@@ -17,11 +17,16 @@ _DISASSEMBLERS = {"cuobjdump": ("-sass",), "nvdisasm": ()}
 
 
 def ptx(toolchain: CudaToolchain, source: str, *, timeout: float = 60.0) -> str:
-    """A source's PTX for the toolchain's architecture.
+    """A source's PTX for the toolchain's architecture, from the compiler that the toolchain compiles with.
 
     Raises:
-        CompileError: with nvcc's messages.
+        CompileError: with the compiler's messages.
     """
+    if toolchain.nvrtc is not None:
+        virtual = toolchain.architecture.replace("sm_", "compute_")
+        return compile_with_nvrtc(
+            toolchain.nvrtc, source, "kernel.cu", virtual, timeout=timeout
+        ).image.decode()
     with tempfile.TemporaryDirectory(prefix="sparsegen-") as folder:
         (Path(folder) / "kernel.cu").write_text(source)
         command = [

@@ -20,6 +20,8 @@ class Settings:
             default below the user's cache folder.
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
+        nvrtc: ``SPARSEGEN_NVRTC``, NVRTC (``libnvrtc.so.N``) to compile with in nvcc's place, or ``auto`` to find
+            that of nvcc's release (`sparsegen.toolkit.find_nvrtc`); default nvcc.
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
     """
@@ -28,6 +30,7 @@ class Settings:
     cache: Path
     device: str | None
     nvcc: str | None
+    nvrtc: str | None
     cxx: str
     cuda_include: Path | None
     cuda_home: Path
@@ -43,6 +46,7 @@ class Settings:
             cache=Path(e.get("SPARSEGEN_CACHE") or platformdirs.user_cache_dir("sparsegen")).absolute(),
             device=e.get("SPARSEGEN_DEVICE") or None,
             nvcc=e.get("SPARSEGEN_NVCC") or None,
+            nvrtc=e.get("SPARSEGEN_NVRTC") or None,
             cxx=e.get("CXX") or "g++",
             cuda_include=Path(include) if include else None,
             cuda_home=Path(home),

@@ -24,6 +24,7 @@ LAYERS = (
     {
         "settings",
         "cache",
+        "child",
         "csr",
         "formats",
         "features",
@@ -39,6 +40,9 @@ LAYERS = (
     {
         "render",
         "compiler",
+        "compile_servers",
+        "nvrtc",
+        "toolkit",
         "runtime",
         "emulator",
         "backends",

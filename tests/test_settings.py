@@ -16,8 +16,9 @@ def test_defaults_are_below_the_users_folders() -> None:
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    names = ("SPARSEGEN_DB", "SPARSEGEN_CACHE", "SPARSEGEN_DEVICE", "SPARSEGEN_NVCC", "CXX", "CUDA_HOME")
-    assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
+    names = ("DB", "CACHE", "DEVICE", "NVCC", "NVRTC")
+    empty = dict.fromkeys([*(f"SPARSEGEN_{name}" for name in names), "CXX", "CUDA_HOME"], "")
+    assert Settings.from_environment(empty) == Settings.from_environment({})
 
 
 def test_a_relative_cache_does_not_move_with_the_working_folder(

@@ -22,6 +22,7 @@ CHECKS = (
     "pycuda",
     "GPU",
     "nvcc",
+    "NVRTC",
     "cuobjdump",
     "NVML",
     "cublas",
@@ -69,6 +70,17 @@ def test_nvcc_is_looked_for_where_the_settings_say(run: Command, tmp_path: Path)
     assert by_name(diagnose(run))["nvcc"]["found"] == "Build cuda_99"
     nvcc.write_text("#!/bin/sh\nexit 1\n")
     assert not by_name(diagnose(run))["nvcc"]["ok"]
+
+
+def test_nvrtc_is_reported_as_it_is_set(run: Command, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho release 99.1\n")
+    nvcc.chmod(0o755)
+    run.environment.update(SPARSEGEN_NVCC=str(nvcc), SPARSEGEN_NVRTC="auto")
+    check = by_name(diagnose(run))["NVRTC"]
+    assert not check["ok"] and "SPARSEGEN_NVRTC" in check["fix"]
+    run.environment.update(SPARSEGEN_NVRTC="")
+    assert by_name(diagnose(run))["NVRTC"]["found"] == "not asked for"
 
 
 def test_a_missing_requirement_fails_everything(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

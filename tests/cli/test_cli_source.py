@@ -156,5 +156,6 @@ def test_missing_tools_are_named_with_their_fix(run: Command, tools: Path) -> No
 
 
 def test_a_failing_tool_shows_its_log(run: Command, tools: Path) -> None:
-    put(tools / "nvcc", "#!/bin/sh\necho 'kernel.cu(3): error: no' >&2\nexit 2\n")
+    broken = "#!/bin/sh\ncase $1 in --version) exit ;; esac\necho 'kernel.cu(3): error: no' >&2\nexit 2\n"
+    put(tools / "nvcc", broken)
     assert "kernel.cu(3): error: no" in run("source", *SIZES, "--ptx", exit_code=1).stderr

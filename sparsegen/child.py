@@ -58,7 +58,7 @@ class ChildProcess:
         self._stop = stop or threading.Event()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         ours, theirs = socket.socketpair()
-        command = f"from sparsegen.tuning.child import main; main({theirs.fileno()}, {target!r})"
+        command = f"from sparsegen.child import main; main({theirs.fileno()}, {target!r})"
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", command],
@@ -90,7 +90,8 @@ class ChildProcess:
         """
 
         def send() -> None:
-            with contextlib.suppress(ChildDiedError, OSError, ValueError):
+            # TypeError: what a Connection that is closed between two writes raises.
+            with contextlib.suppress(ChildDiedError, OSError, ValueError, TypeError):
                 self.send(message)
 
         threading.Thread(target=send, daemon=True).start()

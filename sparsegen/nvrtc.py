@@ -1,0 +1,144 @@
+"""NVRTC, NVIDIA's compiler as a library, through ctypes; and the process that serves it.
+
+It runs in child processes alone (`sparsegen.compile_servers`): a compile inside a process cannot be stopped, and a
+crash of the compiler would take the process along.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from sparsegen.child import answer, requests
+from sparsegen.errors import CompileError, DeviceUnavailableError
+
+COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to compile.
+
+    Attributes:
+        name: the file that messages and line information name; it need not exist.
+        options: for an architecture ``sm_NN``, machine code is made; for ``compute_NN``, PTX.
+    """
+
+    text: str
+    name: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A compiled source.
+
+    Attributes:
+        image: a cubin; PTX (ASCII) if the architecture is virtual.
+        log: warnings, and what ptxas says.
+    """
+
+    image: bytes
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """NVRTC on disk.
+
+    Attributes:
+        library: ``libnvrtc.so.N``.
+        builtins: ``libnvrtc-builtins.so.N.M``. NVRTC asks the loader for it by name, and the loader does not look
+            beside NVRTC: it has to be loaded first.
+        release: major, minor of both.
+    """
+
+    library: Path
+    builtins: Path
+    release: tuple[int, int]
+
+
+class Nvrtc:
+    """The library.
+
+    Raises:
+        DeviceUnavailableError: it does not load, or is of another release than the installation says.
+    """
+
+    def __init__(self, found: Installation) -> None:
+        library, release = found.library, found.release
+        try:
+            ctypes.CDLL(str(found.builtins), mode=ctypes.RTLD_GLOBAL)
+            self._library = ctypes.CDLL(str(library))
+            self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        except (OSError, AttributeError) as error:
+            raise DeviceUnavailableError(
+                f"{library} does not load as NVRTC ({error}): mend it, or unset SPARSEGEN_NVRTC to compile with nvcc"
+            ) from error
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        if (major.value, minor.value) != release:
+            raise DeviceUnavailableError(
+                f"{library} is NVRTC {major.value}.{minor.value} beside the builtins of {release[0]}.{release[1]}: "
+                "set SPARSEGEN_NVRTC to the library of nvcc's release, or unset it to compile with nvcc"
+            )
+
+    def compile(self, source: Source) -> Compilation:
+        """
+        Raises:
+            CompileError: the source has errors, or NVRTC failed; with its log.
+        """
+        program = ctypes.c_void_p()
+        self._call(
+            "nvrtcCreateProgram",
+            ctypes.byref(program),
+            source.text.encode(),
+            source.name.encode(),
+            0,  # headers held in memory: none
+            None,
+            None,
+        )
+        try:
+            options = [option.encode() for option in source.options]
+            array = (ctypes.c_char_p * len(options))(*options)
+            status = self._library.nvrtcCompileProgram(program, len(options), array)
+            log = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            if status:
+                what = "errors in the source" if status == COMPILATION_FAILED else self._message(status)
+                raise CompileError(f"NVRTC failed: {what}", log=log.strip())
+            if _is_virtual(source.options):
+                return Compilation(self._read(program, "PTX").rstrip(b"\0"), log)
+            return Compilation(self._read(program, "CUBIN"), log)
+        finally:
+            self._call("nvrtcDestroyProgram", ctypes.byref(program))
+
+    def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._call(f"nvrtcGet{what}", program, buffer)
+        return buffer.raw
+
+    def _call(self, function: str, *arguments: object) -> None:
+        status = getattr(self._library, function)(*arguments)
+        if status:
+            raise CompileError(f"{function} failed: {self._message(status)}")
+
+    def _message(self, status: int) -> str:
+        text: bytes = self._library.nvrtcGetErrorString(status)
+        return text.decode(errors="replace")
+
+
+def _is_virtual(options: Sequence[str]) -> bool:
+    return any(option.startswith("--gpu-architecture=compute_") for option in options)
+
+
+def serve(connection: Connection) -> None:
+    """Runs in the child: answers pairs of `Installation` and `Source` with a `Compilation` each."""
+    load = cache(Nvrtc)
+    for installation, source in requests(connection):
+        answer(connection, lambda: load(installation).compile(source))  # noqa: B023 - called at once
