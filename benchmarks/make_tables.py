@@ -22,12 +22,9 @@ from benchmarks import operator_tables
 from benchmarks.anchors import peers
 from benchmarks.operator_tables import NONE, table
 from sparsegen.bench import result_file
-from sparsegen.bench.case import Operator
 from sparsegen.bench.compare import compare
-from sparsegen.bench.rates import floor_of
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, Rates, Results, Row, merge
+from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
 from sparsegen.bench.summary import Mean, geometric, summarize
-from sparsegen.bench.task import Task
 from sparsegen.errors import SparsegenError
 
 HERE = Path(__file__).parent
@@ -155,19 +152,13 @@ def cases() -> str:
     for row in results.rows:
         groups.setdefault((row.suite, row.dtype, row.layout), []).append(row)
     parts = [
-        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows, results.rates)}"
+        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows)}"
         for (suite, dtype, layout), rows in groups.items()
     ]
     return "\n" + "\n\n".join(parts) + bench_origin(results)
 
 
-def _floor(row: Row, rates: Rates | None) -> float | None:
-    """Microseconds, by today's count of bytes: older files took 32-bit indices where bits are fewer."""
-    task = Task(Operator(row.operator), row.m, row.k, row.n, row.dtype, row.layout, row.batch)
-    return floor_of(task, row.nnz, rates).us
-
-
-def _cases(rows: Sequence[Row], rates: Rates | None) -> str:
+def _cases(rows: Sequence[Row]) -> str:
     head = ["case", "µs", "untuned", "dense", "best other sparse", "which", "over dense", "over sparse"]
     lines = []
     for row in rows:
@@ -180,7 +171,7 @@ def _cases(rows: Sequence[Row], rates: Rates | None) -> str:
                 best.contender if best else NONE,
                 f"{dense / ours:.2f}" if dense and ours else NONE,
                 f"{sparse / ours:.2f}" if sparse and ours else NONE,
-                f"{100 * floor / ours:.0f} %" if (floor := _floor(row, rates)) and ours else NONE,
+                f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
                 tuned.variant.family if tuned and tuned.variant else NONE,
             ]
         )
