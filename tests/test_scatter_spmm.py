@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse
 from contract_cases import call, csr, matrices
 from tuning_samples import H100
 
@@ -100,17 +99,6 @@ def test_launch_after_launch_is_right_and_leaves_scratch_zero(
         assert reference.worst_error(arrays[launch.result]) <= 1
         assert len(launch.scratch) == 2 and not any(arrays[place].any() for place in launch.scratch)
         launch = launch.again(arrays)
-
-
-def test_the_transpose_and_new_values() -> None:
-    rng = np.random.default_rng(0)
-    matrix = scipy.sparse.random(70, 300, 0.2, format="csr", dtype=np.float32, random_state=0)
-    operator = sparsegen.prepare(matrix, n=33, transpose=True, family=FAMILY.name, device="emulator")
-    b = rng.standard_normal((70, 33)).astype(np.float32)
-    np.testing.assert_allclose(operator(b), matrix.T @ b, rtol=1e-4, atol=1e-4)
-    matrix.data = rng.standard_normal(matrix.nnz).astype(np.float32)
-    operator.update_values(matrix.data)
-    np.testing.assert_allclose(operator(b), matrix.T @ b, rtol=1e-4, atol=1e-4)
 
 
 def test_infinities_reach_only_rows_with_a_nonzero_there() -> None:

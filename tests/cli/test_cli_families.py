@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from command_line import Command
+from command_line import Command, computed_traits
 
 from sparsegen import kernels
 from sparsegen.family import tunables
-from sparsegen.operators import OPERATORS, DType, Layout, SpmmProblem
-
-NARROW = SpmmProblem(1024, 1024, 32, DType.FLOAT16, Layout.COLUMN)  # what most families compute
+from sparsegen.operators import OPERATORS, SpmmProblem
 
 
 @pytest.mark.parametrize("name", kernels.families())
 def test_every_tunable_and_constraint_is_told(name: str, run: Command) -> None:
     family = kernels.family(name)
-    options = ["--dtype", "float16"]
-    if family.problem_type is SpmmProblem:
-        options += ["-n", "32", "--layout", "column" if family.computes(NARROW) else "row"]
+    sizes = ("-n", "32") if family.problem_type is SpmmProblem else ()
+    options = (*sizes, *computed_traits(family))
     [told] = run.json("families", name, *options)["families"]
     assert (told["name"], told["summary"], told["operator"]) == (
         name,
