@@ -144,15 +144,15 @@ def test_it_does_not_suit_sums_beyond_l2_or_nearly_empty_columns() -> None:
         sparsegen.prepare(thin, n=8, family=FAMILY.name, device="emulator")
 
 
-def test_a_search_tries_it_where_sums_fit_the_device() -> None:
-    problem, features = problem_of(MATRIX, 128), Features.of(MATRIX)
-
-    def tried(l2_bytes: int) -> int:
-        small = replace(H100, l2_bytes=l2_bytes)
-        return len(Space.build([FAMILY], problem, small, features=features).candidates)
-
-    assert tried(2 * 512 * 128 * 4) == 3 * 4 * 3 * 3
-    assert tried(2 * 512 * 128 * 4 - 1) == 0
+def test_a_search_tries_all_of_it_or_says_why_not() -> None:
+    features = Features.of(MATRIX)
+    space = Space.build([FAMILY], problem_of(MATRIX, 128), H100, features=features)
+    assert len(space.candidates) == 3 * 4 * 3 * 3 and not space.left_out
+    space = Space.build([FAMILY], problem_of(MATRIX, 128, batch=400), H100, features=features)
+    assert not space.candidates and "stay in L2" in space.left_out[FAMILY.name]
+    low = uniform_rows(40, 64, 20, 0)
+    space = Space.build([FAMILY], problem_of(low, 32), H100, features=Features.of(low))
+    assert {c.config.panel_m for c in space.candidates} == {32, 64}
 
 
 def test_it_is_never_the_rule_of_thumb() -> None:
