@@ -21,6 +21,7 @@ from sparsegen.family import Constraint, Device, Family, Value, tunables
 from sparsegen.operators import OPERATORS, Problem
 
 MATRIX_SIZE = 1024  # of a size of the matrix that no option gives
+VARIES = "results differ in their last bits from call to call: sums are added up in any order"
 
 
 @click.command()
@@ -89,6 +90,7 @@ def describe(family: Family[Any, Any], problem: Problem, device: Device) -> dict
         "summary": family.summary,
         "source": family.source,
         "template": family.template,
+        "deterministic": family.deterministic,
         "tunables": [
             {
                 "name": t.name,
@@ -128,6 +130,7 @@ def _render(family: dict[str, Any]) -> RenderableType:
     return Group(
         Text(f"{family['name']}: {family['summary']}", style="bold"),
         Text(f"computes {family['operator']}; {family['source']}"),
+        *(() if family["deterministic"] else (Text(VARIES),)),
         Text(
             f"{family['points']:,} points before constraints; "
             f"normal effort searches the bold choices ({family['points_searched']:,} points)"

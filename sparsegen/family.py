@@ -196,6 +196,7 @@ class Family(ABC, Generic[P, C]):
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
+    deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call
     packing_version: ClassVar[int] = 1  # raised whenever `prepare` lays out the same matrix otherwise
     problem_type: type[P]
     config_type: type[C]

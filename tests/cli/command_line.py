@@ -9,6 +9,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from sparsegen.cli.main import cli
+from sparsegen.family import Family
+from sparsegen.operators import DType, Layout, SpmmProblem
 
 
 class Command:
@@ -32,3 +34,11 @@ class Command:
     def json(self, *arguments: str | Path, exit_code: int = 0) -> Any:
         """Run with ``--json``; what it printed, which must be one JSON value and nothing else."""
         return json.loads(self(*arguments, "--json", exit_code=exit_code).stdout)
+
+
+def computed_traits(family: Family[Any, Any]) -> tuple[str, ...]:
+    """Options for a dtype and, of a product, a layout that the family computes where there are few columns."""
+    if family.problem_type is not SpmmProblem:
+        return ("--dtype", "float16")
+    layouts = [s for s in Layout if family.computes(SpmmProblem(64, 32, 16, DType.FLOAT16, s))]
+    return ("--dtype", "float16", "--layout", layouts[-1])

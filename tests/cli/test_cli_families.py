@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from command_line import Command
+from command_line import Command, computed_traits
 
 from sparsegen import kernels
 from sparsegen.family import tunables
 from sparsegen.operators import OPERATORS, SpmmProblem
 
-COMPUTED_BY_ALL = ("-n", "32", "--dtype", "float16", "--layout", "column")
-
 
 @pytest.mark.parametrize("name", kernels.families())
 def test_every_tunable_and_constraint_is_told(name: str, run: Command) -> None:
     family = kernels.family(name)
-    options = COMPUTED_BY_ALL if family.problem_type is SpmmProblem else ("--dtype", "float16")
+    sizes = ("-n", "32") if family.problem_type is SpmmProblem else ()
+    options = (*sizes, *computed_traits(family))
     [told] = run.json("families", name, *options)["families"]
     assert (told["name"], told["summary"], told["operator"]) == (
         name,
@@ -40,6 +39,13 @@ def test_constraints_are_those_of_the_given_problem(run: Command) -> None:
     [told] = run.json("families", "csr_spmm", "-n", "3")["families"]
     assert told["example"]["dense_vector_width"] == 1
     assert any("divides n (3)" in c["sentence"] for c in told["constraints"])
+
+
+def test_families_whose_results_vary_say_so(run: Command) -> None:
+    for name, deterministic in (("scatter_spmm", False), ("csr_spmm", True)):
+        [told] = run.json("families", name)["families"]
+        assert told["deterministic"] is deterministic
+        assert ("differ in their last bits" in run("families", name).output) is not deterministic
 
 
 def test_all_families_are_listed(run: Command) -> None:

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Command
+from command_line import Command, computed_traits
 
 from sparsegen import kernels
-from sparsegen.operators import SpmmProblem
 
 SIZES = ("--m", "64", "--k", "32", "-n", "16")
-COMPUTED_BY_ALL = ("--dtype", "float16", "--layout", "column")
 
 NVCC = """#!/bin/sh
 case "$*" in
@@ -44,11 +42,19 @@ def put(path: Path, script: str) -> None:
 
 @pytest.mark.parametrize("family", kernels.families())
 def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
-    problem = kernels.family(family).problem_type
+    chosen = kernels.family(family)
+    problem = chosen.problem_type
     sizes = {"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")}
     given = [word for name in (*problem.matrix_sizes, *problem.dense_sizes) for word in sizes[name]]
-    traits = COMPUTED_BY_ALL if problem is SpmmProblem else ("--dtype", "float16")
-    arguments = ("source", "--operator", problem.operator, *given, *traits, "--family", family)
+    arguments = (
+        "source",
+        "--operator",
+        problem.operator,
+        *given,
+        *computed_traits(chosen),
+        "--family",
+        family,
+    )
     source = run(*arguments).output
     assert source.startswith(f"// {family}: ")
     assert "__global__" in source

@@ -1,0 +1,189 @@
+"""SpMM by columns of A: a row of B is loaded once for a column's nonzeros, and products are added by atomics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.features import Features
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._ell import empty_as_padding, gather_values
+from sparsegen.kernels._streaming import with_streaming
+from sparsegen.operators import Layout, SpmmProblem
+
+WARP = 32
+MAX_GRID_Y = 65535
+VECTORS = (1, 2, 4)
+MOST_SUM_BYTES = 25 << 20  # half of an H100's L2: from there on, each addition reads and writes DRAM
+LEAST_PER_COLUMN = 4  # nonzeros that a row of B is loaded for
+ENOUGH_TASKS = 32  # for a multiprocessor: half of the warps that it holds
+
+
+@dataclass(frozen=True)
+class ScatterSpmmConfig:
+    """One point of the tuning space of `ScatterSpmm`."""
+
+    vector: int = tunable(
+        1,
+        VECTORS,
+        "neighbouring columns of C per lane; a warp takes 32 times as many, and loads them of B at once",
+    )
+    panel_m: int = tunable(
+        128, (32, 64, 128, 256), "rows of C per panel, in which nonzeros go by columns", packs=True
+    )
+    task_nonzeros: int = tunable(
+        1024, (256, 1024, 4096), "nonzeros of a panel that a warp takes, at most", packs=True
+    )
+    warps: int = tunable(8, (4, 8, 16), "warps per block")
+
+
+class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
+    """Warps go through nonzeros column by column and add products to float32 sums in global memory.
+
+    Sums are added up in the order in which warps come: results differ in their last bits from call to call. Products
+    and sums below 2⁻¹²⁶ count as zero. Zeros of A are not multiplied: an infinity or NaN of B reaches only rows that
+    have a nonzero there.
+    """
+
+    name = "scatter_spmm"
+    summary = "SpMM by columns of A: each row of B is loaded once per panel, products are added by atomics"
+    source = (
+        "products by columns of A: Pal et al., OuterSPACE, HPCA 2018, here with a dense B; tasks and "
+        "atomic sums are sparsegen's own"
+    )
+    template = "spmm/scatter_spmm.cu.j2"
+    entry = "scatter_spmm"
+    deterministic = False
+    size_names = ("m", "k", "n", "task_count")
+    packed_names = ("tasks", "columns", "rows", "values")
+    scratch_names = ("sums", "counters")
+    problem_type = SpmmProblem
+    config_type = ScatterSpmmConfig
+
+    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+        return ("stored",) if problem.value_sets > 1 else ()
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.layout is Layout.ROW, f"B and C ({problem.layout}) are row-major")
+        yield items_in_grid(problem)
+        widest = MAX_GRID_Y * WARP
+        yield Constraint(problem.n <= widest, f"C has at most {widest} columns ({problem.n})")
+
+    def constraints(
+        self, problem: SpmmProblem, config: ScatterSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        yield Constraint(
+            problem.n % config.vector == 0,
+            f"vector ({config.vector}) divides n ({problem.n}), so that rows of B, C and the sums are aligned",
+        )
+        yield Constraint(
+            config.vector == 1 or WARP * config.vector <= 2 * problem.n,
+            f"at least half of a warp's {WARP} lanes have vector ({config.vector}) columns of C ({problem.n})",
+        )
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: ScatterSpmmConfig
+    ) -> Iterator[Constraint]:
+        taken = _sum_bytes(problem)
+        yield Constraint(
+            taken <= MOST_SUM_BYTES,
+            f"float32 sums of all of C ({taken} bytes) stay in L2: at most {MOST_SUM_BYTES} bytes",
+        )
+        in_column = features.nnz / max(1, features.k)
+        yield Constraint(
+            in_column >= LEAST_PER_COLUMN,
+            f"columns of A have {LEAST_PER_COLUMN} nonzeros or more on average ({in_column:.2f}) to share a load of B",
+        )
+
+    def is_worth_trying(self, problem: SpmmProblem, config: ScatterSpmmConfig, device: Device) -> bool:
+        """A panel is not twice as high as A."""
+        return config.panel_m < 2 * max(WARP, problem.m)
+
+    def constants(self, problem: SpmmProblem, config: ScatterSpmmConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "columns_divide": problem.n % (WARP * config.vector) == 0,
+            **batch_constants(problem),
+        }
+
+    def prepare(self, problem: SpmmProblem, config: ScatterSpmmConfig, matrix: CsrMatrix) -> Packed:
+        panels = -(-problem.m // config.panel_m)
+        by_column = matrix.transposition()
+        panel = by_column.column_indices // config.panel_m
+        narrow = panel.astype(np.min_scalar_type(panels))  # what fits 16 bits is sorted several times faster
+        order = np.argsort(narrow, kind="stable")  # within a panel it stays by column and then by row
+        rows = by_column.column_indices[order]
+        columns = np.repeat(np.arange(problem.k, dtype=np.int32), np.diff(by_column.row_offsets))[order]
+        source = empty_as_padding(by_column.source[order])
+        tasks = _tasks(np.bincount(panel, minlength=panels), config.task_nonzeros)
+        stored = {"stored": source.size} if problem.value_sets > 1 else {}
+        return Packed(
+            arrays={
+                "tasks": empty_as_one(tasks.ravel()),
+                "columns": empty_as_one(columns),
+                "rows": empty_as_one((rows % config.panel_m).astype(np.uint16)),
+                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+            },
+            sizes={"task_count": len(tasks), **stored},
+            values="values",
+            value_source=source,
+            scratch={
+                "sums": _sum_bytes(problem),
+                "counters": 4 * problem.batch * panels * -(-problem.n // WARP),  # with the narrowest tiles
+            },
+        )
+
+    def launch(
+        self, problem: SpmmProblem, config: ScatterSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        return Launch(
+            grid=(
+                -(-sizes["task_count"] // config.warps),
+                -(-problem.n // (WARP * config.vector)),
+                problem.batch,
+            ),
+            block=(WARP * config.warps, 1, 1),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        # An H100's L2 adds some 2.4e6 floats in a microsecond at best; lanes without a column of C are idle.
+        return with_streaming(1e6 * min(1.0, problem.n / WARP), problem)
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
+        """The widest vectors that n fills, and tasks that are short where there are few."""
+        vector = max(v for v in VECTORS if problem.n % v == 0 and (v == 1 or WARP * v <= problem.n))
+        tiles = problem.batch * -(-problem.n // (WARP * vector))
+        is_small = features.nnz * tiles < 1024 * ENOUGH_TASKS * device.multiprocessors
+        return ScatterSpmmConfig(vector=vector, task_nonzeros=256 if is_small else 1024)
+
+
+def _sum_bytes(problem: SpmmProblem) -> int:
+    """Of a float32 sum for each element of C."""
+    return 4 * problem.batch * problem.m * problem.n
+
+
+def _tasks(lengths: Array, most: int) -> Array:
+    """Runs of at most so many nonzeros that do not leave a panel; one without nonzeros where a panel has none.
+
+    Args:
+        lengths: nonzeros of each panel; panels follow each other.
+
+    Returns:
+        int32 [tasks, 4]: first nonzero, number of nonzeros, panel, tasks of that panel.
+    """
+    of_panel = np.maximum(1, -(-lengths // most))
+    panel = np.repeat(np.arange(lengths.size), of_panel)
+    number = np.arange(panel.size) - np.repeat(np.cumsum(of_panel) - of_panel, of_panel)
+    begin = (np.cumsum(lengths) - lengths)[panel] + number * most
+    count = np.minimum(most, lengths[panel] - number * most)
+    return np.stack([begin, count, panel, of_panel[panel]], axis=1).astype(np.int32)
+
+
+FAMILY = ScatterSpmm()
