@@ -27,9 +27,7 @@ from sparsegen.family import Device
 WARMUP = 2
 RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender
 RANK_SECONDS = 0.03  # at the most for each way's samples; the host knows well enough what takes longer
-HOPELESS = (
-    5.0  # times the time of the fastest way so far: that often slower ones are called twice and no more
-)
+HOPELESS = 5.0  # times the time of the fastest way so far: slower ones are called twice and no more
 HOST_SECONDS = 1e-3  # more than a call's way through the host ever takes
 LEAD_MARGIN_US = 15.0
 LEAD_LIMIT_US = 3000.0

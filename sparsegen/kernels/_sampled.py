@@ -10,6 +10,7 @@ import numpy as np
 from sparsegen.family import Argument, Constraint, Family, Packed, empty_as_one
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import items_in_grid
+from sparsegen.kernels._ell import empty_as_padding
 from sparsegen.operators import SddmmEpilogue, SddmmProblem
 
 VALUES = "values"  # the packed array that only a scaled result needs
@@ -44,5 +45,5 @@ class SampledProduct(Family[SddmmProblem, C]):
         if problem.epilogue is not SddmmEpilogue.SCALE:
             return Packed(arrays, sizes)
         values = empty_as_one(problem.dtype.to_storage(matrix.values))
-        source = np.arange(matrix.nnz, dtype=np.int32) if matrix.nnz else np.full(1, -1, dtype=np.int32)
+        source = empty_as_padding(np.arange(matrix.nnz, dtype=np.int32))
         return Packed({**arrays, VALUES: values}, sizes, VALUES, source)

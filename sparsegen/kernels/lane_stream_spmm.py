@@ -23,6 +23,7 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import one_item
+from sparsegen.kernels._ell import empty_as_padding
 from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
@@ -211,7 +212,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         rows = _row_order(c, matrix, partition)
         streams = pack(matrix, partition, refill_tiles=c.refill_tiles, ring_rows=c.ring_rows, rows=rows)
         stored = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
-        source = streams.source if streams.source.size else np.full(1, -1, dtype=np.int32)
+        source = empty_as_padding(streams.source)
         return Packed(
             arrays={
                 "masks": empty_as_one(streams.masks),

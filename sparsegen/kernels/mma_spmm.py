@@ -24,6 +24,8 @@ WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 MAX_GRID_Y = 65535
+EXPANDED_BYTES = 2.4e6  # of nonzeros and their places that are put into tiles in a microsecond on an H100
+PLACE_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -317,8 +319,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
         multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
-        few_columns = (0.4e6 if problem.dtype is DType.FLOAT32 else 0.6e6) * problem.n
-        return with_streaming(min(multiplied, few_columns), problem)
+        expanded = EXPANDED_BYTES / (problem.dtype.itemsize + PLACE_BYTES) * problem.n
+        return with_streaming(min(multiplied, expanded), problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""

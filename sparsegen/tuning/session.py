@@ -15,7 +15,7 @@ from sparsegen.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.tuning.worker import Go, Measure, Measured, Packed, Prepare, Ready
+from sparsegen.tuning.worker import Go, Measure, Measured, Prepare, Ready, Waiting
 from sparsegen.tuning_db.records import Outcome
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Session:
         try:
             self._child.send(request)
             answer = self._child.receive(PACK_SECONDS)
-            if isinstance(answer, Packed):
+            if isinstance(answer, Waiting):
                 with device_turn(self._prepare.device, self._locks):
                     self._child.send(Go())
                     answer = self._child.receive(self._limit)

@@ -22,9 +22,8 @@ NOISE_VARIANCE = 0.02
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
 EXPLORATION = 2.0  # standard deviations of optimism
 LEAST_SHARE = 0.5  # of the proposals is split evenly, so that no family is dropped for a few bad configs
-FAR_BEHIND = np.log(
-    4.0
-)  # of the best time: a family whose times are all beyond it, of TRIED configs or more, gets no such share
+# A family of which TRIED configs or more are known, all of them so far (in log time) behind the best, gets none of it.
+FAR_BEHIND = np.log(4.0)
 TRIED = 2
 
 

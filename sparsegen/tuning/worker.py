@@ -81,7 +81,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Waiting:
     """Sent when the matrix is packed and the kernel could run; it does at the parent's `Go`."""
 
 
@@ -132,7 +132,7 @@ def serve(connection: Connection) -> None:
 
 def _wait_for_turn(connection: Connection) -> None:
     """Packing and compiling need no device to themselves; other processes measure meanwhile."""
-    connection.send(Packed())
+    connection.send(Waiting())
     go = connection.recv()
     assert isinstance(go, Go)
 
