@@ -101,10 +101,15 @@ def sddmm() -> str:
 
 
 def decode() -> str:
-    """docs/performance.md: the lists of decoding beside dense cuBLAS, L2 dirty and clean."""
+    """docs/performance.md: the lists of decoding beside dense cuBLAS, by the state of the L2."""
     lists = ("llm", "llm-uneven", "spmv")
-    dirty, clean = (merge(bench_files(kind, lists)) for kind in ("bench", "clean"))
-    return operator_tables.decode(dirty.rows, clean.rows) + bench_origin(dirty) + bench_origin(clean)
+    files = {
+        state: bench_files(kind, lists)
+        for state, kind in (("dirty", "bench"), ("clean", "clean"), ("warm", "warm"))
+    }
+    runs = {state: merge(names) for state, names in files.items() if names}
+    made = operator_tables.decode({state: run.rows for state, run in runs.items()})
+    return made + "".join(map(bench_origin, runs.values()))
 
 
 def performance() -> str:

@@ -54,26 +54,39 @@ def sddmm(rows: Sequence[Row], peers: Peers) -> str:
     return table([*head, "to cuSPARSE fp32", "dense fp16", "to it"], lines)
 
 
-def decode(dirty: Sequence[Row], clean: Sequence[Row]) -> str:
-    """A row for each list and number of tokens: our time over dense cuBLAS's, geometric mean and worst."""
-    groups: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
-    for place, rows in enumerate((dirty, clean)):
+def decode(runs: Mapping[str, Sequence[Row]]) -> str:
+    """A row for each list and number of tokens: our time over dense cuBLAS's, geometric mean and worst.
+
+    Args:
+        runs: the rows by the state of the L2.
+    """
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for state, rows in runs.items():
         for row in rows:
             dense = row.dense()
             ratio = _ratio(row.us(TUNED), dense.timing.us if dense and dense.timing else None)
             if ratio is not None:
                 for which in ("all", f"n = {row.n}"):
-                    groups.setdefault((row.suite, which), ([], []))[place].append(ratio)
+                    found = groups.setdefault((row.suite, which), {state: [] for state in runs})
+                    found[state].append(ratio)
     lines = []
     for (suite, which), found in groups.items():
         figures = [
             text
-            for ratios in found
-            for text in (_figure(geometric(ratios).value), _figure(max(ratios)), sum(r < 1 for r in ratios))
+            for ratios in found.values()
+            for text in (
+                (
+                    _figure(geometric(ratios).value),
+                    _figure(max(ratios)),
+                    f"{sum(r < 1 for r in ratios)} of {len(ratios)}",
+                )
+                if ratios
+                else (NONE,) * 3
+            )
         ]
-        lines.append([f"{suite}, {which}", len(found[0]), *figures])
-    head = ["list", "rows", "dirty: mean", "worst", "faster", "clean: mean", "worst", "faster"]
-    return table(head, lines)
+        lines.append([f"{suite}, {which}", *figures])
+    head = [column for state in runs for column in (f"{state}: mean", "worst", "faster")]
+    return table(["list", *head], lines)
 
 
 def sweep(rows: Rows) -> str:

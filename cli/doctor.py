@@ -27,7 +27,7 @@ from sparsegen.emulator.cuda_headers import find_cuda_headers
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
 from sparsegen.inspection import find_disassembler
 from sparsegen.settings import Settings
-from sparsegen.toolkit import find_nvrtc
+from sparsegen.toolkit import OFF, find_nvrtc
 from sparsegen.tuning_db.engine import Location
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
@@ -129,9 +129,9 @@ def run_checks(settings: Settings) -> list[Check]:
         _look(
             "NVRTC",
             lambda: _nvrtc(settings),
-            "compiling for a GPU in about a third of nvcc's time",
+            "compiling for a GPU in half of nvcc's time",
             OPTIONAL,
-            "correct SPARSEGEN_NVRTC, or unset it to compile with nvcc",
+            "pip install nvidia-cuda-nvrtc of nvcc's release, or correct SPARSEGEN_NVRTC",
         ),
         _look(
             "cuobjdump",
@@ -245,8 +245,12 @@ def _gpus() -> str:
 
 
 def _nvrtc(settings: Settings) -> str:
-    found = find_nvrtc(settings, find_nvcc(settings)) if settings.nvrtc else None
-    return str(found.installation.library) if found else "not asked for"
+    if settings.nvrtc == OFF:
+        return "turned off: nvcc compiles"
+    found = find_nvrtc(settings, find_nvcc(settings))
+    if found is None:
+        raise DeviceUnavailableError("there is none of nvcc's release: nvcc compiles")
+    return str(found.installation.library)
 
 
 def _library(name: str) -> str:

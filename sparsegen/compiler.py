@@ -1,8 +1,8 @@
 """CUDA source -> cubin with nvcc or NVRTC, in an atomic on-disk cache; many variants compile at once.
 
-NVRTC takes about a third of nvcc's time, and makes other code. PyCUDA's own compiler module calls nvcc, but keeps
-neither the source nor the resource usage, and knows no time limit; so both are called directly, and PyCUDA loads what
-they made.
+NVRTC takes half of nvcc's time or less, and makes other code, as fast. PyCUDA's own compiler module calls nvcc, but
+keeps neither the source nor the resource usage, and knows no time limit; so both are called directly, and PyCUDA loads
+what they made.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def compile_with_nvrtc(
 
 
 class CudaToolchain:
-    """nvcc, or NVRTC where it is asked for, for one architecture.
+    """NVRTC, or nvcc where there is none of its release, for one architecture.
 
     Safe to use from many threads; no compile runs in this process.
 
     NVRTC's release and headers are nvcc's. Still the two make different code of most
     kernels that use shared memory, which nvcc addresses with 32 bits and NVRTC with 64: of the 34 golden sources, 13.0
-    of both makes equal instructions for 10 and takes equal registers for 28 (sm_90a). So each has a fingerprint of
-    its own, with nvcc's build in it.
+    of both makes equal instructions for 10 and takes equal registers for 28 (sm_90a). Times are the same in the mean
+    (docs/performance.md), but not of every variant. So each has a fingerprint of its own, with nvcc's build in it.
 
     Args:
         compute_capability: (major, minor) of the device.

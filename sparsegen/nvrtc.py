@@ -77,14 +77,14 @@ class Nvrtc:
             self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
             raise DeviceUnavailableError(
-                f"{library} does not load as NVRTC ({error}): mend it, or unset SPARSEGEN_NVRTC to compile with nvcc"
+                f"{library} does not load as NVRTC ({error}): mend it, or set SPARSEGEN_NVRTC=off to compile with nvcc"
             ) from error
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         if (major.value, minor.value) != release:
             raise DeviceUnavailableError(
                 f"{library} is NVRTC {major.value}.{minor.value} beside the builtins of {release[0]}.{release[1]}: "
-                "set SPARSEGEN_NVRTC to the library of nvcc's release, or unset it to compile with nvcc"
+                "set SPARSEGEN_NVRTC to the library of nvcc's release, or to off to compile with nvcc"
             )
 
     def compile(self, source: Source) -> Compilation:

@@ -20,8 +20,8 @@ class Settings:
             default below the user's cache folder.
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
-        nvrtc: ``SPARSEGEN_NVRTC``, NVRTC (``libnvrtc.so.N``) to compile with in nvcc's place, or ``auto`` to find
-            that of nvcc's release (`sparsegen.toolkit.find_nvrtc`); default nvcc.
+        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
+            nvcc's release where one is found (`sparsegen.toolkit.find_nvrtc`).
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
     """

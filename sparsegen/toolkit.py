@@ -22,7 +22,7 @@ from sparsegen.settings import Settings
 logger = logging.getLogger(__name__)
 
 Release = tuple[int, int]  # major, minor
-AUTO = "auto"  # SPARSEGEN_NVRTC=auto: the first that is found
+OFF = "off"  # SPARSEGEN_NVRTC=off: nvcc compiles
 HEADER_HEAD = 16384  # characters of cuda_runtime_api.h, in which its version stands
 
 
@@ -73,39 +73,40 @@ def nvcc_version(nvcc: Path) -> NvccVersion:
 def find_nvrtc(settings: Settings, nvcc: Path) -> FoundNvrtc | None:
     """The NVRTC to compile with, or None where nvcc has to.
 
-    It has to be asked for, because it makes other code than nvcc, whose times the seeds hold: ``SPARSEGEN_NVRTC`` names
-    the library, or is ``auto`` for the first that is found in the toolkit's folders of libraries and the wheel
-    ``nvidia-cuda-nvrtc``. Only one of nvcc's own major.minor counts, with headers of that version; patch releases are
-    not told apart.
+    The first that is found in the toolkit's folders of libraries and the wheel ``nvidia-cuda-nvrtc``, unless
+    ``SPARSEGEN_NVRTC`` names the library, or is ``off``. Only one of nvcc's own major.minor counts, with headers of
+    that version; patch releases are not told apart.
 
     Raises:
         DeviceUnavailableError: what ``SPARSEGEN_NVRTC`` names cannot be used; the message says why.
     """
-    if settings.nvrtc is None:
+    if settings.nvrtc == OFF:
         return None
     release = nvcc_version(nvcc).release
     include = None if release is None else _find_headers(settings, nvcc, release)
     if release is None or include is None:
         why = f"{nvcc} names no release" if release is None else "no CUDA headers of its release were found"
+        if settings.nvrtc is None:
+            logger.info("compiling with nvcc, and not with NVRTC: %s", why)
+            return None
         raise DeviceUnavailableError(
-            f"SPARSEGEN_NVRTC cannot be used: {why}; set CUDA_HOME to nvcc's toolkit, or unset it to compile with nvcc"
+            f"SPARSEGEN_NVRTC cannot be used: {why}; set CUDA_HOME to nvcc's toolkit, or SPARSEGEN_NVRTC={OFF} to "
+            "compile with nvcc"
         )
-    if settings.nvrtc != AUTO:
-        found = _installation(Path(settings.nvrtc).absolute(), release)
-        if found is None:
-            raise DeviceUnavailableError(
-                f"SPARSEGEN_NVRTC={settings.nvrtc} cannot be used: it has to be a libnvrtc.so with "
-                f"libnvrtc-builtins.so.{_dotted(release)} of nvcc's release beside it; correct it, or unset it"
-            )
-    else:
+    if settings.nvrtc is None:
         libraries = (
             folder / f"libnvrtc.so.{release[0]}" for folder in _library_folders(settings, nvcc, release)
         )
         found = next(filter(None, (_installation(library, release) for library in libraries)), None)
         if found is None:
+            logger.info("compiling with nvcc: no NVRTC of its release %s was found", _dotted(release))
+            return None
+    else:
+        found = _installation(Path(settings.nvrtc).absolute(), release)
+        if found is None:
             raise DeviceUnavailableError(
-                f"SPARSEGEN_NVRTC={AUTO}, but no NVRTC of nvcc's release was found: pip install "
-                f"'nvidia-cuda-nvrtc=={_dotted(release)}.*', or unset it to compile with nvcc"
+                f"SPARSEGEN_NVRTC={settings.nvrtc} cannot be used: it has to be a libnvrtc.so with "
+                f"libnvrtc-builtins.so.{_dotted(release)} of nvcc's release beside it; correct it, or unset it"
             )
     logger.info("compiling with NVRTC: %s has nvcc's release %s", found.library, _dotted(release))
     return FoundNvrtc(found, include)

@@ -76,11 +76,12 @@ def test_nvrtc_is_reported_as_it_is_set(run: Command, tmp_path: Path) -> None:
     nvcc = tmp_path / "nvcc"
     nvcc.write_text("#!/bin/sh\necho release 99.1\n")
     nvcc.chmod(0o755)
-    run.environment.update(SPARSEGEN_NVCC=str(nvcc), SPARSEGEN_NVRTC="auto")
-    check = by_name(diagnose(run))["NVRTC"]
-    assert not check["ok"] and "SPARSEGEN_NVRTC" in check["fix"]
-    run.environment.update(SPARSEGEN_NVRTC="")
-    assert by_name(diagnose(run))["NVRTC"]["found"] == "not asked for"
+    for given in ("", str(tmp_path / "missing.so")):
+        run.environment.update(SPARSEGEN_NVCC=str(nvcc), SPARSEGEN_NVRTC=given)
+        check = by_name(diagnose(run))["NVRTC"]
+        assert not check["ok"] and "SPARSEGEN_NVRTC" in check["fix"]
+    run.environment.update(SPARSEGEN_NVRTC="off")
+    assert by_name(diagnose(run))["NVRTC"]["found"] == "turned off: nvcc compiles"
 
 
 def test_a_missing_requirement_fails_everything(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
