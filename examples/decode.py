@@ -13,8 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 
-import sparsegen
-
 try:
     import torch
     from torch import Tensor, nn
@@ -22,33 +20,9 @@ try:
 except ImportError:
     sys.exit("This example needs PyTorch: pip install torch. examples/quickstart.py does not.")
 
+from sparsegen.integrations.torch import SparseLinear
+
 WIDTH, HEADS, HIDDEN, VOCABULARY = 4096, 32, 11008, 32000
-
-
-class Sparse(nn.Module):
-    """X · Wᵀ through an operator of sparsegen, for a fixed number of tokens."""
-
-    def __init__(self, weight: Tensor, tokens: int, on_miss: str) -> None:
-        super().__init__()
-        self.operator = sparsegen.prepare(
-            weight, n=tokens, dtype="float16", layout="column", on_miss=on_miss, device="cuda"
-        )
-        is_sparse = isinstance(self.operator, sparsegen.SparseOperator)
-        self.nbytes = self.operator.prepared.packed.nbytes if is_sparse else 2 * weight.numel()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.operator(x)  # type: ignore[no-any-return]
-
-
-class Dense(nn.Module):
-    """X · Wᵀ through cuBLAS."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.weight, self.nbytes = nn.Parameter(weight, requires_grad=False), 2 * weight.numel()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight)
 
 
 class Block(nn.Module):
@@ -97,6 +71,17 @@ def pruned(rows: int, columns: int, sparsity: float, device: str) -> Tensor:
     return torch.where(weight.abs() > sample.quantile(sparsity), weight, 0).half()
 
 
+def dense_layer(weight: Tensor) -> nn.Linear:
+    layer = nn.Linear(*reversed(weight.shape), bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return layer
+
+
+def nbytes_of(layer: nn.Module) -> int:
+    """Of its weight."""
+    return layer.weight.nbytes if isinstance(layer, nn.Linear) else layer.nbytes
+
+
 def seconds_per_step(model: Decoder, steps: int) -> tuple[float, Tensor]:
     """With one graph for each step; and the logits of the first one."""
     first = model().clone()
@@ -126,14 +111,16 @@ def main() -> None:
     kept_shape = (2, given.batch, HEADS, given.tokens + 2, WIDTH // HEADS)  # keys and values
     weights = [{n: pruned(*s, given.sparsity, "cuda") for n, s in sizes.items()} for _ in range(given.layers)]
     embedding = torch.randn(VOCABULARY, WIDTH, device="cuda").half() * 0.02
-    ways: dict[str, Callable[[Tensor], Dense | Sparse]] = {"dense": Dense}
-    ways["sparse"] = lambda weight: Sparse(weight, given.batch, given.on_miss)
+    ways: dict[str, Callable[[Tensor], nn.Module]] = {"dense": dense_layer}
+    ways["sparse"] = lambda weight: SparseLinear.from_dense(dense_layer(weight)).prepared(
+        given.batch, on_miss=given.on_miss
+    )
     seconds, first = {}, {}
     for name, way in ways.items():
         began = time.perf_counter()
         layers = [{key: way(weight) for key, weight in one.items()} for one in weights]
         prepared = time.perf_counter() - began
-        gib = sum(layer.nbytes for one in layers for layer in one.values()) / 2**30
+        gib = sum(nbytes_of(layer) for one in layers for layer in one.values()) / 2**30
         blocks = [Block(one, torch.zeros(kept_shape, device="cuda").half()) for one in layers]
         decoder = Decoder(blocks, embedding, given.batch, given.tokens + 2)
         seconds[name], first[name] = seconds_per_step(decoder, given.tokens)

@@ -138,6 +138,11 @@ class DenseOperator:
         if not array.is_contiguous():
             raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix on the device."""
+        return int(self._weight.nbytes)
+
     def explain(self) -> str:
         """What runs, and why, in words."""
         size = f"{self.problem.m} × {self.problem.k}"

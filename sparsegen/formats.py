@@ -26,6 +26,7 @@ from sparsegen.errors import MatrixError
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
+MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _unwrap(obj: Any, source: str) -> Any:
     return obj
 
 
-def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Coordinates:
+def _from_torch(torch: Any, tensor: Any, source: str) -> Compressed | Coordinates:
     tensor = tensor.detach()
     if tensor.ndim != 2:
         raise MatrixError(
@@ -127,7 +128,17 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Co
         return array
 
     if tensor.layout == torch.strided:
-        return host(tensor)
+        # Where it lies, so that a GPU's host gets the nonzeros alone.
+        counts, columns, kept = [], [], []
+        for rows in tensor.split(max(1, MOST_AT_ONCE // max(1, shape[1]))):
+            is_kept = _is_not_zero(rows, source)
+            counts.append(host(is_kept.sum(dim=1)))
+            columns.append(host(is_kept.nonzero()[:, 1].to(torch.int32)))
+            kept.append(host(rows[is_kept]))
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts), dtype=np.int64)])
+        return Compressed(
+            "csr", shape, offsets, np.concatenate(columns), np.concatenate(kept), "offsets", "columns"
+        )
     if tensor.layout == torch.sparse_coo:
         if tensor.sparse_dim() != 2:
             raise MatrixError(
@@ -148,6 +159,15 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Co
     raise MatrixError(
         f"tensors of layout {tensor.layout} cannot be read; use .to_sparse_csr()", source=source
     )
+
+
+def _is_not_zero(tensor: Any, source: str) -> Any:
+    try:
+        return tensor != 0
+    except (RuntimeError, NotImplementedError) as error:  # float8, quantised
+        raise MatrixError(
+            f"a tensor of {tensor.dtype} cannot be compared to 0: {error}", source=source
+        ) from error
 
 
 def _to_csr(obj: Any, source: str) -> CsrMatrix:

@@ -96,6 +96,11 @@ class PreparedOperator:
         """The CUDA source that runs."""
         return self.prepared.source
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed matrix on the device."""
+        return self.prepared.packed.nbytes
+
     def explain(self) -> str:
         """What runs, and why, in words."""
         compiled, packed = self.prepared.compiled, self.prepared.packed

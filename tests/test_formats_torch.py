@@ -26,6 +26,20 @@ def test_every_layout_and_dtype(layout: str, dtype: str) -> None:
     assert matrix.values.dtype == (np.float64 if dtype == "float64" else np.float32)
 
 
+def test_a_dense_tensor_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsegen.formats.MOST_AT_ONCE", 9)
+    tensor = torch.from_numpy(DENSE)
+    assert np.array_equal(as_csr(tensor).to_scipy().toarray(), DENSE)
+    assert np.array_equal(as_csr(tensor.t()).to_scipy().toarray(), DENSE.T)
+    assert np.array_equal(as_csr(tensor != 0).to_scipy().toarray(), DENSE != 0)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_a_dense_tensor_without_elements(shape: tuple[int, int]) -> None:
+    matrix = as_csr(torch.zeros(shape))
+    assert (matrix.shape, matrix.nnz) == (shape, 0)
+
+
 def test_a_parameter_needs_no_detach() -> None:
     assert as_csr(torch.nn.Parameter(torch.from_numpy(DENSE.copy()))).nnz == 6
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
-from sparsegen.errors import MatrixError, PruningError  # noqa: E402
+from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E402
 
 
@@ -177,3 +177,43 @@ def test_it_trains_like_a_dense_layer_with_a_mask(
 
 def test_patterns_say_what_they_are() -> None:
     assert repr(SparsePattern(np.eye(3))) == "SparsePattern(3 × 3, 3 nonzeros)"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_prepared_for_inference(dtype: str, has_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    torch.manual_seed(1)
+    dense = nn.Linear(40, 24, bias=has_bias, dtype=getattr(torch, dtype))
+    layer = SparseLinear.from_dense(dense, sparsity=0.75)
+    prepared = layer.prepared(6)
+    x = torch.randn(2, 3, 40, dtype=dense.weight.dtype)
+    torch.testing.assert_close(prepared(x), layer.to_dense()(x).detach())
+    assert not prepared(x.requires_grad_()).requires_grad
+    assert prepared.nbytes > 0 and f"tokens=6, {prepared.operator.variant.family}" in repr(prepared)
+    assert not list(prepared.parameters()) and not list(prepared.buffers())
+    for wrong in (torch.randn(5, 40), torch.randn(6, 41), torch.randn(240)):
+        with pytest.raises(OperandError, match="expected 6 tokens × 40 features"):
+            prepared(wrong.to(x.dtype))
+    with pytest.raises(OperandError, match="no state"):
+        prepared.state_dict()
+
+
+def test_prepared_keeps_its_values(dense: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    layer = SparseLinear.from_dense(dense, sparsity=0.75)
+    prepared, x = layer.prepared(2), torch.randn(2, 40)
+    before = prepared(x)
+    with torch.no_grad():
+        layer.values.mul_(2)
+    assert torch.equal(prepared(x), before)
+
+
+def test_prepared_needs_a_kernel(dense: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = SparseLinear.from_dense(dense, sparsity=0.75)
+    monkeypatch.delenv("SPARSEGEN_DEVICE", raising=False)
+    with pytest.raises(DeviceUnavailableError, match=r"float32 on cpu.*move the layer to a GPU"):
+        layer.prepared(2)
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    with pytest.raises(DeviceUnavailableError, match="float64"):
+        layer.double().prepared(2)

@@ -24,12 +24,14 @@ from sparsegen.integrations.torch.attention import SparseAttention, sparse_atten
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
 
 __all__ = [
     "ConversionReport",
     "ConvertedLayer",
     "DenseLayer",
+    "PreparedLinear",
     "SparseAttention",
     "SparseLinear",
     "SparsePattern",

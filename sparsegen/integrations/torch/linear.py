@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsegen import api
-from sparsegen.errors import MatrixError, PruningError
-from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.dispatch import OnMiss
+from sparsegen.errors import DeviceUnavailableError, MatrixError, PruningError
+from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
+from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear
 from sparsegen.pruning.request import PatternName
 
@@ -78,7 +81,7 @@ class SparseLinear(PatternModule):
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
         layer = cls(
-            SparsePattern(kept.cpu().numpy()),
+            SparsePattern(kept),
             bias=dense.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
@@ -102,6 +105,39 @@ class SparseLinear(PatternModule):
             if self.bias is not None:
                 dense.bias.copy_(self.bias)
         return dense.train(self.training)
+
+    def prepared(
+        self, tokens: int, *, on_miss: OnMiss | str = OnMiss.NEAREST, db: str | Path | None = None
+    ) -> PreparedLinear:
+        """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
+
+        In place of this layer it frees the values and the pattern, which take more memory than the packed weights.
+
+        Args:
+            tokens: of a call, over all leading dimensions.
+            on_miss, db: as of `sparsegen.prepare`. With ``on_miss="dense"`` W is kept dense where cuBLAS is known to be
+                faster.
+
+        Raises:
+            DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
+        """
+        where = kernel_device(self.values)
+        if where is None:
+            raise DeviceUnavailableError(
+                f"no kernel runs for {self.values.dtype} on {self.values.device}: move the layer to a GPU with .cuda() "
+                "in float32, float16 or bfloat16"
+            )
+        operator = api.prepare(
+            self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy()),
+            n=tokens,
+            dtype=DTYPES[self.values.dtype],
+            layout="column",
+            epilogue="none" if self.bias is None else "bias",
+            on_miss=on_miss,
+            device=where,
+            db=db,
+        )
+        return PreparedLinear(operator, None if self.bias is None else self.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         """X of any number of leading dimensions, the last of in_features."""
