@@ -15,7 +15,7 @@ from sparsegen.executor import Toolchain
 from sparsegen.family import Device, Family
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
-from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predict
+from sparsegen.neighbours import NEIGHBOURS, Config, canonical, configured, nearest, predict
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.interrupt import interruptible
@@ -37,11 +37,13 @@ from sparsegen.tuning.search import Search
 from sparsegen.tuning.session import OPEN_EXECUTOR, Session
 from sparsegen.tuning.space import Candidate, Space
 from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
 __all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
 
+FROM_SEEDS = 2  # configs that were measured on the same workload elsewhere
 FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
 REASONS_SHOWN = 3
 
@@ -203,20 +205,23 @@ def _where_to_search(
 ) -> tuple[Space, list[Candidate]]:
     """The space, and where to begin.
 
-    The guess of the most promising family comes first, then what was good on similar workloads (in the store and the
-    packaged seeds), the other families' guesses, and what was published.
+    What dispatch would take comes first, so that tuning does not end with something slower: the fastest of the packaged
+    seeds on this very workload, or what is expected to be the fastest after similar workloads, in the store and the
+    seeds. Then the guess of the most promising family, what else was good on similar workloads, the other families'
+    guesses, and what was published.
 
     Raises:
         NoVariantError: no config is valid, or none suits the matrix.
     """
     problem, features = workload.problem, workload.features
+    packaged = _packaged(workload, device, families)
     similar = _similar(workload, device, store, families)
     promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
     guesses = [Candidate(f, f.guess(problem, features, device)) for f in promising]
     published = [Candidate(f, config) for f in promising for config in f.published()]
     first = {
         c.key: c
-        for c in (*guesses[:1], *similar, *guesses[1:], *published)
+        for c in (*packaged, *similar[:1], *guesses[:1], *similar[1:], *guesses[1:], *published)
         if c.family.suits(problem, features, c.config, device)
     }
     space = Space.build(families, problem, device, features=features, first=list(first.values()), whole=whole)
@@ -225,6 +230,15 @@ def _where_to_search(
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
         raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
     return space, list(first.values())
+
+
+def _packaged(workload: Workload, device: Device, families: Sequence[Family[Any, Any]]) -> list[Candidate]:
+    """The fastest few of the packaged seeds on this very workload, best first."""
+    found = (
+        canonical(r.variant.family, r.variant.config) for r in ranked(seeds().measurements(workload, device))
+    )
+    listed = [Candidate(*configured(config)) for config in dict.fromkeys(found) if config is not None]
+    return [candidate for candidate in listed if candidate.family in families][:FROM_SEEDS]
 
 
 def _similar(

@@ -23,6 +23,7 @@ from sparsegen.features import Features
 from sparsegen.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS
+from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -66,18 +67,38 @@ def test_the_best_config_of_a_small_space_wins_and_everything_is_recorded(
     assert result.baselines_skipped == "no rivals here" and not result.was_interrupted
 
 
-def test_the_guess_is_measured_first(store: Store, tmp_path: Path) -> None:
+def test_without_measurements_the_guess_is_measured_first(store: Store, tmp_path: Path) -> None:
     tune_toy(store, tmp_path, trials=1, jobs=1)
     assert [m.variant.config_dict for m in recorded(store)] == [TOY.config_dict(ToyConfig())]
 
 
-def test_what_won_on_a_similar_workload_is_measured_next(store: Store, tmp_path: Path) -> None:
+def test_what_won_on_a_similar_workload_is_measured_first(store: Store, tmp_path: Path) -> None:
     other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
     config = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
     variant = Variant("toy", config, "cd" * 32)
     store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
     tune_toy(store, tmp_path, trials=2, jobs=1)
-    assert [m.variant.config for m in recorded(store)][1] == config
+    guess = tuple(TOY.config_dict(ToyConfig()).items())
+    assert [m.variant.config for m in recorded(store)] == [config, guess]
+
+
+def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a short search could end with something slower than dispatch would have taken without it."""
+    times = {(8, 1): 3.0, (16, 1): 1.0, (4, 4): 2.0}
+    configs = {size: tuple(TOY.config_dict(ToyConfig(*size)).items()) for size in times}
+    known = [
+        Measurement(
+            WORKLOAD, DEVICE, Variant("toy", configs[s], "cd" * 32), Outcome.OK, Sample(us, us, us, 30)
+        )
+        for s, us in times.items()
+    ]
+    unknown = replace(known[0], variant=Variant("gone", (("size", 1),), "cd" * 32))
+    packaged = MemoryLayer([*known, unknown], [])
+    monkeypatch.setattr("sparsegen.tuner.seeds", lambda: packaged)
+    tune_toy(store, tmp_path, trials=2, jobs=1)
+    assert [m.variant.config for m in recorded(store)] == [configs[16, 1], configs[4, 4]]
 
 
 def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(

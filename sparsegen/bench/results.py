@@ -17,6 +17,7 @@ from sparsegen.features import Features
 from sparsegen.operators import DType, Layout
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
+TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
 
 
 class Kind(StrEnum):
@@ -331,7 +332,8 @@ def _differences(old: Results, new: Results) -> Iterator[str]:
 def merge(parts: Sequence[Results]) -> Results:
     """Several files of one device and protocol as one; the rates are those of the first that has some.
 
-    Files without a suite in common may have been tuned for different times; then ``tune`` is that of the first.
+    Files without a suite in common may have been tuned for different times, and with different compilers of our
+    kernels; then ``tune`` is that of the first, and ``versions`` has all of them.
 
     Raises:
         ResultsMismatchError: they were measured under different conditions, or have a row in common.
@@ -340,16 +342,24 @@ def merge(parts: Sequence[Results]) -> Results:
     rows = {row.key: row for row in first.rows}
     for other in others:
         shares_suite = {row.suite for row in other.rows} & {row.suite for row in rows.values()}
-        tune = other.protocol.tune if shares_suite else first.protocol.tune
-        require_same_conditions(first, replace(other, protocol=replace(other.protocol, tune=tune)))
+        require_same_conditions(first, other if shares_suite else _tuned_like(other, first))
         twice = tuple(str(row.key) for row in other.rows if row.key in rows)
         if twice:
             raise ResultsMismatchError("rows stand in several of the files:", differences=twice)
         rows |= {row.key: row for row in other.rows}
     return replace(
         first,
-        versions={name: value for part in reversed(parts) for name, value in part.versions.items()},
+        versions={
+            name: "; ".join(dict.fromkeys(part.versions[name] for part in parts if name in part.versions))
+            for name in {name: None for part in parts for name in part.versions}
+        },
         rates=next((part.rates for part in parts if part.rates is not None), None),
         invocations=tuple(invocation for part in parts for invocation in part.invocations),
         rows=tuple(rows.values()),
     )
+
+
+def _tuned_like(results: Results, other: Results) -> Results:
+    """The results with the other's tuning time and compiler in place of their own."""
+    versions = {name: value for name, value in results.versions.items() if name != TOOLCHAIN}
+    return replace(results, protocol=replace(results.protocol, tune=other.protocol.tune), versions=versions)

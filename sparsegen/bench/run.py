@@ -16,6 +16,7 @@ from sparsegen.bench.parcel import parcel_folder
 from sparsegen.bench.referee import MeasureRates, SetUp
 from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
 from sparsegen.bench.results import (
+    TOOLCHAIN,
     TUNED,
     BenchDevice,
     Invocation,
@@ -150,7 +151,7 @@ class _Table:
             runner.wait_until_open()
         versions = {
             "sparsegen": __version__,
-            "toolchain": backends.toolchain(self._request.device).fingerprint,
+            TOOLCHAIN: backends.toolchain(self._request.device).fingerprint,
         }
         for runner in runners:
             versions |= runner.versions

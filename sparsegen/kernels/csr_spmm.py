@@ -26,6 +26,8 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 REGISTERS_PER_BLOCK = 65536
+STRIP, STRIP_US = 32, 0.4  # nonzeros of a row that subwarps take at a time, and how long that is on an H100
+LAUNCH_US = 4.0
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
@@ -250,7 +252,11 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         rate = 5e6 if problem.dtype is DType.FLOAT32 else 8e6
-        return with_streaming(rate if problem.layout is Layout.ROW else rate / 4, problem)
+        rate = with_streaming(rate if problem.layout is Layout.ROW else rate / 4, problem)
+        # Blocks do not share the longest row: its strips follow one another, hidden as long as a launch takes.
+        longest_us = features.row_max / STRIP * STRIP_US - LAUNCH_US
+        work = problem.batch * features.nnz * problem.n
+        return rate if longest_us * rate <= work else work / longest_us
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         row_major = problem.layout is Layout.ROW

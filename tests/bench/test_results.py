@@ -221,6 +221,15 @@ def test_merge_takes_other_tuning_times_for_other_suites_alone() -> None:
     assert [r.case for r in merged.rows] == ["a", "b"] and merged.protocol.tune != "30"
 
 
+def test_merge_takes_other_compilers_for_other_suites_alone() -> None:
+    nvcc = replace(results(row("a")), versions={"toolchain": "nvcc", "cublas": "130100"})
+    nvrtc = replace(results(row("b")), versions={"toolchain": "NVRTC"})
+    with pytest.raises(ResultsMismatchError, match="toolchain: "):
+        merge([nvcc, nvrtc])
+    merged = merge([nvcc, replace(nvrtc, rows=(replace(row("b"), suite="another"),))])
+    assert merged.versions == {"toolchain": "nvcc; NVRTC", "cublas": "130100"}
+
+
 def test_merge_joins_rows_and_refuses_doubles() -> None:
     merged = merge([results(row("a")), replace(results(row("b")), versions={"torch": "2.11"})])
     assert [r.case for r in merged.rows] == ["a", "b"]

@@ -1,0 +1,221 @@
+"""SpMM for rows of very different lengths, as graphs have them: long rows are cut, and a subwarp takes each segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.features import Features
+from sparsegen.formats import Array, CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._rows import align_runs
+from sparsegen.kernels._streaming import with_streaming
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+WARP = 32
+MAX_GRID_Y = 65535
+QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
+NARROWEST_TILE = 4
+LOAD_BYTES = 16
+NO_PART = -1
+REGISTERS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class SegmentSpmmConfig:
+    """One point of the tuning space of `SegmentSpmm`."""
+
+    segment: int = tunable(
+        256,
+        (32, 64, 128, 256, 512, 1024),
+        "nonzeros that a subwarp takes at most; longer rows are cut evenly",
+        searched=(64, 128, 256, 512),
+        packs=True,
+    )
+    tile_n: int = tunable(32, (4, 8, 16, 32, 64, 128, 256), "columns of C per block")
+    threads_per_segment: int = tunable(8, (4, 8, 16, 32), "threads of a subwarp")
+    vector: int = tunable(4, (1, 2, 4, 8), "elements per load of B and store of C")
+    ahead: int = tunable(8, (4, 8, 16), "nonzeros whose rows of B are loaded before the first is multiplied")
+    warps: int = tunable(4, (2, 4, 8), "warps per block", searched=(4, 8))
+    registers: int = tunable(64, REGISTERS, "registers per thread that the compiler may use")
+    order: str = tunable(
+        "sorted",
+        ("natural", "sorted"),
+        "segments as the rows are, or by falling length, so that subwarps of a warp end together",
+        packs=True,
+    )
+    index_bits: int = tunable(32, (16, 32), "bits of a stored column index", packs=True)
+
+
+class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
+    """Short rows by one subwarp each; the parts of long rows are added up by the last subwarp to come, in their order.
+
+    So equal inputs give equal bits on every call. Zeros of A are not multiplied: an infinity or NaN of B reaches only
+    rows that have a nonzero there.
+    """
+
+    name = "segment_spmm"
+    summary = "CSR SpMM for rows of very different lengths (graphs): long rows are cut in segments"
+    source = (
+        "neighbours of a node in groups of bounded size: Wang et al., GNNAdvisor, OSDI 2021, section 4; the sum of a "
+        "row's parts in a fixed order is sparsegen's own"
+    )
+    template = "spmm/segment_spmm.cu.j2"
+    entry = "segment_spmm"
+    size_names = ("m", "k", "n", "segment_count", "part_count")
+    packed_names = ("segments", "indices", "values", "cuts")
+    scratch_names = ("parts", "counters")
+    problem_type = SpmmProblem
+    config_type = SegmentSpmmConfig
+
+    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+        return ("stored",) if problem.value_sets > 1 else ()
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.layout is Layout.ROW, f"B and C ({problem.layout}) are row-major")
+        yield items_in_grid(problem)
+
+    def constraints(
+        self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c, itemsize = config, problem.dtype.itemsize
+        yield Constraint(
+            c.tile_n % (c.threads_per_segment * c.vector) == 0,
+            f"threads_per_segment · vector ({c.threads_per_segment * c.vector}) divides tile_n ({c.tile_n})",
+        )
+        yield Constraint(
+            problem.n % c.vector == 0,
+            f"vector ({c.vector}) divides n ({problem.n}), so that rows of B and C are aligned",
+        )
+        yield Constraint(
+            c.vector * itemsize <= LOAD_BYTES,
+            f"vector ({c.vector}) elements are at most {LOAD_BYTES} bytes",
+        )
+        needed = _registers(problem, c)
+        yield Constraint(
+            needed <= c.registers,
+            f"registers ({c.registers}) hold a thread's sums, and what it loads ahead: about {needed}",
+        )
+        yield Constraint(
+            c.index_bits == 32 or problem.k <= 1 << 16,
+            f"index_bits = 16 needs k ({problem.k}) of at most 65536",
+        )
+        column_blocks = -(-problem.n // c.tile_n)
+        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+
+    def is_worth_trying(self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device) -> bool:
+        c = config
+        vectors = c.tile_n // (c.threads_per_segment * c.vector)
+        return (
+            c.vector == _widest_vector(problem)
+            and vectors <= (4 if c.vector > 1 else 2)
+            and problem.n <= 4 * c.tile_n <= 8 * max(NARROWEST_TILE, problem.n)
+            and c.registers == min((r for r in REGISTERS if r >= _registers(problem, c)), default=None)
+            and c.index_bits == (16 if problem.k <= 1 << 16 else 32)
+        )
+
+    def constants(self, problem: SpmmProblem, config: SegmentSpmmConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "columns_divide": problem.n % config.tile_n == 0,
+            **batch_constants(problem),
+        }
+
+    def prepare(self, problem: SpmmProblem, config: SegmentSpmmConfig, matrix: CsrMatrix) -> Packed:
+        cut = _cut(matrix.row_offsets.astype(np.int64), config.segment)
+        if config.order == "sorted":
+            cut = cut[np.argsort(-cut[:, 1], kind="stable")]
+        runs = align_runs(cut[:, 1], cut[:, 0], QUAD, tail=QUAD)
+        segments = np.stack([runs.offsets[:-1], np.diff(runs.offsets), cut[:, 2], cut[:, 3]], axis=1)
+        # Of each part the first of its row, and their number.
+        of_row, parts = cut[:, 2], np.flatnonzero(cut[:, 3] != NO_PART)
+        by_number = parts[np.argsort(cut[parts, 3], kind="stable")]
+        _, first, row, count = np.unique(
+            of_row[by_number], return_index=True, return_inverse=True, return_counts=True
+        )
+        index_type = np.uint16 if config.index_bits == 16 else np.uint32
+        width = -(-problem.n // NARROWEST_TILE)
+        return Packed(
+            arrays={
+                "segments": empty_as_one(segments.astype(np.int32).ravel()),
+                "indices": runs.gather_repeating(matrix.column_indices).astype(index_type),
+                "values": problem.dtype.to_storage(runs.gather(matrix.values)),
+                "cuts": empty_as_one(np.stack([first[row], count[row]], axis=1).astype(np.int32).ravel()),
+            },
+            sizes={
+                "segment_count": len(cut),
+                "part_count": parts.size,
+                **({"stored": runs.source.size} if problem.value_sets > 1 else {}),
+            },
+            values="values",
+            value_source=runs.source,
+            scratch={
+                "parts": max(4, 4 * problem.batch * parts.size * problem.n),
+                "counters": max(4, 4 * problem.batch * parts.size * width),
+            },
+        )
+
+    def launch(
+        self, problem: SpmmProblem, config: SegmentSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        c = config
+        of_block = WARP * c.warps // c.threads_per_segment
+        return Launch(
+            grid=(-(-sizes["segment_count"] // of_block), -(-problem.n // c.tile_n), problem.batch),
+            block=(WARP * c.warps, 1, 1),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        return with_streaming(4e6 if problem.dtype is DType.FLOAT32 else 6e6, problem)
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
+        """A vector of each thread covers n, or as much of it as a warp has threads for."""
+        vector = _widest_vector(problem)
+        threads = min(WARP, max(4, 1 << (-(-problem.n // vector) - 1).bit_length()))
+        return SegmentSpmmConfig(
+            tile_n=threads * vector,
+            threads_per_segment=threads,
+            vector=vector,
+            index_bits=16 if problem.k <= 1 << 16 else 32,
+        )
+
+
+def _registers(problem: SpmmProblem, config: SegmentSpmmConfig) -> int:
+    """About how many a thread needs: its sums, what it loads ahead, and 16 more."""
+    of_thread = config.tile_n // config.threads_per_segment
+    return 16 + of_thread + config.ahead * max(1, of_thread * problem.dtype.itemsize // 4)
+
+
+def _widest_vector(problem: SpmmProblem) -> int:
+    """Elements of B that one load can bring: up to 16 bytes, aligned in every row."""
+    return max(v for v in (1, 2, 4, 8) if v * problem.dtype.itemsize <= LOAD_BYTES and problem.n % v == 0)
+
+
+def _cut(offsets: Array, most: int) -> Array:
+    """Every row whole, or in even parts of at most so many nonzeros.
+
+    Args:
+        offsets: int64 [m + 1], of the rows.
+
+    Returns:
+        int64 [segments, 4]: first nonzero, number of nonzeros, row, number of the part or `NO_PART`.
+    """
+    lengths = np.diff(offsets)
+    pieces = np.maximum(1, -(-lengths // most))
+    row = np.repeat(np.arange(lengths.size), pieces)
+    number = np.arange(row.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    size = -(-lengths // pieces)[row]
+    begin = number * size
+    count = np.clip(lengths[row] - begin, 0, size)
+    is_part = pieces[row] > 1
+    part = np.where(is_part, np.cumsum(is_part) - 1, NO_PART)
+    return np.stack([offsets[row] + begin, count, row, part], axis=1)
+
+
+FAMILY = SegmentSpmm()
