@@ -98,7 +98,7 @@ def times(
                 samples[compiler] += timing.samples_us
     finally:
         session.close()
-    return {compiler: float(np.median(taken)) for compiler, taken in samples.items()}
+    return {compiler: float(np.median(us)) for compiler, us in samples.items()}
 
 
 @click.command()

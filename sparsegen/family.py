@@ -293,7 +293,9 @@ class Family(ABC, Generic[P, C]):
             if name not in known:
                 raise ConfigError(f"{self.name} has no tunable {name!r}; it has {', '.join(known)}")
             choices = known[name].choices
-            match = [c for c in choices if str(c).lower() == str(value).lower()]
+            match = [c for c in choices if type(c) is type(value) and c == value] or [
+                c for c in choices if str(c).lower() == str(value).lower()
+            ]
             if not match:
                 listed = ", ".join(str(c).lower() for c in choices)
                 raise ConfigError(f"{self.name}: {name} = {value!r} is none of {listed}")

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.errors import ConfigError, ImportFileError
-from sparsegen.family import Device
+from sparsegen.family import Device, Family
 from sparsegen.features import Features
 from sparsegen.kernels import family
 from sparsegen.operators import LATER_FIELDS, MAX_INDEX, OPERATORS, Problem, field_types
 from sparsegen.tuning_db.check import is_known
-from sparsegen.tuning_db.conversion import LONGEST_REASON, ordered_config
+from sparsegen.tuning_db.conversion import LONGEST_REASON
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Added, Store
@@ -274,18 +274,28 @@ def _variant(f: dict[str, Node], problem: Problem) -> Variant:
         raise ImportFileError(f"{f['family'].source}: {f['family'].path}: {error}") from None
     if known.problem_type.operator != problem.operator:
         f["family"].refuse(f"a family that computes {problem.operator}")
-    values = {}
-    for name, member in f["config"].members().items():
+    members = f["config"].members()
+    for member in members.values():
         if type(member.value) not in (int, bool, str):
             member.refuse("an integer, true, false or a word")
+    try:
+        config = known.config(**{name: member.value for name, member in members.items()})
+    except ConfigError as error:
+        wrong = _wrong_tunable(known, members) or f["config"]
+        raise ImportFileError(f"{wrong.source}: {wrong.path}: {error}") from None
+    digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
+    # A tunable added since has its default.
+    return Variant(known.name, tuple(known.config_dict(config).items()), digest)
+
+
+def _wrong_tunable(known: Family[Any, Any], members: dict[str, Node]) -> Node | None:
+    """The first member that the family does not take."""
+    for name, member in members.items():
         try:
             known.config(**{name: member.value})
-        except ConfigError as error:
-            raise ImportFileError(f"{member.source}: {member.path}: {error}") from None
-        values[name] = member.value
-    config = known.config_dict(known.config(**values))  # a tunable added since has its default
-    digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
-    return Variant(known.name, ordered_config(known.name, config), digest)
+        except ConfigError:
+            return member
+    return None
 
 
 def _pick(node: Node, candidates: list[Any]) -> Any:

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -58,19 +57,31 @@ def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileE
         raise error(f"{source}: {word} is not a number that JSON has")
 
     try:
-        return Node(json.loads(text, object_pairs_hook=unique, parse_constant=refuse), "$", source, error)
+        root = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as reason:
         raise error(f"{source}: not valid JSON: {reason}") from None
+    return Node(root, None, "$", source, error)
 
 
-@dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value, where it stands (``$.measurements[3].config``), the file's name, and the error to raise."""
+    """A JSON value, the file's name, and the error to raise.
 
-    value: Any
-    path: str
-    source: str
-    error: type[SparsegenError] = ImportFileError
+    Attributes:
+        path: where it stands: ``$.measurements[3].config``. A file has many nodes and few complaints, so it is put
+            together when it is asked for.
+    """
+
+    __slots__ = ("_above", "_step", "error", "source", "value")
+
+    def __init__(
+        self, value: Any, above: Node | None, step: str, source: str, error: type[SparsegenError]
+    ) -> None:
+        self.value, self._above, self._step = value, above, step
+        self.source, self.error = source, error
+
+    @property
+    def path(self) -> str:
+        return self._step if self._above is None else self._above.path + self._step
 
     def refuse(self, expected: str) -> NoReturn:
         """Raises the error with the path, what was expected and what is there."""
@@ -103,7 +114,7 @@ class Node:
             yield self._below(f"[{i}]", value)
 
     def _below(self, step: str, value: Any) -> Node:
-        return Node(value, self.path + step, self.source, self.error)
+        return Node(value, self, step, self.source, self.error)
 
     def integer(self, low: int, high: int) -> int:
         if type(self.value) is not int or not low <= self.value <= high:

@@ -75,7 +75,7 @@ class LaneStreamConfig:
         packs=True,
     )
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
-    depth: int = tunable(4, (2, 3, 4, 6), "KB of values on their way to each warp", searched=(2, 3, 4))
+    depth: int = tunable(4, (2, 3, 4, 6, 8), "KB of values on their way to each warp", searched=(2, 3, 4))
     slots: int = tunable(
         4,
         (2, 3, 4, 6, 8, 12),
