@@ -8,24 +8,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.errors import MatrixError
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
 from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
 from sparsegen.kernels._streaming import with_streaming
+from sparsegen.kernels._tensor_tiles import STEP, interleaved_nonzeros, stored_tiles, tile_lists
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-A_BUFFERS = 3  # tiles of A in shared memory: one is multiplied, one filled, one cleared
-STEP = 8  # nonzeros per load
+A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
 WARP = 32
-BATCH = WARP * STEP  # nonzeros that a warp loads at once
-MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 MAX_GRID_Y = 65535
 EXPANDED_BYTES = 2.4e6  # of nonzeros and their places that are put into tiles in a microsecond on an H100
 PLACE_BYTES = 2
+LEAST_FILL = 0.25  # of blocks, so that whole tiles are a few times the nonzeros' bytes at most
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,14 @@ class MmaSpmmConfig:
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
     warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of A, their sums added up at the end")
+    storage: str = tunable(
+        "nonzeros",
+        ("nonzeros", "tiles"),
+        "what is stored of A's tiles that have nonzeros: those and their places, or all elements",
+        packs=True,
+    )
     stages: int = tunable(
-        3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3,)
+        3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3, 4)
     )
     prefetch: int = tunable(
         2,
@@ -73,9 +77,10 @@ WARPGROUP_GUESSES = (
 class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     """Blocks expand tiles of A in shared memory and multiply them by tiles of B with mma.sync or wgmma.
 
-    A's tiles without any nonzero are left out. In the others zeros are multiplied like everything else, so that an
-    infinity or NaN of B makes NaN in rows that have no nonzero there. float32 is split into two TF32 numbers, and
-    three of the four products are added up, so that about 21 of its 24 bits count.
+    Where A's nonzeros fill blocks, its tiles can be stored and copied whole instead. Tiles without any nonzero are
+    left out. In the others zeros are multiplied like everything else, so that an infinity or NaN of B makes NaN in
+    rows that have no nonzero there. float32 is split into two TF32 numbers, and three of the four products are added
+    up, so that about 21 of its 24 bits count.
     """
 
     name = "mma_spmm"
@@ -112,6 +117,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
         if c.warpgroups:
             yield from self._warpgroup_constraints(problem, c, device)
+            yield Constraint(
+                c.storage == "nonzeros" or c.stages >= 3,
+                f"of stages ({c.stages}) two whole tiles are multiplied while another is copied",
+            )
         yield Constraint(
             c.tile_m * c.tile_k <= 65536,
             f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits",
@@ -126,13 +135,21 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         # Sums, fragments of the operands (warpgroups have none), nonzeros on their way, and about 40 for addresses.
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
         operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
-        nonzeros = c.prefetch * STEP * (2 + itemsize) // 4
+        nonzeros = c.prefetch * STEP * (2 + itemsize) // 4 if c.storage == "nonzeros" else 0
         needed = 4 * rows * columns + operands + nonzeros + 40
         yield enough_registers(needed, threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("tiles", shared, device)
         tiles_n = -(-problem.n // c.tile_n)
         yield Constraint(tiles_n <= MAX_GRID_Y, f"{tiles_n} tiles of columns, at most {MAX_GRID_Y}")
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig
+    ) -> Iterator[Constraint]:
+        yield Constraint(
+            config.storage == "nonzeros" or features.block_fill >= LEAST_FILL,
+            f"whole tiles want {LEAST_FILL:.0%} or more of nonzeros in blocks of 16 by 16 ({features.block_fill:.1%})",
+        )
 
     @staticmethod
     def _warpgroup_constraints(
@@ -159,7 +176,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def _shared_bytes(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
         """The tiles, or what is laid down after them: the sums of other warps, and the tile of C."""
         c, itemsize = config, problem.dtype.itemsize
-        tiles = (A_BUFFERS * c.tile_m + c.stages * c.tile_n) * c.tile_k * itemsize
+        of_a = A_BUFFERS if c.storage == "nonzeros" else c.stages
+        tiles = (of_a * c.tile_m + c.stages * c.tile_n) * c.tile_k * itemsize
         sums = (c.warps_k - 1) * c.tile_m * c.tile_n * 4
         rows, columns = (c.tile_m, c.tile_n) if problem.layout is Layout.ROW else (c.tile_n, c.tile_m)
         return max(tiles, sums, rows * (columns * itemsize + 16))
@@ -180,10 +198,16 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         rows, columns = c.tile_m // c.warps_m * (4 if c.warpgroups else 1), c.tile_n // c.warps_n
         if rows > 4 * columns or (columns > 4 * rows) or (rows * columns < 512 and c.tile_n > 16):
             return False
-        # A thread takes between an eighth and all of its part of a full tile of A ahead.
-        full = c.tile_m * c.tile_k // (STEP * threads)
-        if not full <= 8 * c.prefetch <= max(8, 8 * full):
-            return False
+        if c.storage == "tiles":
+            if c.prefetch != 1:  # there are none
+                return False
+        else:
+            if c.stages != 3:
+                return False
+            # A thread takes between an eighth and all of its part of a full tile of A ahead.
+            full = c.tile_m * c.tile_k // (STEP * threads)
+            if not full <= 8 * c.prefetch <= max(8, 8 * full):
+                return False
         # Enough blocks to fill the device, and no smaller tiles than that needs.
         blocks = self._blocks(problem, c.tile_m, c.tile_n)
         area = c.tile_m * c.tile_n
@@ -215,14 +239,20 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         order = np.argsort(tile, kind="stable").astype(np.int32)
         element = (row % c.tile_m * c.tile_k + column % c.tile_k)[order]
         lengths = np.bincount(tile, minlength=blocks * panels)
-        source, element = self._interleaved(lengths, order, element)
+        if c.storage == "tiles":
+            counts, tiles = tile_lists(lengths.reshape(blocks, panels) > 0, 1)
+            source = stored_tiles(lengths, order, self._places(problem, c)[element], c.tile_m * c.tile_k)
+            places = np.zeros(1, dtype=np.uint16)
+        else:
+            counts, tiles = tile_lists(lengths.reshape(blocks, panels), STEP)
+            source, element = interleaved_nonzeros(lengths, order, element)
+            places = self._places(problem, c)[element]
         source = empty_as_padding(source)
-        counts, tiles = self._lists(lengths.reshape(blocks, panels))
         return Packed(
             arrays={
                 "tile_counts": empty_as_one(counts),
                 "tiles": empty_as_one(tiles),
-                "places": empty_as_one(self._places(problem, c)[element]),
+                "places": empty_as_one(places),
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"panels": panels, **({"stored": source.size} if problem.value_sets > 1 else {})},
@@ -241,71 +271,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
         place: Array = (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
         return place.astype(np.uint16)
-
-    @staticmethod
-    def _lists(lengths: Array) -> tuple[Array, Array]:
-        """Of each block of rows its tiles that have nonzeros.
-
-        Args:
-            lengths: nonzeros by block and panel.
-
-        Returns:
-            Their number by block (int32), and (panel, begin of its nonzeros) of each in the order of the columns, then
-            the end of the last one's, in ``panels + 1`` places a block (int32).
-        """
-        blocks, panels = lengths.shape
-        padded = -(-lengths // STEP) * STEP
-        ends = np.cumsum(padded).reshape(blocks, panels)
-        counts = (lengths > 0).sum(axis=1)
-        panel = np.argsort(lengths == 0, axis=1, kind="stable")  # those with nonzeros first
-        tiles = np.zeros((blocks, panels + 1, 2), dtype=np.int32)
-        tiles[:, :panels, 0] = panel
-        tiles[:, :panels, 1] = np.take_along_axis(ends - padded, panel, axis=1)
-        behind = np.arange(panels + 1) >= counts[:, None]
-        tiles[..., 1][behind] = np.broadcast_to(ends[:, -1:], behind.shape)[behind]
-        return counts.astype(np.int32), tiles.ravel()
-
-    @staticmethod
-    def _interleaved(lengths: Array, order: Array, element: Array) -> tuple[Array, Array]:
-        """The nonzeros tile by tile, each tile filled to whole steps with zeros at places where it has no nonzero.
-
-        Neighbours in a tile go to neighbouring lanes, not to one: what a warp stores at once then lies in one or a few
-        rows, mostly in different banks.
-
-        Args:
-            lengths: nonzeros by tile.
-            order: the nonzeros' numbers in CSR order, sorted by tile.
-            element: of each of these its row-major number in the tile, rising within a tile.
-
-        Returns:
-            int32 both: of each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
-
-        Raises:
-            MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
-        """
-        padded = -(-lengths // STEP) * STEP
-        total = int(padded.sum())
-        if total > MOST_PLACES:
-            raise MatrixError(
-                f"{order.size} nonzeros take {total} places, more than 32-bit offsets reach ({MOST_PLACES}); split the "
-                "matrix by rows"
-            )
-        starts, begins = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
-        lengths, padded, starts, begins = (a.astype(np.int32) for a in (lengths, padded, starts, begins))
-        source, elements = np.full(total, -1, dtype=np.int32), np.zeros(total, dtype=np.int32)
-        rank = np.arange(order.size, dtype=np.int32) - np.repeat(starts, lengths)
-        place = np.repeat(begins, lengths) + _interleaved_rank(rank, np.repeat(padded, lengths))
-        source[place], elements[place] = order, element
-        # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank.
-        # Within a tile that distance never falls, so that one sorted array tells their number for all tiles.
-        farthest = int(element.max(initial=0)) + 1
-        distance = np.repeat(np.arange(lengths.size, dtype=np.int64) * farthest, lengths) + (element - rank)
-        for j in range(STEP - 1):
-            tile = np.flatnonzero(padded - lengths > j)
-            behind = np.searchsorted(distance, tile * farthest + j, side="right") - starts[tile]
-            place = begins[tile] + _interleaved_rank(lengths[tile] + j, padded[tile])
-            elements[place] = behind + j
-        return source, elements
 
     def launch(
         self, problem: SpmmProblem, config: MmaSpmmConfig, sizes: Mapping[str, int], device: Device
@@ -367,21 +332,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 def _power_of_two(x: float) -> int:
     """The least power of two that is at least x, and at least 1."""
     return 1 << max(0, math.ceil(x) - 1).bit_length()
-
-
-def _interleaved_rank(rank: Array, padded: Array) -> Array:
-    """Where the nonzero of that rank stands among a tile's places.
-
-    Up to 256 at a time are given out to a warp: lane after lane takes one, and so on until each has a step of 8.
-
-    Args:
-        rank, padded: int32; of each nonzero its rank in its tile, and the tile's places.
-    """
-    place: Array = rank & -BATCH | (rank % WARP) * STEP | rank % BATCH // WARP
-    last = np.flatnonzero(rank >= (padded & -BATCH))  # in a batch that does not fill all lanes
-    within, lanes = rank[last] % BATCH, padded[last] % BATCH // STEP
-    place[last] = (rank[last] & -BATCH) + within % lanes * STEP + within // lanes
-    return place
 
 
 FAMILY = MmaSpmm()

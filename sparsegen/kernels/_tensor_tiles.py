@@ -1,0 +1,120 @@
+"""How the tiles of A that tensor cores multiply are laid out: NumPy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.errors import MatrixError
+from sparsegen.formats import MAX_INDEX, Array
+
+STEP = 8  # nonzeros per load
+WARP = 32
+BATCH = WARP * STEP  # nonzeros that a warp loads at once
+MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
+
+
+def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
+    """Of each block of rows its tiles that have nonzeros.
+
+    Args:
+        lengths: by block and panel, what is stored: nonzeros, or whether there is a tile.
+        step: to a multiple of which it is padded.
+
+    Returns:
+        Their number by block (int32), and (panel, where in what is stored it begins) of each in the order of the
+        columns, then the end of the last one's, in ``panels + 1`` places a block (int32).
+    """
+    blocks, panels = lengths.shape
+    padded = -(-lengths.astype(np.int64) // step) * step
+    ends = np.cumsum(padded).reshape(blocks, panels)
+    counts = (lengths > 0).sum(axis=1)
+    panel = np.argsort(lengths == 0, axis=1, kind="stable")  # those with nonzeros first
+    tiles = np.zeros((blocks, panels + 1, 2), dtype=np.int32)
+    tiles[:, :panels, 0] = panel
+    tiles[:, :panels, 1] = np.take_along_axis(ends - padded, panel, axis=1)
+    behind = np.arange(panels + 1) >= counts[:, None]
+    tiles[..., 1][behind] = np.broadcast_to(ends[:, -1:], behind.shape)[behind]
+    return counts.astype(np.int32), tiles.ravel()
+
+
+def stored_tiles(lengths: Array, order: Array, place: Array, area: int) -> Array:
+    """The tiles that have nonzeros, one after the other.
+
+    Args:
+        lengths: nonzeros by tile.
+        order: the nonzeros' numbers in CSR order, sorted by tile.
+        place: of each of these its place in the tile.
+        area: elements of a tile.
+
+    Returns:
+        Of each place the nonzero's number in CSR order, or -1 (int32).
+
+    Raises:
+        MatrixError: the places pass the 32-bit range.
+    """
+    occupied = np.flatnonzero(lengths)
+    if occupied.size * area > MOST_PLACES:
+        raise MatrixError(
+            f"{occupied.size} tiles of {area} elements are more than {MOST_PLACES}; split the matrix by rows"
+        )
+    source = np.full(occupied.size * area, -1, dtype=np.int32)
+    number = np.repeat(np.arange(occupied.size, dtype=np.int32), lengths[occupied])
+    source[number * area + place] = order
+    return source
+
+
+def interleaved_nonzeros(lengths: Array, order: Array, element: Array) -> tuple[Array, Array]:
+    """The nonzeros tile by tile, each tile filled to whole steps with zeros at places where it has no nonzero.
+
+    Neighbours in a tile go to neighbouring lanes, not to one: what a warp stores at once then lies in one or a few
+    rows, mostly in different banks.
+
+    Args:
+        lengths: nonzeros by tile.
+        order: the nonzeros' numbers in CSR order, sorted by tile.
+        element: of each of these its row-major number in the tile, rising within a tile.
+
+    Returns:
+        int32 both: of each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
+
+    Raises:
+        MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
+    """
+    padded = -(-lengths // STEP) * STEP
+    total = int(padded.sum())
+    if total > MOST_PLACES:
+        raise MatrixError(
+            f"{order.size} nonzeros take {total} places, more than 32-bit offsets reach ({MOST_PLACES}); split the "
+            "matrix by rows"
+        )
+    starts, begins = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
+    lengths, padded, starts, begins = (a.astype(np.int32) for a in (lengths, padded, starts, begins))
+    source, elements = np.full(total, -1, dtype=np.int32), np.zeros(total, dtype=np.int32)
+    rank = np.arange(order.size, dtype=np.int32) - np.repeat(starts, lengths)
+    place = np.repeat(begins, lengths) + _interleaved_rank(rank, np.repeat(padded, lengths))
+    source[place], elements[place] = order, element
+    # The j-th element without a nonzero comes behind the nonzeros that lie at most j places above their rank.
+    # Within a tile that distance never falls, so that one sorted array tells their number for all tiles.
+    farthest = int(element.max(initial=0)) + 1
+    distance = np.repeat(np.arange(lengths.size, dtype=np.int64) * farthest, lengths) + (element - rank)
+    for j in range(STEP - 1):
+        tile = np.flatnonzero(padded - lengths > j)
+        behind = np.searchsorted(distance, tile * farthest + j, side="right") - starts[tile]
+        place = begins[tile] + _interleaved_rank(lengths[tile] + j, padded[tile])
+        elements[place] = behind + j
+    return source, elements
+
+
+def _interleaved_rank(rank: Array, padded: Array) -> Array:
+    """Where the nonzero of that rank stands among a tile's places.
+
+    Up to 256 at a time are given out to a warp: lane after lane takes one, and so on until each has a step of 8.
+
+    Args:
+        rank, padded: int32; of each nonzero its rank in its tile, and the tile's places.
+    """
+    place: Array = rank & -BATCH | (rank % WARP) * STEP | rank % BATCH // WARP
+    last = np.flatnonzero(rank >= (padded & -BATCH))  # in a batch that does not fill all lanes
+    within, lanes = rank[last] % BATCH, padded[last] % BATCH // STEP
+    place[last] = (rank[last] & -BATCH) + within % lanes * STEP + within // lanes
+    return place

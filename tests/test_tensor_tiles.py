@@ -1,0 +1,153 @@
+"""`mma_spmm` with whole tiles stored: what is packed, that it is multiplied rightly, and when it suits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contract_cases import csr, matrices
+from tuning_samples import H100
+
+import sparsegen
+from sparsegen.errors import ConfigError, MatrixError
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.generators import random_uniform
+from sparsegen.kernels._tensor_tiles import stored_tiles, tile_lists
+from sparsegen.kernels.mma_spmm import FAMILY, MmaSpmmConfig
+from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.tuning.space import Candidate, Space
+
+WITH_WARPGROUPS = MmaSpmmConfig(
+    tile_m=64, tile_n=64, tile_k=64, warpgroups=True, warps_m=4, warps_n=1, storage="tiles", prefetch=1
+)
+WITHOUT = MmaSpmmConfig(
+    tile_m=32, tile_n=32, tile_k=32, warps_m=2, warps_n=1, storage="tiles", stages=2, prefetch=1
+)
+
+
+def blocks(m: int, k: int, size: int, share: float) -> CsrMatrix:
+    """Random dense blocks."""
+    rng = np.random.default_rng(0)
+    kept = np.kron(rng.random((m // size, k // size)) < share, np.ones((size, size)))
+    return csr(np.where(kept, rng.standard_normal((m, k)), 0).astype(np.float32))
+
+
+# --- packing ---
+
+
+@pytest.mark.parametrize("name", matrices())
+def test_tiles_hold_every_nonzero_at_its_place(name: str) -> None:
+    matrix = matrices()[name]
+    problem, c = SpmmProblem(*matrix.shape, 8), WITHOUT
+    packed = FAMILY.prepare(problem, c, matrix)
+    panels, area = packed.sizes["panels"], c.tile_m * c.tile_k
+    counts = packed.arrays["tile_counts"]
+    if not matrix.shape[0]:
+        assert not counts.any()
+        return
+    tiles = packed.arrays["tiles"][: 2 * counts.size * (panels + 1)].reshape(counts.size, panels + 1, 2)
+    place_of = FAMILY._places(problem, c)
+    rebuilt = np.zeros((counts.size * c.tile_m, panels * c.tile_k), dtype=np.float32)
+    numbers = []
+    for block in range(counts.size):
+        for panel, number in tiles[block, : counts[block]]:
+            numbers.append(number)
+            values = packed.arrays["values"][number * area : (number + 1) * area]
+            assert values.any(), "tiles without nonzeros are left out"
+            rebuilt[block * c.tile_m : (block + 1) * c.tile_m, panel * c.tile_k : (panel + 1) * c.tile_k] = (
+                values[place_of].reshape(c.tile_m, c.tile_k)
+            )
+    assert numbers == list(range(len(numbers)))
+    m, k = matrix.shape
+    np.testing.assert_array_equal(rebuilt[:m, :k], matrix.to_scipy().toarray())
+
+
+def test_lists_of_tiles_and_of_nonzeros() -> None:
+    lengths = np.array([[0, 3, 0], [9, 0, 8]])
+    counts, tiles = tile_lists(lengths > 0, 1)
+    assert counts.tolist() == [1, 2]
+    assert tiles.reshape(2, 4, 2)[0, :2].tolist() == [[1, 0], [0, 1]]
+    assert tiles.reshape(2, 4, 2)[1, :3].tolist() == [[0, 1], [2, 2], [1, 3]]
+    counts, tiles = tile_lists(lengths, 8)
+    assert tiles.reshape(2, 4, 2)[1, :3].tolist() == [[0, 8], [2, 24], [1, 32]]
+
+
+def test_more_tiles_than_offsets_reach_are_refused() -> None:
+    lengths = np.ones(1 << 18, dtype=np.int64)
+    numbers = np.zeros(1 << 18, dtype=np.int32)
+    with pytest.raises(MatrixError, match="split the matrix by rows"):
+        stored_tiles(lengths, numbers, numbers, 1 << 13)
+
+
+# --- what it computes ---
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize(
+    "config, dtype",
+    [
+        (WITH_WARPGROUPS, DType.FLOAT16),
+        (replace(WITH_WARPGROUPS, stages=4), DType.BFLOAT16),
+        (replace(WITH_WARPGROUPS, warps_k=2, tile_k=128), DType.FLOAT16),
+        (WITHOUT, DType.FLOAT32),
+        (replace(WITHOUT, stages=4), DType.FLOAT16),
+    ],
+)
+def test_products_with_empty_rows_of_tiles_and_more_tiles_than_stages(
+    config: MmaSpmmConfig, dtype: DType, layout: Layout
+) -> None:
+    matrix = blocks(256, 1024, 32, 0.5)
+    dense = matrix.to_scipy().toarray()
+    dense[64:128] = 0
+    matrix, n = csr(dense), 72
+    problem = SpmmProblem(256, 1024, n, dtype, layout)
+    operator = sparsegen.prepare(
+        matrix,
+        n=n,
+        dtype=dtype,
+        layout=layout,
+        family="mma_spmm",
+        config=FAMILY.config_dict(config),
+        device="emulator",
+    )
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        operands = problem.random_operands(rng, matrix.nnz)
+        b = operands["b"]
+        given = b if dtype is not DType.BFLOAT16 else (b.astype(np.uint32) << 16).view(np.float32)
+        result = operator(given)
+        reference = problem.reference(matrix, operands)
+        assert reference.worst_error(problem.dtype.to_storage(result)) <= 1
+        matrix = matrix.with_values(rng.standard_normal(matrix.nnz).astype(np.float32))
+        operator.update_values(matrix)
+
+
+# --- where it is tried ---
+
+
+def test_it_suits_filled_blocks_alone() -> None:
+    problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
+    scattered = random_uniform(2048, 1024, 0.1, 0)
+    for matrix, suits in ((blocks(2048, 1024, 32, 0.3), True), (scattered, False)):
+        features = Features.of(matrix)
+        assert FAMILY.suits(problem, features, WITH_WARPGROUPS, H100) is suits
+        guess = Candidate(FAMILY, FAMILY.guess(problem, features, H100))
+        space = Space.build([FAMILY], problem, H100, features=features, first=[guess])
+        assert any(c.config.storage == "tiles" for c in space.candidates) is suits
+    with pytest.raises(ConfigError, match="whole tiles want 25% or more"):
+        sparsegen.prepare(
+            scattered,
+            n=64,
+            dtype="float16",
+            family="mma_spmm",
+            config=FAMILY.config_dict(WITH_WARPGROUPS),
+            device="emulator",
+        )
+
+
+def test_two_stages_are_too_few_for_warpgroups() -> None:
+    problem = SpmmProblem(256, 1024, 64, DType.FLOAT16)
+    [sentence] = FAMILY.broken_constraints(problem, replace(WITH_WARPGROUPS, stages=2), H100)
+    assert "of stages (2) two whole tiles are multiplied while another is copied" in sentence
