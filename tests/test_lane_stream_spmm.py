@@ -57,6 +57,22 @@ def test_what_it_does_not_compute_is_said_in_words() -> None:
         FAMILY.require_valid(decoding(8), LaneStreamConfig(), DEVICES["86"])
 
 
+def test_clusters_share_the_groups_of_rows_evenly() -> None:
+    config = LaneStreamConfig(warps_m=4, warps_k=2, ring_rows=96, refill_tiles=2, cluster=4, blocks=128)
+    problem = SpmmProblem(4096, 4096, 8, DType.FLOAT16, Layout.COLUMN)
+    assert FAMILY.broken_constraints(problem, config, H100) == []
+    [sentence] = FAMILY.broken_constraints(problem, replace(config, blocks=132), H100)
+    assert (
+        "blocks (132) are those of a cluster (4) for each of 32 groups of rows, and share their 32 steps evenly"
+        in sentence
+    )
+    [sentence] = FAMILY.broken_constraints(replace(problem, k=4160), config, H100)
+    assert "share their 33 steps evenly" in sentence
+    assert "clusters need compute capability 9.0" in str(
+        FAMILY.broken_constraints(problem, config, replace(H100, compute_capability=(8, 9)))
+    )
+
+
 def test_a_matrix_with_few_nonzeros_does_not_suit() -> None:
     sparse = Features.of(uniform_rows(512, 1024, 8, 0))
     [sentence] = FAMILY.broken_requirements(decoding(8), sparse, LaneStreamConfig())
@@ -129,13 +145,19 @@ def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 @pytest.mark.parametrize(
-    ("architecture", "strip_rows"),
-    [*((architecture, 32) for architecture in DEVICES), ("80", 64), ("90a", 64)],
+    ("architecture", "changes"),
+    [
+        *((architecture, {}) for architecture in DEVICES),
+        ("80", {"strip_rows": 64}),
+        ("90a", {"strip_rows": 64}),
+        ("90a", {"warps_m": 2, "warps_k": 2, "cluster": 2, "blocks": 16}),
+    ],
+    ids=str,
 )
-def test_nvcc_compiles_it_without_spills(architecture: str, strip_rows: int, tmp_path: Path) -> None:
+def test_nvcc_compiles_it_without_spills(architecture: str, changes: dict[str, int], tmp_path: Path) -> None:
     device = DEVICES[architecture]
     problem = decoding(32, DType.BFLOAT16, Epilogue.BIAS)
-    config = replace(FAMILY.guess(problem, Features.of(MATRIX), device), strip_rows=strip_rows)
+    config = replace(FAMILY.guess(problem, Features.of(MATRIX), device), **changes)
     assert not FAMILY.broken_constraints(problem, config, device)
     (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
     target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
@@ -156,8 +178,12 @@ def test_nvcc_compiles_it_without_spills(architecture: str, strip_rows: int, tmp
         LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2),
         LaneStreamConfig(blocks=8, warps_m=2, ring_rows=160, depth=3, bulk=True, row_order="balanced"),
         LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, strip_rows=64, ring_rows=64, slots=2, depth=2),
+        LaneStreamConfig(
+            blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2, cluster=4
+        ),
+        LaneStreamConfig(blocks=8, warps_m=1, strip_rows=64, ring_rows=64, depth=2, bulk=True, cluster=8),
     ],
-    ids=["refilled every step", "refilled every tile", "strips of 64 rows"],
+    ids=["refilled every step", "refilled every tile", "strips of 64 rows", "clusters", "a single cluster"],
 )
 def test_long_streams_go_round_their_rings(
     config: LaneStreamConfig, emulator_toolchain: EmulatorToolchain

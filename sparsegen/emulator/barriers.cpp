@@ -56,7 +56,7 @@ Barrier& find(const void* address, int line) {
 
 void wake_if(bool complete) {
     if (complete) {
-        running_thread->block->wake_waiting_for_barriers();
+        running_thread->block->wake(ThreadState::at_barrier);
     }
 }
 

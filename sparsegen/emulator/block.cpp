@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "cluster.h"
 #include "fault.h"
 
 namespace sparsegen::emulator {
@@ -30,6 +31,7 @@ std::string format_list(const char* text, va_list arguments) {
 const char* describe(ThreadState state) {
     switch (state) {
         case ThreadState::at_block_barrier: return "__syncthreads";
+        case ThreadState::at_cluster_barrier: return "the cluster's barrier";
         case ThreadState::at_warp_meeting: return "a warp operation";
         case ThreadState::at_barrier: return "a phase of a barrier";
         default: return "nothing";
@@ -40,8 +42,11 @@ const char* describe(ThreadState state) {
 
 constinit thread_local Thread* running_thread = nullptr;
 
-Block::Block(KernelCall kernel, dim3 grid_size, dim3 block_size, std::size_t dynamic_shared_bytes)
-    : kernel_(kernel),
+Block::Block(Cluster& cluster, unsigned rank, KernelCall kernel, dim3 grid_size, dim3 block_size,
+             std::size_t dynamic_shared_bytes)
+    : cluster_(cluster),
+      rank_(rank),
+      kernel_(kernel),
       grid_size_(grid_size),
       size_(block_size),
       count_(block_size.x * block_size.y * block_size.z),
@@ -68,7 +73,7 @@ void Block::thread_main() {
     }
 }
 
-void Block::run(uint3 index) {
+void Block::start(uint3 index) {
     index_ = index;
     live_ = count_;
     waiting_ = 0;
@@ -77,19 +82,18 @@ void Block::run(uint3 index) {
     for (unsigned i = 0; i < count_; ++i) {
         threads_[i].state = ThreadState::ready;
     }
+}
+
+bool Block::advance() {
     // Every other block runs its threads from the last to the first: a missing barrier that one order hides shows
     // in the other.
-    const bool backward = (index.x + index.y + index.z) % 2 != 0;
+    const bool backward = (index_.x + index_.y + index_.z) % 2 != 0;
     const unsigned warps = (count_ + kWarpSize - 1) / kWarpSize;
-    while (live_ > 0) {
-        bool progress = false;
-        for (unsigned i = 0; i < warps; ++i) {
-            progress |= run_warp(backward ? warps - 1 - i : i, backward);
-        }
-        if (!progress) {
-            throw KernelFault(describe_deadlock());
-        }
+    bool progress = false;
+    for (unsigned i = 0; i < warps; ++i) {
+        progress |= run_warp(backward ? warps - 1 - i : i, backward);
     }
+    return progress;
 }
 
 bool Block::run_warp(unsigned warp, bool backward) {
@@ -119,6 +123,7 @@ void Block::resume(Thread& thread) {
     if (thread.state == ThreadState::exited) {
         --live_;
         open_barrier_if_complete();
+        cluster_.open_barrier_if_complete();
     }
 }
 
@@ -151,11 +156,7 @@ void Block::open_barrier_if_complete() {
         return;
     }
     waiting_ = 0;
-    for (unsigned i = 0; i < count_; ++i) {
-        if (threads_[i].state == ThreadState::at_block_barrier) {
-            threads_[i].state = ThreadState::ready;
-        }
-    }
+    wake(ThreadState::at_block_barrier);
 }
 
 void Block::wait_for_barrier(Thread& thread, int line) {
@@ -164,9 +165,9 @@ void Block::wait_for_barrier(Thread& thread, int line) {
     suspend(thread);
 }
 
-void Block::wake_waiting_for_barriers() {
+void Block::wake(ThreadState waiting) {
     for (unsigned i = 0; i < count_; ++i) {
-        if (threads_[i].state == ThreadState::at_barrier) {
+        if (threads_[i].state == waiting) {
             threads_[i].state = ThreadState::ready;
         }
     }

@@ -23,9 +23,17 @@ struct KernelCall {
     void** arguments;
 };
 
-enum class ThreadState : unsigned char { ready, at_block_barrier, at_warp_meeting, at_barrier, exited };
+enum class ThreadState : unsigned char {
+    ready,
+    at_block_barrier,
+    at_cluster_barrier,
+    at_warp_meeting,
+    at_barrier,
+    exited
+};
 
 class Block;
+class Cluster;
 
 struct Thread {
     Fiber fiber;
@@ -40,42 +48,52 @@ struct Thread {
     unsigned lane() const { return number % kWarpSize; }
 };
 
-/// One block at a time of a grid; made once for each OS thread of a launch. Threads never change OS threads.
+/// One block at a time of a grid, in a cluster that runs it. Threads never change OS threads.
 class Block {
 public:
-    Block(KernelCall kernel, dim3 grid_size, dim3 block_size, std::size_t dynamic_shared_bytes);
+    Block(Cluster& cluster, unsigned rank, KernelCall kernel, dim3 grid_size, dim3 block_size,
+          std::size_t dynamic_shared_bytes);
 
-    /// Runs the block of that index to its end.
+    /// Readies all threads to run the block of that index.
+    void start(uint3 index);
+    /// Runs every thread that can go on until it waits or exits; false if none could.
     ///
     /// Throws KernelFault. After that the object can only be destroyed.
-    void run(uint3 index);
+    bool advance();
+    /// Threads that have not exited.
+    unsigned live() const { return live_; }
+    void wake(ThreadState waiting);
+    std::string describe_deadlock() const;
 
     // --- called on the block's threads ---
+    void suspend(Thread& thread);
     void sync(Thread& thread, int line);
     void meet(Thread& thread, WarpRequest& request);
     /// Lets other threads run until some barrier in shared memory has completed a phase.
     void wait_for_barrier(Thread& thread, int line);
-    void wake_waiting_for_barriers();
     [[noreturn]] void fail(Thread& thread, const std::string& text);
 
+    Cluster& cluster() { return cluster_; }
+    unsigned rank() const { return rank_; }
     const uint3& index() const { return index_; }
     const dim3& size() const { return size_; }
     const dim3& grid_size() const { return grid_size_; }
     SharedMemory& shared_memory() { return shared_memory_; }
+    const SharedMemory& shared_memory() const { return shared_memory_; }
     Barriers& barriers() { return barriers_; }
 
 private:
     static void thread_main();
     bool run_warp(unsigned warp, bool backward);
     void resume(Thread& thread);
-    void suspend(Thread& thread);
     void open_barrier_if_complete();
     bool meeting_is_complete(const Thread& thread) const;
     void hold_meeting(const Thread& thread);
     unsigned warp_members(unsigned warp) const;
-    std::string describe_deadlock() const;
     std::string name() const;
 
+    Cluster& cluster_;
+    unsigned rank_;  // in the cluster
     KernelCall kernel_;
     dim3 grid_size_;
     dim3 size_;
@@ -86,7 +104,7 @@ private:
     Fiber scheduler_;
     SharedMemory shared_memory_;
     Barriers barriers_;
-    unsigned live_ = 0;     // threads that have not exited
+    unsigned live_ = 0;
     unsigned waiting_ = 0;  // of these, at the block's barrier
     int barrier_line_ = 0;
     std::string fault_;

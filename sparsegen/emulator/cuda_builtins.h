@@ -5,6 +5,8 @@
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __cluster_dims__
+#define __cluster_dims__(...)
 
 #define threadIdx (::sparsegen::emulator::running_thread->index)
 #define blockIdx (::sparsegen::emulator::running_thread->block->index())

@@ -16,15 +16,20 @@ namespace {
 
 constexpr unsigned kMaxThreads = 1024;           // in one block
 constexpr unsigned kMaxGridYZ = 65535;
+constexpr unsigned kMaxCluster = 8;              // that every device with clusters can run
 constexpr unsigned kMaxFibers = 16 * 1024;       // in one launch: each has two memory mappings of its own
 
-void refuse_impossible(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes) {
+void refuse_impossible(dim3 grid, dim3 block, unsigned cluster, std::size_t dynamic_shared_bytes) {
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
     if (threads == 0 || threads > kMaxThreads || block.z > 64) {
         throw LaunchRefused("a block of " + std::to_string(threads) + " threads; 1 to 1024 are possible, 64 along z");
     }
     if (grid.x > INT32_MAX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
         throw LaunchRefused("the grid is over 2147483647 x 65535 x 65535 blocks");
+    }
+    if (cluster == 0 || cluster > kMaxCluster || grid.x % cluster != 0) {
+        throw LaunchRefused("clusters of " + std::to_string(cluster) + " blocks for " + std::to_string(grid.x) +
+                            " along x; at most 8 are possible, which divide them");
     }
     if (dynamic_shared_bytes > SharedMemory::kBlockLimit) {
         throw LaunchRefused(std::to_string(dynamic_shared_bytes) + " bytes of dynamic shared memory; at most " +
@@ -34,22 +39,24 @@ void refuse_impossible(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes) 
 
 }  // namespace
 
-void launch(KernelCall kernel, dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, unsigned workers) {
-    refuse_impossible(grid, block, dynamic_shared_bytes);
-    const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
+void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, std::size_t dynamic_shared_bytes,
+            unsigned workers) {
+    refuse_impossible(grid, block, cluster, dynamic_shared_bytes);
+    const unsigned width = grid.x / cluster;  // of the grid, in clusters
+    const std::uint64_t clusters = std::uint64_t{width} * grid.y * grid.z;
     std::atomic<std::uint64_t> next{0};
     std::mutex mutex;
     std::exception_ptr failure;
 
     const auto work = [&] {
         try {
-            Block runner(kernel, grid, block, dynamic_shared_bytes);
-            for (std::uint64_t i = next++; i < blocks; i = next++) {
-                runner.run({static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
-                            static_cast<unsigned>(i / (std::uint64_t{grid.x} * grid.y))});
+            Cluster runner(cluster, kernel, grid, block, dynamic_shared_bytes);
+            for (std::uint64_t i = next++; i < clusters; i = next++) {
+                runner.run({static_cast<unsigned>(i % width) * cluster, static_cast<unsigned>(i / width % grid.y),
+                            static_cast<unsigned>(i / (std::uint64_t{width} * grid.y))});
             }
         } catch (...) {
-            next = blocks;  // the others stop after their block
+            next = clusters;  // the others stop after theirs
             const std::lock_guard lock(mutex);
             if (!failure) {
                 failure = std::current_exception();
@@ -57,8 +64,9 @@ void launch(KernelCall kernel, dim3 grid, dim3 block, std::size_t dynamic_shared
         }
     };
 
-    const unsigned most = std::max(1u, kMaxFibers / (block.x * block.y * block.z));
-    const auto helpers = static_cast<unsigned>(std::min<std::uint64_t>(std::min(std::max(workers, 1u), most), blocks));
+    const unsigned most = std::max(1u, kMaxFibers / (block.x * block.y * block.z * cluster));
+    const auto helpers =
+        static_cast<unsigned>(std::min<std::uint64_t>(std::min(std::max(workers, 1u), most), clusters));
     std::vector<std::jthread> pool;
     for (unsigned i = 1; i < helpers; ++i) {
         pool.emplace_back(work);

@@ -5,14 +5,15 @@
 #include <type_traits>
 #include <utility>
 
-#include "block.h"
+#include "cluster.h"
 
 namespace sparsegen::emulator {
 
-/// Runs every block of the grid.
+/// Runs every block of the grid, in clusters of so many along x.
 ///
 /// Throws LaunchRefused (the device could not launch it) and KernelFault (what some block did).
-void launch(KernelCall kernel, dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, unsigned workers);
+void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, std::size_t dynamic_shared_bytes,
+            unsigned workers);
 
 /// Calls `kernel` with the parameters that `arguments` points to, one by one, as cuLaunchKernel does.
 template <auto kernel>

@@ -22,6 +22,7 @@ public:
     void reset();
 
     void* dynamic() const { return dynamic_.memory.get(); }
+    std::size_t dynamic_bytes() const { return dynamic_.bytes; }
 
     /// The static array declared at `key`, made when the first thread of the first block comes by.
     void* array(const void* key, std::size_t bytes);

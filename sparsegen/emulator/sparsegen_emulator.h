@@ -5,6 +5,7 @@
 
 #include "async_copy.h"
 #include "barriers.h"
+#include "cluster.h"
 #include "cuda_atomics.h"
 #include "cuda_builtins.h"
 #include "cuda_half.h"

@@ -55,6 +55,7 @@ RUNTIME = (
     "async_copy.cpp",
     "barriers.cpp",
     "block.cpp",
+    "cluster.cpp",
     "fiber.cpp",
     "launch.cpp",
     "shared_memory.cpp",

@@ -37,7 +37,7 @@ MAX_N = 64
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
-FIRST_WITH_BULK_COPIES = (9, 0)
+FIRST_WITH_BULK_COPIES = FIRST_WITH_CLUSTERS = (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
@@ -89,6 +89,12 @@ class LaneStreamConfig:
         packs=True,
     )
     bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
+    cluster: int = tunable(
+        1,
+        (1, 2, 4, 8),
+        "blocks of a cluster, which share a group's columns and add up their sums over shared memory; 1: blocks get "
+        "equal runs of all groups' tiles, and add up over memory",
+    )
 
 
 class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
@@ -136,6 +142,22 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         yield Constraint(
             not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
             f"bulk copies need compute capability 9.0, the device has {capability}",
+        )
+        yield Constraint(
+            c.cluster == 1 or device.compute_capability >= FIRST_WITH_CLUSTERS,
+            f"clusters need compute capability 9.0, the device has {capability}",
+        )
+        partition = _partition(problem, c)
+        shared_out = partition.steps % c.cluster == 0 and c.blocks == partition.groups * c.cluster
+        yield Constraint(
+            c.cluster == 1 or shared_out,
+            f"blocks ({c.blocks}) are those of a cluster ({c.cluster}) for each of {partition.groups} groups of rows, "
+            f"and share their {partition.steps} steps evenly",
+        )
+        part, ring = _part_bytes(problem, c.strip_rows), c.ring_rows * ROW_BYTES
+        yield Constraint(
+            c.cluster == 1 or part <= ring,
+            f"a warp's sums ({part} bytes) have room where its ring ({ring} bytes) was",
         )
         warps = c.warps_m * c.warps_k
         yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")

@@ -1,0 +1,91 @@
+"""Clusters: blocks that wait for one another and read each other's shared memory, and what goes wrong with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparsegen.emulator.executor import EmulatorExecutor
+from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.errors import KernelFault, LaunchError
+from sparsegen.family import Array, Launch
+
+THREADS = 48  # a warp and a half
+SOURCE = """
+#define SPARSEGEN_CLUSTER_BLOCKS 4
+#include "sparsegen_emulator.h"
+using sparsegen::emulator::cluster_rank;
+using sparsegen::emulator::cluster_sync;
+using sparsegen::emulator::map_shared;
+
+__device__ float read(const float* shared, unsigned rank) {
+  return *static_cast<const float*>(map_shared(shared, rank, sizeof(float)));
+}
+
+extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster(int what, float* out) {
+  SPARSEGEN_DYNAMIC_SHARED(float, mine);
+  const unsigned t = threadIdx.x, place = blockIdx.x * 48 + t;
+  mine[t] = 1000.0f * blockIdx.x + t;
+  if (what == 1 && t == 7) return;  // those that have ended are not waited for
+  if (what != 2) cluster_sync();
+  if (what == 3 && cluster_rank() == 1) return;
+  if (what == 4) {
+    if (cluster_rank() == 0) cluster_sync();
+    return;
+  }
+  float sum = 0.0f;
+  for (unsigned rank = 0; rank < 4; ++rank) sum += read(mine + (what == 5 ? 48 : t), rank);
+  out[place] = sum;
+  if (what != 3) cluster_sync();
+}
+"""
+
+
+def run(what: int, blocks: int = 8) -> Array:
+    executor = EmulatorExecutor(threads=2)
+    kernel = executor.load(EmulatorToolchain().compile("cluster", "cluster", SOURCE))
+    out = np.full(blocks * THREADS, -1, dtype=np.float32)
+    buffer = executor.upload(out)
+    executor.launch(kernel, Launch((blocks, 1, 1), (THREADS, 1, 1), 4 * THREADS), [what, buffer])
+    executor.download(buffer, out)
+    return out
+
+
+def test_blocks_read_what_the_others_wrote() -> None:
+    out = run(0).reshape(2, 4, THREADS)
+    first = 4000.0 * np.arange(2)[:, None, None]
+    expected = 4 * (first + np.arange(THREADS)) + 1000 * (0 + 1 + 2 + 3)
+    np.testing.assert_array_equal(out, np.broadcast_to(expected, out.shape))
+
+
+def test_threads_that_have_ended_are_not_waited_for() -> None:
+    out = run(1).reshape(8, THREADS)
+    assert (out[:, 7] == -1).all() and (np.delete(out, 7, axis=1) != -1).all()
+
+
+def test_without_waiting_others_memory_is_nan() -> None:
+    assert np.isnan(run(2)).any()
+
+
+def test_blocks_that_have_ended_are_not_waited_for() -> None:
+    assert (run(4) == -1).all()
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        (3, r"line \d+: block \d of the cluster has ended, and its shared memory with it"),
+        (
+            5,
+            r"line \d+: 4 bytes at .* of block 0 of a cluster of 4: that is not in its dynamic shared memory",
+        ),
+    ],
+)
+def test_faults(what: int, message: str) -> None:
+    with pytest.raises(KernelFault, match=message):
+        run(what)
+
+
+def test_a_grid_that_clusters_do_not_divide_is_refused() -> None:
+    with pytest.raises(LaunchError, match="clusters of 4 blocks for 6 along x"):
+        run(0, blocks=6)
