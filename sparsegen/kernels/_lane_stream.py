@@ -66,6 +66,7 @@ class Partition:
     warps_k: int
     blocks: int  # at most; there are no more than steps
     strip_rows: int = TILE  # of a warp; 32, or 64 where its tiles are one below the other
+    cluster: int = 1  # blocks that share a group's steps; 1: blocks take no heed of groups
 
     @property
     def warps(self) -> int:
@@ -99,7 +100,7 @@ class Partition:
 
     @property
     def used_blocks(self) -> int:
-        return min(self.blocks, self.total)
+        return min(self.blocks, self.total) if self.cluster == 1 else self.groups * self.cluster
 
     def begins(self) -> Array:
         """The first step of every block, and the end of the last one's (int64)."""

@@ -94,6 +94,7 @@ class LaneStreamConfig:
         (1, 2, 4, 8),
         "blocks of a cluster, which share a group's columns and add up their sums over shared memory; 1: blocks get "
         "equal runs of all groups' tiles, and add up over memory",
+        packs=True,
     )
 
 
@@ -148,11 +149,13 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             f"clusters need compute capability 9.0, the device has {capability}",
         )
         partition = _partition(problem, c)
-        shared_out = partition.steps % c.cluster == 0 and c.blocks == partition.groups * c.cluster
         yield Constraint(
-            c.cluster == 1 or shared_out,
-            f"blocks ({c.blocks}) are those of a cluster ({c.cluster}) for each of {partition.groups} groups of rows, "
-            f"and share their {partition.steps} steps evenly",
+            c.cluster == 1 or partition.used_blocks <= c.blocks,
+            f"a cluster ({c.cluster}) for each of {partition.groups} groups of rows has {c.blocks} blocks at most",
+        )
+        yield Constraint(
+            c.cluster == 1 or partition.steps >= c.cluster,
+            f"each block of a cluster ({c.cluster}) has some of a group's {partition.steps} steps",
         )
         part, ring = _part_bytes(problem, c.strip_rows), c.ring_rows * ROW_BYTES
         yield Constraint(
@@ -212,6 +215,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         if warps < 4 or c.blocks not in _block_counts(problem, c, resident * device.multiprocessors):
             return False
         if c.strip_rows != TILE and problem.n <= FEW_COLUMNS:
+            return False
+        if c.cluster > 1 and _partition(problem, c).used_blocks < NEARLY_ALL * c.blocks:
             return False
         if c.strip_rows * c.warps_m >= 2 * max(c.strip_rows, problem.m) or c.bulk != (
             device.compute_capability >= FIRST_WITH_BULK_COPIES
@@ -330,7 +335,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 
 def _partition(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
     c = config
-    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows)
+    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows, c.cluster)
 
 
 def _shape_of(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> tuple[int, int]:
