@@ -8,7 +8,6 @@ number of nonzeros. Each variant is verified before it is timed.
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ import click
 import numpy as np
 
 from sparsegen.backends import find_device
+from sparsegen.bench.summary import geometric
 from sparsegen.compiler import CudaToolchain
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.executor import CompiledKernel
@@ -132,13 +132,9 @@ def main() -> None:
             f"{us['NVRTC']:8.2f} µs  ratio {ratio:.3f}  registers {registers}"
         )
     for family, of_family in ratios.items():
-        click.echo(f"{family:16} {mean(of_family):.3f}")
-    click.echo(f"{'all':16} {mean([ratio for group in ratios.values() for ratio in group]):.3f}")
-
-
-def mean(ratios: list[float]) -> float:
-    """Geometric."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+        click.echo(f"{family:16} {geometric(of_family).value:.3f}")
+    every = [ratio for of_family in ratios.values() for ratio in of_family]
+    click.echo(f"{'all':16} {geometric(every).value:.3f}")
 
 
 if __name__ == "__main__":

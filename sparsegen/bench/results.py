@@ -351,7 +351,7 @@ def merge(parts: Sequence[Results]) -> Results:
         first,
         versions={
             name: "; ".join(dict.fromkeys(part.versions[name] for part in parts if name in part.versions))
-            for name in {name: None for part in parts for name in part.versions}
+            for name in dict.fromkeys(name for part in parts for name in part.versions)
         },
         rates=next((part.rates for part in parts if part.rates is not None), None),
         invocations=tuple(invocation for part in parts for invocation in part.invocations),

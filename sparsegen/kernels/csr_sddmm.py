@@ -19,6 +19,7 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants
+from sparsegen.kernels._loads import widest_vector
 from sparsegen.kernels._rows import align_runs
 from sparsegen.kernels._sampled import VALUES, SampledProduct
 from sparsegen.operators import DType, SddmmProblem
@@ -110,18 +111,13 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
 
     def is_worth_trying(self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device) -> bool:
         c = config
-        widest = self._widest_vector(problem)
+        widest = widest_vector(problem.k, problem.dtype)
         return (
             c.threads_per_strip * c.strips_per_block in (128, 256)
             and c.vector_width in (widest, widest // 2)
             and (c.unroll_k == 1 or c.threads_per_strip * c.vector_width * c.unroll_k <= problem.k)
             and (c.threads_per_strip == 4 or c.threads_per_strip * c.vector_width < 2 * problem.k)
         )
-
-    @staticmethod
-    def _widest_vector(problem: SddmmProblem) -> int:
-        """Elements that one load can bring: up to 16 bytes, aligned in every row."""
-        return max(w for w in (1, 2, 4, 8) if w * problem.dtype.itemsize <= 16 and problem.k % w == 0)
 
     def constants(self, problem: SddmmProblem, config: CsrSddmmConfig) -> Mapping[str, Value]:
         step = config.threads_per_strip * config.vector_width * config.unroll_k
@@ -158,7 +154,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         return 2e6 if problem.dtype is DType.FLOAT32 else 4e6
 
     def guess(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
-        vector = self._widest_vector(problem)
+        vector = widest_vector(problem.k, problem.dtype)
         threads = max(2, min(16, 1 << (-(-problem.k // vector) - 1).bit_length()))
         strip = 16
         # Rows shorter than a strip leave batches of it idle, and so does a grid that is too small.

@@ -20,6 +20,7 @@ from sparsegen.family import (
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._loads import indices_fit, widest_vector
 from sparsegen.kernels._rows import align_rows, order_rows
 from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -156,10 +157,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             not (c.prescale_indices and self._is_wide(problem)),
             f"prescale_indices needs a B ({problem.k * problem.n * itemsize} bytes) below 4 GiB",
         )
-        yield Constraint(
-            c.index_bits == 32 or problem.k <= 1 << 16,
-            f"index_bits = 16 needs k ({problem.k}) of at most 65536",
-        )
+        yield indices_fit(c.index_bits, problem.k)
         yield Constraint(
             c.staging != "shared_async" or c.sparse_vector_width * min(itemsize, c.index_bits // 8) >= 4,
             "shared_async copies at least 4 bytes of indices and of values at once",
@@ -188,7 +186,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> bool:
         c = config
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
-        widest = self._widest_vector(problem)
+        # Columns of a column-major B do not follow one another.
+        widest = widest_vector(problem.n, problem.dtype) if problem.layout is Layout.ROW else 1
         if problem.layout is Layout.COLUMN and (
             c.tile_n > 32 or c.tile_k > 8 or c.staging != self.config_type.staging
         ):
@@ -201,13 +200,6 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             and c.tile_n <= max(16, 2 * problem.n)
             and c.prescale_indices == (c.index_bits == 32 and problem.layout is Layout.ROW)
         )
-
-    @staticmethod
-    def _widest_vector(problem: SpmmProblem) -> int:
-        """Elements of B that one load can bring: up to 16 bytes, aligned in every row."""
-        if problem.layout is Layout.COLUMN:
-            return 1
-        return max(w for w in (1, 2, 4, 8) if w * problem.dtype.itemsize <= 16 and problem.n % w == 0)
 
     def constants(self, problem: SpmmProblem, config: CsrSpmmConfig) -> Mapping[str, Value]:
         return {

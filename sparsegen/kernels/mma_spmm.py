@@ -198,16 +198,11 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         rows, columns = c.tile_m // c.warps_m * (4 if c.warpgroups else 1), c.tile_n // c.warps_n
         if rows > 4 * columns or (columns > 4 * rows) or (rows * columns < 512 and c.tile_n > 16):
             return False
-        if c.storage == "tiles":
-            if c.prefetch != 1:  # there are none
-                return False
-        else:
-            if c.stages != 3:
-                return False
-            # A thread takes between an eighth and all of its part of a full tile of A ahead.
-            full = c.tile_m * c.tile_k // (STEP * threads)
-            if not full <= 8 * c.prefetch <= max(8, 8 * full):
-                return False
+        # A thread takes between an eighth and all of its part of a full tile of A ahead; of whole tiles nothing.
+        full = c.tile_m * c.tile_k // (STEP * threads)
+        ahead = c.stages == 3 and full <= 8 * c.prefetch <= max(8, 8 * full)
+        if not (ahead if c.storage == "nonzeros" else c.prefetch == 1):
+            return False
         # Enough blocks to fill the device, and no smaller tiles than that needs.
         blocks = self._blocks(problem, c.tile_m, c.tile_n)
         area = c.tile_m * c.tile_n

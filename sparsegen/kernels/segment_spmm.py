@@ -11,6 +11,7 @@ from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, 
 from sparsegen.features import Features
 from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels._rows import align_runs
 from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -19,7 +20,6 @@ WARP = 32
 MAX_GRID_Y = 65535
 QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
-LOAD_BYTES = 16
 NO_PART = -1
 REGISTERS = (32, 64, 128)
 
@@ -100,10 +100,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             needed <= c.registers,
             f"registers ({c.registers}) hold a thread's sums, and what it loads ahead: about {needed}",
         )
-        yield Constraint(
-            c.index_bits == 32 or problem.k <= 1 << 16,
-            f"index_bits = 16 needs k ({problem.k}) of at most 65536",
-        )
+        yield indices_fit(c.index_bits, problem.k)
         column_blocks = -(-problem.n // c.tile_n)
         yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
 
@@ -111,11 +108,11 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         c = config
         vectors = c.tile_n // (c.threads_per_segment * c.vector)
         return (
-            c.vector == _widest_vector(problem)
+            c.vector == widest_vector(problem.n, problem.dtype)
             and vectors <= (4 if c.vector > 1 else 2)
             and problem.n <= 4 * c.tile_n <= 8 * max(NARROWEST_TILE, problem.n)
             and c.registers == min((r for r in REGISTERS if r >= _registers(problem, c)), default=None)
-            and c.index_bits == (16 if problem.k <= 1 << 16 else 32)
+            and c.index_bits == _index_bits(problem)
         )
 
     def constants(self, problem: SpmmProblem, config: SegmentSpmmConfig) -> Mapping[str, Value]:
@@ -128,17 +125,11 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         }
 
     def prepare(self, problem: SpmmProblem, config: SegmentSpmmConfig, matrix: CsrMatrix) -> Packed:
-        cut = _cut(matrix.row_offsets.astype(np.int64), config.segment)
+        cut, of_part = _cut(matrix.row_offsets.astype(np.int64), config.segment)
         if config.order == "sorted":
             cut = cut[np.argsort(-cut[:, 1], kind="stable")]
         runs = align_runs(cut[:, 1], cut[:, 0], QUAD, tail=QUAD)
         segments = np.stack([runs.offsets[:-1], np.diff(runs.offsets), cut[:, 2], cut[:, 3]], axis=1)
-        # Of each part the first of its row, and their number.
-        of_row, parts = cut[:, 2], np.flatnonzero(cut[:, 3] != NO_PART)
-        by_number = parts[np.argsort(cut[parts, 3], kind="stable")]
-        _, first, row, count = np.unique(
-            of_row[by_number], return_index=True, return_inverse=True, return_counts=True
-        )
         index_type = np.uint16 if config.index_bits == 16 else np.uint32
         width = -(-problem.n // NARROWEST_TILE)
         return Packed(
@@ -146,18 +137,18 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
                 "segments": empty_as_one(segments.astype(np.int32).ravel()),
                 "indices": runs.gather_repeating(matrix.column_indices).astype(index_type),
                 "values": problem.dtype.to_storage(runs.gather(matrix.values)),
-                "cuts": empty_as_one(np.stack([first[row], count[row]], axis=1).astype(np.int32).ravel()),
+                "cuts": empty_as_one(of_part.astype(np.int32).ravel()),
             },
             sizes={
                 "segment_count": len(cut),
-                "part_count": parts.size,
+                "part_count": len(of_part),
                 **({"stored": runs.source.size} if problem.value_sets > 1 else {}),
             },
             values="values",
             value_source=runs.source,
             scratch={
-                "parts": max(4, 4 * problem.batch * parts.size * problem.n),
-                "counters": max(4, 4 * problem.batch * parts.size * width),
+                "parts": max(4, 4 * problem.batch * len(of_part) * problem.n),
+                "counters": max(4, 4 * problem.batch * len(of_part) * width),
             },
         )
 
@@ -176,14 +167,18 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
         """A vector of each thread covers n, or as much of it as a warp has threads for."""
-        vector = _widest_vector(problem)
+        vector = widest_vector(problem.n, problem.dtype)
         threads = min(WARP, max(4, 1 << (-(-problem.n // vector) - 1).bit_length()))
         return SegmentSpmmConfig(
             tile_n=threads * vector,
             threads_per_segment=threads,
             vector=vector,
-            index_bits=16 if problem.k <= 1 << 16 else 32,
+            index_bits=_index_bits(problem),
         )
+
+
+def _index_bits(problem: SpmmProblem) -> int:
+    return 16 if problem.k <= SHORT_INDICES else 32
 
 
 def _registers(problem: SpmmProblem, config: SegmentSpmmConfig) -> int:
@@ -192,19 +187,15 @@ def _registers(problem: SpmmProblem, config: SegmentSpmmConfig) -> int:
     return 16 + of_thread + config.ahead * max(1, of_thread * problem.dtype.itemsize // 4)
 
 
-def _widest_vector(problem: SpmmProblem) -> int:
-    """Elements of B that one load can bring: up to 16 bytes, aligned in every row."""
-    return max(v for v in (1, 2, 4, 8) if v * problem.dtype.itemsize <= LOAD_BYTES and problem.n % v == 0)
-
-
-def _cut(offsets: Array, most: int) -> Array:
+def _cut(offsets: Array, most: int) -> tuple[Array, Array]:
     """Every row whole, or in even parts of at most so many nonzeros.
 
     Args:
         offsets: int64 [m + 1], of the rows.
 
     Returns:
-        int64 [segments, 4]: first nonzero, number of nonzeros, row, number of the part or `NO_PART`.
+        int64 [segments, 4]: first nonzero, number of nonzeros, row, number of the part or `NO_PART`; and int64
+        [parts, 2]: of each part the first one of its row, and how many these are.
     """
     lengths = np.diff(offsets)
     pieces = np.maximum(1, -(-lengths // most))
@@ -215,7 +206,8 @@ def _cut(offsets: Array, most: int) -> Array:
     count = np.clip(lengths[row] - begin, 0, size)
     is_part = pieces[row] > 1
     part = np.where(is_part, np.cumsum(is_part) - 1, NO_PART)
-    return np.stack([offsets[row] + begin, count, row, part], axis=1)
+    segments = np.stack([offsets[row] + begin, count, row, part], axis=1)
+    return segments, np.stack([part - number, pieces[row]], axis=1)[is_part]
 
 
 FAMILY = SegmentSpmm()

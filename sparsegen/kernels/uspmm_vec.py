@@ -29,6 +29,7 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.kernels._loads import indices_fit
 from sparsegen.kernels._streaming import with_streaming
 from sparsegen.operators import DType, Layout, SpmmProblem
 
@@ -157,10 +158,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             threads * c.registers <= REGISTERS_PER_BLOCK,
             f"threads · registers ({threads * c.registers}) is at most {REGISTERS_PER_BLOCK}",
         )
-        yield Constraint(
-            c.index_bits == 32 or problem.k <= 1 << 16,
-            f"index_bits = 16 needs k ({problem.k}) of at most 65536",
-        )
+        yield indices_fit(c.index_bits, problem.k)
         shared = self._shared_bytes(problem, c)
         yield Constraint(
             shared <= device.shared_memory_per_block,

@@ -78,12 +78,13 @@ __device__ __forceinline__ void add_to_global(float* sums, const float (&x)[kCou
 #endif
 }
 
-// Counts this warp; returns how many came before. What the warp wrote is seen by all that come later, and what the earlier
-// ones wrote is seen by it.
-__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned lane) {
+// Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
+// that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
+template <int kThreads = 32>
+__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned thread, bool takes_part = true) {
   unsigned before = 0;
   __syncwarp();
-  if (lane == 0) {
+  if (takes_part && thread == 0) {
 #if defined(SPARSEGEN_EMULATOR)
     before = atomicAdd(counter, 1u);
 #else
@@ -91,7 +92,7 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned la
 #endif
   }
   __syncwarp();
-  return __shfl_sync(0xffffffffu, before, 0);
+  return __shfl_sync(0xffffffffu, before, 0, kThreads);
 }
 
 // Adds a task's products to the sums of its panel: each nonzero times this lane's columns of a row of B. That row is loaded

@@ -62,10 +62,10 @@ __device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vec
   *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
 }
 
-// Counts this subwarp of kThreads where it takes part; returns how many came before. What it wrote is seen by all that come
-// later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
-template <int kThreads>
-__device__ __forceinline__ unsigned count_subwarp_arrival(unsigned* counter, bool takes_part, int thread) {
+// Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
+// that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
+template <int kThreads = 32>
+__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned thread, bool takes_part = true) {
   unsigned before = 0;
   __syncwarp();
   if (takes_part && thread == 0) {
@@ -169,7 +169,7 @@ segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* 
       }
     }
     unsigned* const counter = counters + static_cast<long long>(blockIdx.y) * part_count + first_part;
-    const unsigned before = count_subwarp_arrival<kThreadsPerSegment>(counter, is_part, thread);
+    const unsigned before = count_arrival<kThreadsPerSegment>(counter, thread, is_part);
     if (is_part) {
       if (before + 1 != static_cast<unsigned>(count)) return;
       if (thread == 0) *counter = 0;
