@@ -265,6 +265,10 @@ class Family(ABC, Generic[P, C]):
         """What `prepare` makes, bit for bit, made by the device; None where the family packs on the host alone."""
         return None
 
+    def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
+        """Other guesses, where features do not tell what is better; the tuner tries them soon after the guess."""
+        return ()
+
     def published(self) -> tuple[C, ...]:
         """Configs that a publication fixes; the tuner tries them early, so that its gain over them is on record."""
         return ()

@@ -207,8 +207,8 @@ def _where_to_search(
 
     What dispatch would take comes first, so that tuning does not end with something slower: the fastest of the packaged
     seeds on this very workload, or what is expected to be the fastest after similar workloads, in the store and the
-    seeds. Then the guess of the most promising family, what else was good on similar workloads, the other families'
-    guesses, and what was published.
+    seeds. Then the guess of the most promising family, which may know more than the seeds; what else was good on this
+    and on similar workloads, the other guesses, and what was published.
 
     Raises:
         NoVariantError: no config is valid, or none suits the matrix.
@@ -217,11 +217,26 @@ def _where_to_search(
     packaged = _packaged(workload, device, families)
     similar = _similar(workload, device, store, families)
     promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
-    guesses = [Candidate(f, f.guess(problem, features, device)) for f in promising]
+    guesses = [
+        Candidate(family, config)
+        for family in promising
+        for config in (
+            family.guess(problem, features, device),
+            *family.alternatives(problem, features, device),
+        )
+    ]
     published = [Candidate(f, config) for f in promising for config in f.published()]
     first = {
         c.key: c
-        for c in (*packaged, *similar[:1], *guesses[:1], *similar[1:], *guesses[1:], *published)
+        for c in (
+            *packaged[:1],
+            *similar[:1],
+            *guesses[:1],
+            *packaged[1:],
+            *similar[1:],
+            *guesses[1:],
+            *published,
+        )
         if c.family.suits(problem, features, c.config, device)
     }
     space = Space.build(families, problem, device, features=features, first=list(first.values()), whole=whole)

@@ -14,6 +14,7 @@ from sparsegen.kernels._lane_stream import LANES, PAIR, LaneStreams, Partition, 
 from sparsegen.kernels._lane_stream_rows import _in_runs, balanced_rows, levelled_rows
 
 ROOMY, TIGHT = 160, 96
+HEAD = 3  # pairs of a stream that lie in front
 
 
 def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, ring_rows: int) -> Array:
@@ -29,7 +30,8 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
         for warp in range(p.warps):
             number = block * p.warps + warp
             first, last = streams.starts[number] * 2, streams.starts[number + 1] * 2
-            lanes = source[first:last].transpose(1, 0, 2).reshape(LANES, -1)
+            head = source[number * HEAD * 2 : (number + 1) * HEAD * 2]
+            lanes = np.r_[head, source[first:last]].transpose(1, 0, 2).reshape(LANES, -1)
             at = np.zeros(LANES, dtype=np.int64)
             filled = 0
             for step in range(begins[block], begins[block + 1]):
@@ -50,7 +52,7 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
                         mask = int(streams.masks[step, warp, lane, tile])
                         at[lane] += _read_tile(into, mask, lane, lanes[lane, at[lane] + 1 :])
                     assert at.max() + 2 <= filled, "the ring is filled two elements further"
-            assert filled == lanes.shape[1]
+            assert filled == lanes.shape[1] or filled < lanes.shape[1] == HEAD * PAIR
     return found
 
 
@@ -78,7 +80,9 @@ def assert_round_trip(
     matrix: CsrMatrix, partition: Partition, refill_tiles: int, ring_rows: int, balanced: bool
 ) -> None:
     rows = levelled_rows(matrix, partition) if balanced else None
-    streams = pack(matrix, partition, refill_tiles=refill_tiles, ring_rows=ring_rows, rows=rows)
+    streams = pack(
+        matrix, partition, refill_tiles=refill_tiles, ring_rows=ring_rows, head_pairs=HEAD, rows=rows
+    )
     found = unpack(streams, partition, refill_tiles=refill_tiles, ring_rows=ring_rows)
     assert np.count_nonzero(streams.source >= 0) == matrix.nnz
     m, k = matrix.shape
@@ -129,7 +133,7 @@ def test_uneven_rows_come_back(
 
 
 def bytes_per_weight(matrix: CsrMatrix, partition: Partition, rows: Array | None = None) -> float:
-    streams = pack(matrix, partition, refill_tiles=1, ring_rows=ROOMY, rows=rows)
+    streams = pack(matrix, partition, refill_tiles=1, ring_rows=ROOMY, head_pairs=4, rows=rows)
     return (streams.masks.nbytes + 2 * streams.source.size) / (matrix.shape[0] * matrix.shape[1])
 
 
@@ -154,7 +158,7 @@ def over_bitmap_and_values(matrix: CsrMatrix, blocks: int, *, balanced: bool, re
     """Share of the bytes stored that a bitmap and bare values would not take, with rings of 160 elements."""
     partition = Partition(*matrix.shape, 8, 1, blocks)
     rows = balanced_rows(np.diff(matrix.row_offsets), partition) if balanced else None
-    streams = pack(matrix, partition, refill_tiles=refill_tiles, ring_rows=ROOMY, rows=rows)
+    streams = pack(matrix, partition, refill_tiles=refill_tiles, ring_rows=ROOMY, head_pairs=4, rows=rows)
     weights = matrix.shape[0] * matrix.shape[1]
     return (streams.masks.nbytes + 2 * streams.source.size) / (weights / 8 + 2 * matrix.nnz) - 1
 
@@ -231,7 +235,7 @@ def test_drifting_lanes_are_brought_together_in_time() -> None:
     partition = Partition(32, 4096, 1, 1, 1)
     for ring_rows, refill_tiles in ((64, 1), (96, 2), (160, 1)):
         assert_round_trip(csr(dense), partition, refill_tiles, ring_rows, balanced=False)
-        streams = pack(csr(dense), partition, refill_tiles=refill_tiles, ring_rows=ring_rows)
+        streams = pack(csr(dense), partition, refill_tiles=refill_tiles, ring_rows=ring_rows, head_pairs=HEAD)
         assert np.count_nonzero(streams.orders & 0x80008) > 3
 
 
@@ -245,7 +249,7 @@ def test_what_lanes_have_in_runs(warps: tuple[int, int], strip_rows: int) -> Non
     rows = balanced_rows(np.diff(matrix.row_offsets), partition)
     counted = _in_runs(matrix, partition, rows.reshape(-1, strip_rows))
     held = counted.reshape(partition.groups, warps_m, strip_rows // 8, 8, -1, warps_k, 4).sum(axis=2)
-    streams = pack(matrix, partition, refill_tiles=1, ring_rows=10**6, rows=rows)
+    streams = pack(matrix, partition, refill_tiles=1, ring_rows=10**6, head_pairs=0, rows=rows)
     pairs = np.diff(streams.starts).reshape(-1, warps_k, warps_m)
     begins = partition.begins()
     for block in range(partition.used_blocks):
@@ -267,7 +271,7 @@ def test_short_runs_are_levelled(strip_rows: int) -> None:
         levelled = levelled_rows(matrix, partition)
         assert sorted(levelled) == list(range(1024))
         stored = [
-            pack(matrix, partition, refill_tiles=1, ring_rows=ROOMY, rows=r).source.size
+            pack(matrix, partition, refill_tiles=1, ring_rows=ROOMY, head_pairs=4, rows=r).source.size
             for r in (by_length, levelled)
         ]
         assert stored[1] < 0.975 * stored[0]

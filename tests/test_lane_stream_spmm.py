@@ -190,7 +190,13 @@ def test_nvcc_compiles_it_without_spills(architecture: str, changes: dict[str, i
             cluster=4,
         ),
     ],
-    ids=["refilled every step", "refilled every tile", "strips of 64 rows", "clusters", "a single cluster"],
+    ids=[
+        "refilled every step",
+        "refilled every tile",
+        "strips of 64 rows",
+        "clusters",
+        "a single cluster",
+    ],
 )
 def test_long_streams_go_round_their_rings(
     config: LaneStreamConfig, emulator_toolchain: EmulatorToolchain

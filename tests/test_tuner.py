@@ -23,6 +23,7 @@ from sparsegen.features import Features
 from sparsegen.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS
+from sparsegen.tuning.run import FEWEST_TRIALS
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
@@ -97,8 +98,9 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     unknown = replace(known[0], variant=Variant("gone", (("size", 1),), "cd" * 32))
     packaged = MemoryLayer([*known, unknown], [])
     monkeypatch.setattr("sparsegen.tuner.seeds", lambda: packaged)
-    tune_toy(store, tmp_path, trials=2, jobs=1)
-    assert [m.variant.config for m in recorded(store)] == [configs[16, 1], configs[4, 4]]
+    tune_toy(store, tmp_path, trials=3, jobs=1)
+    guess = tuple(TOY.config_dict(ToyConfig()).items())
+    assert [m.variant.config for m in recorded(store)] == [configs[16, 1], guess, configs[4, 4]]
 
 
 def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(
@@ -170,7 +172,7 @@ def test_a_budget_in_seconds_ends_the_search(store: Store, tmp_path: Path) -> No
     assert 1 <= result.counts.done < 12
 
 
-def test_the_first_variant_is_measured_whatever_the_budget(store: Store, tmp_path: Path) -> None:
+def test_the_first_few_variants_are_measured_whatever_the_budget(store: Store, tmp_path: Path) -> None:
     slow = backend(tmp_path, toolchain=FakeToolchain(tmp_path, seconds=0.5), jobs=1)
     result = tune(
         MATRIX,
@@ -181,7 +183,7 @@ def test_the_first_variant_is_measured_whatever_the_budget(store: Store, tmp_pat
         budget=Budget(seconds=0.1),
         backend=slow,
     )
-    assert result.counts.done == 1 and result.winner.sample is not None
+    assert result.counts.done == FEWEST_TRIALS and result.winner.sample is not None
 
 
 def test_limits() -> None:

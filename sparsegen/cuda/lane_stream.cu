@@ -151,14 +151,14 @@ extern "C" __global__ void lane_stream_positions(int blocks, int total, int warp
 template <class Put>
 __device__ __forceinline__ void scatter(int m, int total, int steps, int warps_m, int warps_k, int strip_rows, int blocks,
                                         int is_ordered, const int* offsets, const int* columns, const int* rows,
-                                        const int2* positions, const int* starts, Put put) {
+                                        const int2* positions, int head_pairs, const int* starts, Put put) {
   const int number = warp_number(), lane = threadIdx.x % 32, warps = warps_m * warps_k;
   if (number >= total * warps) return;
   const int step = number / warps, warp = number % warps;
   LaneTile tiles[2];
   read_tiles(lane, step, warp, m, steps, warps_m, warps_k, strip_rows, offsets, columns, rows, is_ordered != 0, tiles);
   const int block = static_cast<int>((static_cast<long long>(step + 1) * blocks - 1) / total);
-  const long long start = static_cast<long long>(starts[block * warps + warp]) * (kPair * 32);
+  const int stream = block * warps + warp, head = stream * head_pairs, rest = starts[stream] - head_pairs;
   const int2 position = positions[static_cast<long long>(number) * 32 + lane];
   #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
@@ -176,7 +176,9 @@ __device__ __forceinline__ void scatter(int m, int total, int steps, int warps_m
               const int bit = 4 * u + 2 * p + e;
               const unsigned bits = tiles[tile].bits[i][h];
               if (!(bits >> bit & 1u)) continue;
-              put(start + (element / 8 * 32 + lane) * 8 + element % 8,
+              const int pair = element / kPair;
+              const long long chunk = (pair < head_pairs ? head : rest) * 2LL + element / 8;
+              put((chunk * 32 + lane) * 8 + element % 8,
                   tiles[tile].first[i][h] + __popc(bits & ((1u << bit) - 1)));
               ++element;
             }
@@ -196,23 +198,24 @@ __device__ __forceinline__ unsigned short bfloat16_bits(float x) {
 
 extern "C" __global__ void lane_stream_float16(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
                                                int blocks, int is_ordered, const int* offsets, const int* columns,
-                                               const int* rows, const int2* positions, const int* starts,
-                                               const float* values, unsigned short* packed) {
-  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, starts,
-          [&](long long place, int number) { packed[place] = float16_bits(values[number]); });
+                                               const int* rows, const int2* positions, int head_pairs,
+                                               const int* starts, const float* values, unsigned short* packed) {
+  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
+          starts, [&](long long place, int number) { packed[place] = float16_bits(values[number]); });
 }
 
 extern "C" __global__ void lane_stream_bfloat16(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
                                                 int blocks, int is_ordered, const int* offsets, const int* columns,
-                                                const int* rows, const int2* positions, const int* starts,
-                                                const float* values, unsigned short* packed) {
-  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, starts,
-          [&](long long place, int number) { packed[place] = bfloat16_bits(values[number]); });
+                                                const int* rows, const int2* positions, int head_pairs,
+                                                const int* starts, const float* values, unsigned short* packed) {
+  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
+          starts, [&](long long place, int number) { packed[place] = bfloat16_bits(values[number]); });
 }
 
 extern "C" __global__ void lane_stream_source(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
                                               int blocks, int is_ordered, const int* offsets, const int* columns,
-                                              const int* rows, const int2* positions, const int* starts, int* source) {
-  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, starts,
-          [&](long long place, int number) { source[place] = number; });
+                                              const int* rows, const int2* positions, int head_pairs, const int* starts,
+                                              int* source) {
+  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
+          starts, [&](long long place, int number) { source[place] = number; });
 }

@@ -7,7 +7,9 @@ m16n8k16 products want them: rows 16 i + 8 h + g and columns 8 t + 4 u + 2 p + e
 - *masks*: one 32-bit word for each lane and tile, bit 8 r + 2 s + e.
 - *values*: what a warp of a block ever multiplies is one run of tiles, and the nonzeros of one of its lanes, in the
   order of tiles, s, r, e, are that lane's stream. Streams of a warp are interleaved in chunks of 8 elements (16
-  bytes), so that the warp reads 512 bytes that follow one another. Element 0 of a stream stands before its values.
+  bytes), so that the warp reads 512 bytes that follow one another. Element 0 of a stream stands before its values. The
+  first ``head_pairs`` pairs of chunks of every stream lie in front, stream by stream: these a warp finds by its number,
+  and need not wait for *starts*, which say where the rest of its stream is.
 
 A warp has two tiles of a step: side by side, of 32 rows and 64 columns, or one below the other, of 64 rows and 32
 columns, where both are multiplied by the same columns of B.
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -115,8 +118,8 @@ class LaneStreams:
     Attributes:
         masks: uint32 [steps of all groups, warps, lanes, 2].
         orders: uint32 [steps of all groups, warps filled up to a multiple of 4].
-        starts: int32, of each stream (block by block, warp by warp) where it begins, and where the last one ends, in
-            pairs of chunks of all lanes.
+        starts: int32, of each stream (block by block, warp by warp) where what is behind its head begins, and where the
+            last one ends, in pairs of chunks of all lanes.
         source: int32, of each stored element the nonzero's number in CSR order, or -1.
     """
 
@@ -127,13 +130,20 @@ class LaneStreams:
 
 
 def pack(
-    matrix: CsrMatrix, partition: Partition, *, refill_tiles: int, ring_rows: int, rows: Array | None = None
+    matrix: CsrMatrix,
+    partition: Partition,
+    *,
+    refill_tiles: int,
+    ring_rows: int,
+    head_pairs: int,
+    rows: Array | None = None,
 ) -> LaneStreams:
     """Lay out a pattern.
 
     Args:
         refill_tiles: tiles between two orders; 1 or 2.
         ring_rows: elements that a ring holds; at least what a lane can take between two orders, a pair and 2 more.
+        head_pairs: pairs of chunks at the begin of every stream, which lie in front of all others.
         rows: see `balanced_rows`; None for the matrix's own order.
 
     Raises:
@@ -146,8 +156,8 @@ def pack(
         order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
     counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)
     positions, orders, farthest = _positions(counts, partition, refill_tiles, ring_rows)
-    starts = starts_of(farthest, matrix.nnz)
-    pairs = np.diff(starts).astype(np.int64)
+    pairs = pairs_of(farthest)
+    starts = starts_of(pairs, head_pairs, matrix.nnz)
     source = np.full(starts[-1] * PAIR * LANES, -1, dtype=np.int32)
     begins, nonzeros = partition.begins(), np.r_[0, np.cumsum(counts.sum(axis=(1, 2, 3), dtype=np.int64))]
     ordered = np.concatenate(order)
@@ -156,7 +166,14 @@ def pack(
         steps = slice(begins[block], begins[block + 1])
         streams = slice(block * partition.warps, (block + 1) * partition.warps)
         mine = ordered[nonzeros[steps.start] : nonzeros[steps.stop]]
-        _fill(source, mine, counts[steps], positions[steps], starts[streams], pairs[streams])
+        filled = _filled(mine, counts[steps], positions[steps], pairs[streams])
+        for stream, chunks in zip(range(streams.start, streams.stop), filled, strict=True):
+            for first, part in (
+                (stream * head_pairs, chunks[: 2 * head_pairs]),
+                (int(starts[stream]), chunks[2 * head_pairs :]),
+            ):
+                target = slice(first * PAIR * LANES, first * PAIR * LANES + part.size)
+                source[target].reshape(part.shape)[...] = part
 
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(fill, range(partition.used_blocks)):
@@ -164,18 +181,23 @@ def pack(
     return LaneStreams(_as_masks(bits), orders, starts, source)
 
 
-def starts_of(farthest: Array, nnz: int) -> Array:
-    """Where streams begin, and where the last one ends, in pairs (int32).
+def pairs_of(farthest: Array) -> Array:
+    """Pairs of chunks that streams have (int64), by the most elements that a lane of each has gone through."""
+    return -(-(farthest.astype(np.int64) + 2) // PAIR)  # as `_needed`
+
+
+def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
+    """Where what is behind the streams' heads begins, and where the last one ends, in pairs (int32).
 
     Args:
-        farthest: of each stream, the most elements that a lane has gone through.
+        pairs: of each stream.
+        head_pairs: of its head; a stream that has fewer is filled up.
         nnz: for the message.
 
     Raises:
         MatrixError: the values pass the 32-bit range of their numbers.
     """
-    # As `_needed`.
-    starts = np.r_[0, np.cumsum(-(-(farthest.astype(np.int64) + 2) // PAIR))]
+    starts = pairs.size * head_pairs + np.r_[0, np.cumsum(np.maximum(pairs - head_pairs, 0))]
     if starts[-1] * PAIR * LANES > MAX_INDEX:
         raise MatrixError(
             f"{nnz} nonzeros take {starts[-1] * PAIR * LANES} places, more than 32-bit numbers reach ({MAX_INDEX}); "
@@ -280,9 +302,9 @@ def _needed(positions: Array) -> Array:
     return needed
 
 
-def _fill(source: Array, order: Array, counts: Array, positions: Array, starts: Array, pairs: Array) -> None:
-    """Put a block's nonzeros, which come in the order of its words, to their places in its streams."""
-    warps = starts.size
+def _filled(order: Array, counts: Array, positions: Array, pairs: Array) -> Iterator[Array]:
+    """A block's streams (chunks by lanes by elements) with its nonzeros, which come in the order of its words."""
+    warps = pairs.size
     lengths = pairs * PAIR
     lanes_begin = np.r_[0, np.cumsum(np.repeat(lengths, LANES))]
     streams = np.full(lanes_begin[-1], -1, dtype=np.int32)
@@ -292,9 +314,7 @@ def _fill(source: Array, order: Array, counts: Array, positions: Array, starts: 
     streams[np.repeat(begin, count) + np.arange(order.size)] = order
     for warp in range(warps):
         one = streams[lanes_begin[warp * LANES] : lanes_begin[(warp + 1) * LANES]]
-        chunks = one.reshape(LANES, lengths[warp] // CHUNK, CHUNK).transpose(1, 0, 2)
-        target = slice(starts[warp] * PAIR * LANES, (starts[warp] + pairs[warp]) * PAIR * LANES)
-        source[target].reshape(chunks.shape)[...] = chunks
+        yield one.reshape(LANES, lengths[warp] // CHUNK, CHUNK).transpose(1, 0, 2)
 
 
 def _as_masks(bits: Array) -> Array:

@@ -8,7 +8,15 @@ import numpy as np
 
 from sparsegen.device_memory import Buffer, PackingDevice
 from sparsegen.formats import Array, CsrMatrix
-from sparsegen.kernels._lane_stream import LANES, ORDERS_AT_ONCE, PAIR, TILES_PER_STEP, Partition, starts_of
+from sparsegen.kernels._lane_stream import (
+    LANES,
+    ORDERS_AT_ONCE,
+    PAIR,
+    TILES_PER_STEP,
+    Partition,
+    pairs_of,
+    starts_of,
+)
 from sparsegen.operators import DType
 
 FILE = "lane_stream.cu"
@@ -23,6 +31,7 @@ class DeviceStreams:
         masks, orders, starts: as in `LaneStreams`.
         positions: int32 [steps of all groups, warps, lanes, 2], where in its stream a lane is before each tile.
         rows: the order of rows, or a single zero.
+        head_pairs: as of `sparsegen.kernels._lane_stream.pack`.
         stored: elements of all streams.
     """
 
@@ -34,6 +43,7 @@ class DeviceStreams:
     positions: Buffer
     starts: Buffer
     rows: Buffer
+    head_pairs: int
     stored: int
 
     @classmethod
@@ -45,6 +55,7 @@ class DeviceStreams:
         *,
         refill_tiles: int,
         ring_rows: int,
+        head_pairs: int,
         rows: Array | None,
     ) -> DeviceStreams:
         """Send the pattern and find out how long each stream is; see `sparsegen.kernels._lane_stream.pack`.
@@ -70,7 +81,7 @@ class DeviceStreams:
         rings = (blocks, p.total, p.warps, orders_of_step, refill_tiles, ring_rows)
         device.run(f"{FILE}:lane_stream_positions", streams, *rings, masks, positions, orders, farthest)
         reached = device.download(farthest, streams, np.int32)
-        starts = starts_of(reached, matrix.nnz)
+        starts = starts_of(pairs_of(reached), head_pairs, matrix.nnz)
         return cls(
             device,
             partition,
@@ -80,6 +91,7 @@ class DeviceStreams:
             positions,
             device.upload(starts),
             row_order,
+            head_pairs,
             int(starts[-1]) * PAIR * LANES,
         )
 
@@ -99,5 +111,5 @@ class DeviceStreams:
 
     def _scatter(self, entry: str, *buffers: Buffer) -> None:
         p = self.partition
-        arguments = (*self.pattern, self.positions, self.starts, *buffers)
+        arguments = (*self.pattern, self.positions, self.head_pairs, self.starts, *buffers)
         self.device.run(f"{FILE}:{entry}", p.total * p.warps, *arguments)

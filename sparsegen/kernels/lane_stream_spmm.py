@@ -42,7 +42,7 @@ LEAST_DENSITY = 1 / 32
 FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
 UNEVEN = 0.05  # row_cov from which sorted rows pay
-BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 114, 128, 132, 144, 160, 216, 256, 264)
+BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ class LaneStreamConfig:
         packs=True,
     )
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
-    depth: int = tunable(4, (2, 3, 4, 6, 8), "KB of values on their way to each warp", searched=(2, 3, 4))
+    depth: int = tunable(
+        4, (2, 3, 4, 6, 8), "KB of values on their way to each warp", searched=(2, 3, 4), packs=True
+    )
     slots: int = tunable(
         4,
         (2, 3, 4, 6, 8, 12),
@@ -94,6 +96,7 @@ class LaneStreamConfig:
         (1, 2, 4, 8),
         "blocks of a cluster, which share a group's columns and add up their sums over shared memory; 1: blocks get "
         "equal runs of all groups' tiles, and add up over memory",
+        searched=(1,),
         packs=True,
     )
 
@@ -118,7 +121,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     size_names = ("m", "k", "n", "groups", "steps")
     packed_names = ("masks", "starts", "orders", "values", "rows")
     scratch_names = ("parts", "counters")
-    packing_version = 3
+    packing_version = 4
     problem_type = SpmmProblem
     config_type = LaneStreamConfig
 
@@ -216,8 +219,6 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             return False
         if c.strip_rows != TILE and problem.n <= FEW_COLUMNS:
             return False
-        if c.cluster > 1 and _partition(problem, c).used_blocks < NEARLY_ALL * c.blocks:
-            return False
         if c.strip_rows * c.warps_m >= 2 * max(c.strip_rows, problem.m) or c.bulk != (
             device.compute_capability >= FIRST_WITH_BULK_COPIES
         ):
@@ -237,7 +238,14 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
         c, partition = config, _partition(problem, config)
         rows = _row_order(c, matrix, partition)
-        streams = pack(matrix, partition, refill_tiles=c.refill_tiles, ring_rows=c.ring_rows, rows=rows)
+        streams = pack(
+            matrix,
+            partition,
+            refill_tiles=c.refill_tiles,
+            ring_rows=c.ring_rows,
+            head_pairs=c.depth,
+            rows=rows,
+        )
         stored = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
         source = empty_as_padding(streams.source)
         return Packed(
@@ -267,6 +275,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
                 partition,
                 refill_tiles=config.refill_tiles,
                 ring_rows=config.ring_rows,
+                head_pairs=config.depth,
                 rows=rows,
             )
 
@@ -324,7 +333,10 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         )
         for warps in (8, 4, 2):
             warps_m, warps_k = _shape_of(problem, base, warps, device)
-            for slots in (8, 6, 4, 3, 2):
+            steps = _steps_of_a_block(problem, base, warps, device)
+            for slots in (
+                (4, 3, 2) if steps < FEW_STEPS else (6, 4, 3, 2) if steps < MANY_STEPS else (8, 6, 4, 3, 2)
+            ):
                 config = replace(base, warps_m=warps_m, warps_k=warps_k, slots=slots)
                 counts = _block_counts(problem, config, device.multiprocessors)
                 config = replace(config, blocks=min(counts, key=lambda b: _unevenness(problem, config, b)))
@@ -346,12 +358,22 @@ def _shape_of(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device
     """
     of_one_warp = _partition(problem, replace(config, warps_m=1, warps_k=1))
     strips, widest = of_one_warp.groups, of_one_warp.steps
-    steps = strips * widest / (warps * device.multiprocessors)
+    steps = _steps_of_a_block(problem, config, warps, device)
     warps_k = 1 if steps >= MANY_STEPS else warps if steps < FEW_STEPS else 2
+    over_rows = replace(config, warps_m=warps, warps_k=1)
+    counts = _block_counts(problem, over_rows, device.multiprocessors)
+    if warps_k == 2 and not all(_unevenness(problem, over_rows, blocks)[0] for blocks in counts):
+        warps_k = 1
     while warps_k > widest or warps_k * problem.n > MAX_N:
         warps_k //= 2
     warps_k = max(1, warps_k, warps >> (strips - 1).bit_length())
     return warps // warps_k, warps_k
+
+
+def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:
+    """With a block on each multiprocessor."""
+    of_one_warp = _partition(problem, replace(config, warps_m=1, warps_k=1))
+    return of_one_warp.total / (warps * device.multiprocessors)
 
 
 def _ring_minimum(config: LaneStreamConfig) -> int:

@@ -23,6 +23,11 @@ WARP = 32
 MAX_GRID_Y = 65535
 EXPANDED_BYTES = 2.4e6  # of nonzeros and their places that are put into tiles in a microsecond on an H100
 PLACE_BYTES = 2
+WHOLE_TILE_RATE = 150e6  # multiply-adds in a microsecond on an H100, where nonzeros fill blocks
+MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better guess
+FEW_BLOCKS = (
+    0.15  # of a matrix: with as many or more, the largest tiles are the better guess whatever their size
+)
 LEAST_FILL = 0.25  # of blocks, so that whole tiles are a few times the nonzeros' bytes at most
 
 
@@ -71,6 +76,54 @@ WARPGROUP_GUESSES = (
     MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
     MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
     MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+)
+# The same for whole tiles.
+WHOLE_TILE_GUESSES = (
+    MmaSpmmConfig(
+        tile_m=128,
+        tile_n=256,
+        tile_k=64,
+        warpgroups=True,
+        warps_m=8,
+        warps_n=1,
+        storage="tiles",
+        stages=4,
+        prefetch=1,
+    ),
+    MmaSpmmConfig(
+        tile_m=128,
+        tile_n=128,
+        tile_k=64,
+        warpgroups=True,
+        warps_m=8,
+        warps_n=1,
+        storage="tiles",
+        stages=4,
+        prefetch=1,
+    ),
+    MmaSpmmConfig(
+        tile_m=64,
+        tile_n=128,
+        tile_k=128,
+        warpgroups=True,
+        warps_m=4,
+        warps_n=1,
+        storage="tiles",
+        stages=4,
+        prefetch=1,
+    ),
+)
+# For blocks of 32 by 32, if there are few: larger tiles would hold empty ones beside them.
+NARROW_TILE_GUESS = MmaSpmmConfig(
+    tile_m=32,
+    tile_n=128,
+    tile_k=32,
+    warps_m=1,
+    warps_n=4,
+    storage="tiles",
+    stages=3,
+    prefetch=1,
+    resident_blocks=2,
 )
 
 
@@ -190,7 +243,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             or c.tile_k >= 2 * problem.k
         ):
             return False
-        if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in (128, 256, 512):
+        # Of whole tiles narrow ones leave out more.
+        row_bytes = (128, 256, 512) if c.storage == "nonzeros" else (64, 128, 256, 512)
+        if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in row_bytes:
             return False
         if c.resident_blocks * threads > 512:
             return False
@@ -208,7 +263,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         area = c.tile_m * c.tile_n
         if 4 * blocks < 3 * device.multiprocessors:
             return area <= 1024
-        return area >= 8192 or blocks <= 8 * device.multiprocessors
+        return area >= (8192 if c.storage == "nonzeros" else 4096) or blocks <= 8 * device.multiprocessors
 
     def constants(self, problem: SpmmProblem, config: MmaSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
@@ -278,19 +333,27 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
+        if problem.dtype is not DType.FLOAT32 and _of_whole_tiles(features):
+            return with_streaming(WHOLE_TILE_RATE * features.block_fill, problem)
         multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
         expanded = EXPANDED_BYTES / (problem.dtype.itemsize + PLACE_BYTES) * problem.n
         return with_streaming(min(multiplied, expanded), problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
-        enough = 3 * device.multiprocessors // 4
-        for config in WARPGROUP_GUESSES:
-            if config.tile_n >= 2 * problem.n or self._blocks(problem, config.tile_m, config.tile_n) < enough:
-                continue
-            config = self._with_prefetch(config, features)
-            if not self.broken_constraints(problem, config, device):
-                return config
+        whole_tiles = _of_whole_tiles(features)
+        if (
+            whole_tiles
+            and features.density < FEW_BLOCKS
+            and self._is_large_enough(problem, NARROW_TILE_GUESS, device)
+        ):
+            return NARROW_TILE_GUESS
+        for config in (*(WHOLE_TILE_GUESSES if whole_tiles else ()), *WARPGROUP_GUESSES):
+            if self._is_large_enough(problem, config, device):
+                config = self._with_prefetch(config, features)
+                if not self.broken_constraints(problem, config, device):
+                    return config
+        enough = _enough_blocks(device)
         tile_n = min(128, max(8, _power_of_two(problem.n)))
         tile_m = 64
         while tile_m > 16 and self._blocks(problem, tile_m, tile_n) < enough:
@@ -314,14 +377,36 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
                     return config
         return MmaSpmmConfig()
 
+    def alternatives(
+        self, problem: SpmmProblem, features: Features, device: Device
+    ) -> tuple[MmaSpmmConfig, ...]:
+        """How large blocks are features do not tell: the largest whole tiles, and small ones."""
+        return (*WHOLE_TILE_GUESSES[:1], NARROW_TILE_GUESS) if _of_whole_tiles(features) else ()
+
+    def _is_large_enough(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
+        """Whether C has enough of a config's tiles to fill the device."""
+        blocks = self._blocks(problem, config.tile_m, config.tile_n)
+        return config.tile_n < 2 * problem.n and blocks >= _enough_blocks(device)
+
     def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
         """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
+        if config.storage == "tiles":
+            return config
         vectors = config.tile_m * config.tile_k * features.density / (STEP * self._threads(config))
         return replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
 
     @staticmethod
     def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
         return problem.batch * -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+
+def _enough_blocks(device: Device) -> int:
+    """That fill the device."""
+    return 3 * device.multiprocessors // 4
+
+
+def _of_whole_tiles(features: Features) -> bool:
+    return features.block_fill >= MOSTLY_FULL
 
 
 def _power_of_two(x: float) -> int:

@@ -22,6 +22,8 @@ QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
 NO_PART = -1
 REGISTERS = (32, 64, 128)
+WIDEST_TILE_BYTES = 256  # of a row of B
+MANY_NONZEROS = 1_000_000  # from which longer segments fill an H100 too
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,10 @@ class SegmentSpmmConfig:
     """One point of the tuning space of `SegmentSpmm`."""
 
     segment: int = tunable(
-        256,
+        128,
         (32, 64, 128, 256, 512, 1024),
         "nonzeros that a subwarp takes at most; longer rows are cut evenly",
-        searched=(64, 128, 256, 512),
+        searched=(32, 64, 128, 256),
         packs=True,
     )
     tile_n: int = tunable(32, (4, 8, 16, 32, 64, 128, 256), "columns of C per block")
@@ -163,13 +165,18 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         )
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        return with_streaming(4e6 if problem.dtype is DType.FLOAT32 else 6e6, problem)
+        return with_streaming(2.5e6 if problem.dtype is DType.FLOAT32 else 4e6, problem)
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
-        """A vector of each thread covers n, or as much of it as a warp has threads for."""
-        vector = widest_vector(problem.n, problem.dtype)
+        """A vector of each thread covers n, or as much of it as has room in the L2 in all rows of B."""
+        vector, itemsize = widest_vector(problem.n, problem.dtype), problem.dtype.itemsize
         threads = min(WARP, max(4, 1 << (-(-problem.n // vector) - 1).bit_length()))
+        while threads > 4 and threads * vector * itemsize > WIDEST_TILE_BYTES:
+            threads //= 2
+        while threads > 8 and 2 * problem.k * threads * vector * itemsize > device.l2_bytes:
+            threads //= 2
         return SegmentSpmmConfig(
+            segment=64 if features.nnz < MANY_NONZEROS else 128,
             tile_n=threads * vector,
             threads_per_segment=threads,
             vector=vector,

@@ -31,6 +31,7 @@ SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
+FEWEST_TRIALS = 3  # however short the budget is
 READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
@@ -127,10 +128,10 @@ class Run:
     def _is_late(self, seconds_needed: float = 0.0) -> bool:
         """Whether something that takes this long would end after the search's time.
 
-        Never before the first outcome: a slow compiler may use up a short budget, and a search without any
-        result helps nobody.
+        Never before the first few outcomes: a slow start may use up a short budget, and the search begins with what
+        seeds, guesses and similar workloads say.
         """
-        return self._ledger.trials > 0 and time.monotonic() + seconds_needed >= self._search_ends
+        return self._ledger.trials >= FEWEST_TRIALS and time.monotonic() + seconds_needed >= self._search_ends
 
     def _is_half_over(self) -> bool:
         limits, now = self._limits, time.monotonic()

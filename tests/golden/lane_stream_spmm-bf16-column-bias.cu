@@ -162,6 +162,30 @@ __device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
 #endif
 }
 
+using CachePolicy = unsigned long long;
+
+__device__ __forceinline__ CachePolicy evict_first() {
+#if defined(SPARSEGEN_EMULATOR)
+  return 0;
+#else
+  CachePolicy policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;\n" : "=l"(policy));
+  return policy;
+#endif
+}
+
+// As copy_async<16>.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid, CachePolicy policy) {
+#if defined(SPARSEGEN_EMULATOR)
+  copy_async<16>(shared, global, valid);
+#else
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\n" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(global), "r"(valid ? 16 : 0), "l"(policy)
+               : "memory");
+#endif
+}
+
 // Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
 // that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
 template <int kThreads = 32>
@@ -332,15 +356,20 @@ struct LaneStream {
   unsigned last = 0;  // the two elements before the next pair
   unsigned strides[2][5];  // kRowBytes, and a quarter of it: in byte i of word i, and in all bytes of the last word
   unsigned words[kPair / 2];  // the next pair
+  CachePolicy policy = evict_first();  // nobody else reads this: the L2 keeps what others will read
 
-  __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, int begin, int end) {
+  // The first kDepth pairs of all streams lie in front, stream by stream; `starts` say where this one's others are.
+  __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
+                                        const int* starts) {
+    const int begin = starts[stream], end = starts[stream + 1];
     ring = shared_address(memory) + lane * 4;
     at = ring, to = ring;
     raw = memory + kRingBytes + kMirrorBytes + lane * 16;
-    source = values + static_cast<long long>(begin) * (kPairBytes / 16) + lane;
+    source = values + static_cast<long long>(stream) * (kDepth * kPairBytes / 16) + lane;
     #pragma unroll
-    for (int pair = 0; pair < kDepth; ++pair) copy(raw + pair * kPairBytes, begin + pair < end);
-    to_copy = end - begin - kDepth;
+    for (int pair = 0; pair < kDepth; ++pair) copy(raw + pair * kPairBytes, true);
+    source = values + static_cast<long long>(begin) * (kPairBytes / 16) + lane;
+    to_copy = end - begin;
     #pragma unroll
     for (int i = 0; i < 5; ++i) {
       const unsigned places = i < 4 ? 1u << 8 * i : 0x01010101u;
@@ -352,8 +381,8 @@ struct LaneStream {
 
   // Sends the copies of the next pair; behind the stream's end zeros take its place.
   __device__ __forceinline__ void copy(unsigned char* pair, bool is_there) {
-    copy_async<16>(pair, source, is_there);
-    copy_async<16>(pair + kPairBytes / 2, source + 32, is_there);
+    copy_async_16(pair, source, is_there, policy);
+    copy_async_16(pair + kPairBytes / 2, source + 32, is_there, policy);
     copy_async_commit();
     source += kPairBytes / 16;
   }
@@ -467,11 +496,16 @@ __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chu
 
 // The copying warp's part in a step: masks, orders, and kStepK activations of every token for each of kWarpsK.
 __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, unsigned lane, const uint4* masks,
-                                          const uint4* orders, const Element* b, int first_k, int k, int n) {
-  if (lane < kOrderBytes / 16) copy_async<16>(slot + kMaskBytes + kActivationBytes + lane * 16, orders + lane);
+                                          const uint4* orders, const Element* b, int first_k, int k, int n,
+                                          CachePolicy policy) {
+  if (lane < kOrderBytes / 16) {
+    copy_async_16(slot + kMaskBytes + kActivationBytes + lane * 16, orders + lane, true, policy);
+  }
   #pragma unroll
   for (unsigned i = 0; i < kMaskBytes / 16; i += 32) {
-    if (kMaskBytes / 16 % 32 == 0 || i + lane < kMaskBytes / 16) copy_async<16>(slot + (i + lane) * 16, masks + i + lane);
+    if (kMaskBytes / 16 % 32 == 0 || i + lane < kMaskBytes / 16) {
+      copy_async_16(slot + (i + lane) * 16, masks + i + lane, true, policy);
+    }
   }
   const unsigned chunk = lane % 8;
   #pragma unroll
@@ -578,11 +612,12 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
 
   if (warp == kWarps) {
     unsigned step_of_group = begin % steps;
+    const CachePolicy policy = evict_first();
     for (unsigned step = begin; step < end; ++step) {
       barrier_wait(empty + slot, parity ^ 1);
       copy_step(slots + slot * kSlotBytes, full + slot, lane, masks + static_cast<long long>(step) * (kMaskBytes / 16),
                 orders + static_cast<long long>(step) * (kOrderBytes / 16), b,
-                static_cast<int>(step_of_group) * (kWarpsK * kStepK), k, n);
+                static_cast<int>(step_of_group) * (kWarpsK * kStepK), k, n, policy);
       if (++step_of_group == static_cast<unsigned>(steps)) step_of_group = 0;
       if (++slot == kSlots) slot = 0, parity ^= 1;
     }
@@ -590,8 +625,7 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
   }
 
   LaneStream stream;
-  const int* const start = starts + blockIdx.x * kWarps + warp;
-  stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, start[0], start[1]);
+  stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts);
   const unsigned mask_offset = warp * 256 + lane * 8;
   const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);  // of a step's first tile
   const auto masks_of = [&](int of_slot) {
