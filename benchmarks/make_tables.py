@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -31,6 +31,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+LISTED = 100  # rows, more than which are shown as means
+UNITED = 20  # rows of a folder, more than which are shown for each n
 TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -151,13 +153,13 @@ def _speedup(mean: Mean) -> str:
 
 
 def cases() -> str:
-    """docs/performance.md: every row, a table for each suite, type and layout."""
+    """docs/performance.md: a table for each suite, type and layout; of means where rows are very many."""
     results = bench()
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in results.rows:
         groups.setdefault((row.suite, row.dtype, row.layout), []).append(row)
     parts = [
-        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows)}"
+        f"### {suite}, {TYPES[dtype]}, {layout}-major\n\n{_cases(rows) if len(rows) <= LISTED else _means(rows)}"
         for (suite, dtype, layout), rows in groups.items()
     ]
     return "\n" + "\n\n".join(parts) + bench_origin(results)
@@ -181,6 +183,33 @@ def _cases(rows: Sequence[Row]) -> str:
             ]
         )
     return table([*head, "of the floor", "family"], lines)
+
+
+def _means(rows: Sequence[Row]) -> str:
+    """Of a collection of files: by its first folder and the files' own, and by n where those are many."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        folders = PurePosixPath(row.case).parts[:-1]
+        groups.setdefault("/".join(dict.fromkeys((folders[0], folders[-1]))), []).append(row)
+    named: dict[str, list[Row]] = {}
+    for folder, found in sorted(groups.items()):
+        for row in sorted(found, key=lambda row: row.n):
+            named.setdefault(folder if len(found) <= UNITED else f"{folder} n={row.n}", []).append(row)
+    lines = []
+    for name, found in named.items():
+        [s] = summarize(found)
+        means = [_speedup(s.to_dense), _speedup(s.to_best_sparse), _speedup(_inverse(s.untuned_to_tuned))]
+        lines.append(
+            [name, s.rows, *means, _wins(s.faster_than_dense), f"{100 * s.share_of_floor.value:.0f} %"]
+        )
+    head = [
+        "geometric mean of the speedup",
+        "rows",
+        "over dense",
+        "over the best other sparse",
+        "over untuned",
+    ]
+    return table([*head, "faster than dense", "of the floor"], lines)
 
 
 def _us(cell: Cell | None) -> float | None:

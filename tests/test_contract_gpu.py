@@ -1,6 +1,7 @@
 """The contract tests' variants on a GPU, and at sizes that fill one.
 
-Under compute-sanitizer (each call is checked, so a few variants are enough):
+Under compute-sanitizer (each call is checked, so a few variants are enough), after a run without it: NVRTC's processes
+do not end in time under it, so that what they compile must be in the cache.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 \\
         python -m pytest -m gpu tests/test_contract_gpu.py -k adversarial

@@ -132,6 +132,19 @@ def test_calls_from_several_threads_do_not_meet_in_scratch_memory() -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+def test_blocks_end_with_groups_of_rows_where_they_can() -> None:
+    """Then only parts of their own rows are added up: 43 groups of 256 rows on 129 blocks, 16 on 128."""
+    for m, k, expected in (
+        (11008, 4096, (129, 8, 1)),
+        (4096, 11008, (128, 8, 1)),
+        (13824, 5120, (132, 4, 2)),
+        (4096, 4096, (128, 1, 8)),
+    ):
+        problem = SpmmProblem(m, k, 8, DType.FLOAT16, Layout.COLUMN)
+        guess = FAMILY.guess(problem, Features.of(MATRIX), H100)
+        assert (guess.blocks, guess.warps_m, guess.warps_k) == expected
+
+
 def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
     config = LaneStreamConfig(blocks=8, row_order="balanced")
     half = FAMILY.prepare(decoding(8), config, MATRIX)

@@ -140,6 +140,13 @@ def test_it_is_the_first_guess_for_graphs_and_not_for_weights() -> None:
         assert FAMILY.broken_constraints(problem, guess, H100) == []
 
 
+def test_tiles_of_b_have_room_in_the_l2() -> None:
+    """What all rows of B have in a block's columns is gathered again and again."""
+    features = Features.of(power_law(20000, 20000, 5e-4, 0))
+    for rows, columns in ((20_000, 64), (90_000, 64), (170_000, 32), (10_000_000, 32)):
+        assert FAMILY.guess(SpmmProblem(rows, rows, 128), features, H100).tile_n == columns
+
+
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("n", [1, 2, 33, 96, 2048])
 def test_guesses_are_valid(n: int, dtype: DType) -> None:

@@ -147,6 +147,20 @@ def test_it_suits_filled_blocks_alone() -> None:
         )
 
 
+def test_blocks_are_first_tried_as_whole_tiles_large_and_small() -> None:
+    """Whether blocks fill the large ones is not among the features; few blocks hardly do."""
+    problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
+    for share, tile in ((0.5, (128, 256, 64)), (0.1, (32, 128, 32))):
+        features = Features.of(blocks(2048, 1024, 32, share))
+        guess = FAMILY.guess(problem, features, H100)
+        assert guess.storage == "tiles" and (guess.tile_m, guess.tile_n, guess.tile_k) == tile
+        others = FAMILY.alternatives(problem, features, H100)
+        assert {(c.tile_m, c.tile_n, c.tile_k) for c in others} == {(128, 256, 64), (32, 128, 32)}
+        assert all(FAMILY.suits(problem, features, c, H100) for c in (guess, *others))
+    scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
+    assert FAMILY.alternatives(problem, scattered, H100) == ()
+
+
 def test_two_stages_are_too_few_for_warpgroups() -> None:
     problem = SpmmProblem(256, 1024, 64, DType.FLOAT16)
     [sentence] = FAMILY.broken_constraints(problem, replace(WITH_WARPGROUPS, stages=2), H100)

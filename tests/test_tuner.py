@@ -23,7 +23,7 @@ from sparsegen.features import Features
 from sparsegen.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS
-from sparsegen.tuning.run import FEWEST_TRIALS
+from sparsegen.tuning.run import FIRST
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
@@ -183,7 +183,7 @@ def test_the_first_few_variants_are_measured_whatever_the_budget(store: Store, t
         budget=Budget(seconds=0.1),
         backend=slow,
     )
-    assert result.counts.done == FEWEST_TRIALS and result.winner.sample is not None
+    assert result.counts.done == FIRST and result.winner.sample is not None
 
 
 def test_limits() -> None:

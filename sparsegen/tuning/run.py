@@ -20,7 +20,7 @@ from sparsegen.tuning.report import Budget, Phase, Progress, Status
 from sparsegen.tuning.rivals import Rivals
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.session import Session, Verdict
-from sparsegen.tuning.space import Candidate
+from sparsegen.tuning.space import Candidate, Key
 from sparsegen.tuning.summary import summarize
 from sparsegen.tuning.worker import Measure
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
@@ -31,7 +31,7 @@ SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
-FEWEST_TRIALS = 3  # however short the budget is
+FIRST = 3  # proposals that are tried however short the budget is
 READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
@@ -90,6 +90,8 @@ class Run:
         self._suggest: Callable[[], Iterable[Candidate]] | None = suggest
         self._phase = Phase.STARTING
         self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
+        self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
+        self._first_pending: set[Key] = set()
         self.was_interrupted = False
         self.baselines_failed = ""
 
@@ -128,10 +130,12 @@ class Run:
     def _is_late(self, seconds_needed: float = 0.0) -> bool:
         """Whether something that takes this long would end after the search's time.
 
-        Never before the first few outcomes: a slow start may use up a short budget, and the search begins with what
-        seeds, guesses and similar workloads say.
+        Never before what was proposed first has been tried: a slow start may use up a short budget, and the
+        search begins with what seeds, guesses and similar workloads say.
         """
-        return self._ledger.trials >= FEWEST_TRIALS and time.monotonic() + seconds_needed >= self._search_ends
+        if self._first_left or self._first_pending:
+            return False
+        return time.monotonic() + seconds_needed >= self._search_ends
 
     def _is_half_over(self) -> bool:
         limits, now = self._limits, time.monotonic()
@@ -149,7 +153,11 @@ class Run:
         ):
             candidate = self._search.ask()
             if candidate is None:
+                self._first_left = 0
                 break
+            if self._first_left:
+                self._first_left -= 1
+                self._first_pending.add(candidate.key)
             ahead.submit(candidate)
 
     def _try(self, compiled: Compiled) -> None:
@@ -175,6 +183,7 @@ class Run:
             verdict = self._session.measure(request)
             measurement = self._measurement(compiled.variant, compiled.kernel, verdict, compiled.seconds)
         self._ledger.record(measurement)
+        self._first_pending.discard(compiled.candidate.key)
         self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
 

@@ -9,6 +9,7 @@ import scipy.sparse
 from sparsegen.bench.blocks import block_sizes, cut, fill, has_blocks
 from sparsegen.bench.contenders.cusparse_blocked_ell import padded
 from sparsegen.bench.contenders.torch_2to4 import is_2to4
+from sparsegen.bench.contenders.torch_bsr import sizes_tried
 from sparsegen.bench.generators import blocks, independent
 from sparsegen.csr import CsrMatrix
 from sparsegen.features import Features
@@ -20,6 +21,14 @@ def test_the_pattern_s_own_size_comes_first() -> None:
     assert fill(matrix, 32) == fill(matrix, 16) == 1.0 > fill(matrix, 64)
     assert block_sizes(matrix)[:2] == [32, 16]
     assert has_blocks(Features.of(matrix))
+
+
+def test_triton_may_take_larger_blocks_that_hold_zeros() -> None:
+    """Blocks of 32 with few left out fill larger ones nearly; those of 16 gain nothing over them."""
+    assert sizes_tried(block_sizes(blocks(512, 512, 32, 0.8, seed=0))) == [32, 128, 64]
+    assert sizes_tried(block_sizes(blocks(512, 512, 32, 0.2, seed=0))) == [32]
+    assert sizes_tried(block_sizes(blocks(512, 512, 128, 0.5, seed=0))) == [128, 64, 32]
+    assert sizes_tried([16, 32]) == [16, 32] and sizes_tried([]) == []
 
 
 def test_scattered_nonzeros_are_no_blocks() -> None:

@@ -7,7 +7,7 @@ small grid, within a time limit, and every one is timed by the common protocol.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsegen.bench.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
@@ -35,8 +35,9 @@ METAS = (
     (128, 8, 3),
 )
 GROUP_ROWS = 4
-SECONDS = 20.0  # for the row's compiles, of a second each; what was not reached is left out
-SIZES_TRIED = 2
+SECONDS = 30.0  # for the row's compiles, of a second each; what was not reached is left out
+SIZES_TRIED = 3
+SMALLEST = 16  # never the fastest where larger blocks are as full
 
 
 class TorchBsr(Contender):
@@ -59,8 +60,7 @@ class TorchBsr(Contender):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         deadline = time.monotonic() + SECONDS
         b = to_tensor(bench.operand("b"), bench.task.dtype)
-        sizes = block_sizes(bench.matrix)[:SIZES_TRIED]
-        prepared = [_Prepared(bench, size, b) for size in sizes]
+        prepared = [_Prepared(bench, size, b) for size in sizes_tried(block_sizes(bench.matrix))]
         for meta in METAS:
             for one in prepared:
                 if time.monotonic() > deadline:
@@ -68,6 +68,11 @@ class TorchBsr(Contender):
                 way = one.way(*meta)
                 if way is not None:
                     yield way
+
+
+def sizes_tried(sizes: Sequence[int]) -> list[int]:
+    """Of blocks, out of those that are full enough, the fullest first: larger ones may win with some zeros in them."""
+    return [size for size in sizes if size > SMALLEST or size == sizes[0]][:SIZES_TRIED]
 
 
 class _Prepared:
