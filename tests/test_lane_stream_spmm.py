@@ -20,7 +20,8 @@ from sparsegen.errors import ConfigError
 from sparsegen.family import Device
 from sparsegen.features import Features
 from sparsegen.generators import uniform_rows
-from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig, _block_counts
+from sparsegen.kernels._lane_stream_config import block_counts
+from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 
@@ -91,7 +92,7 @@ def test_the_search_tries_strips_of_64_rows_where_there_are_many_columns() -> No
     for n, problem in large.items():
         config = FAMILY.guess(problem, Features.of(MATRIX), H100)
         assert config.strip_rows == 32
-        counts = _block_counts(problem, replace(config, strip_rows=64), H100.multiprocessors)
+        counts = block_counts(problem, replace(config, strip_rows=64), H100.multiprocessors)
         tall = [replace(config, strip_rows=64, blocks=blocks) for blocks in counts]
         assert {FAMILY.is_worth_trying(problem, c, H100) for c in tall} == {n > 8}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,13 +18,23 @@ from sparsegen.family import (
     PackedOnDevice,
     Value,
     empty_as_one,
-    tunable,
 )
 from sparsegen.features import Features
 from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import empty_as_padding
 from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
+from sparsegen.kernels._lane_stream_config import (
+    FEW_STEPS,
+    MANY_STEPS,
+    MAX_N,
+    LaneStreamConfig,
+    block_counts,
+    partition_of,
+    shape_of,
+    steps_of_a_block,
+    unevenness,
+)
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
@@ -33,72 +43,12 @@ from sparsegen.operators import Layout, SpmmProblem
 WARP = 32
 ROW_BYTES = 128  # of a ring: a word for each lane
 BARRIER_BYTES = 256
-MAX_N = 64
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
-NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
 FIRST_WITH_BULK_COPIES = FIRST_WITH_CLUSTERS = (9, 0)
 LEAST_DENSITY = 1 / 32
-FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
 UNEVEN = 0.05  # row_cov from which sorted rows pay
-BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
-
-
-@dataclass(frozen=True)
-class LaneStreamConfig:
-    """One point of the tuning space of `LaneStreamSpmm`."""
-
-    blocks: int = tunable(
-        132,
-        BLOCKS,
-        "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
-        packs=True,
-    )
-    warps_m: int = tunable(
-        8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, a strip for each", packs=True
-    )
-    warps_k: int = tunable(
-        1, (1, 2, 4, 8), "warps over the columns of a step, 64 or 32 columns for each", packs=True
-    )
-    strip_rows: int = tunable(
-        TILE,
-        (TILE, 2 * TILE),
-        "rows of a warp: its two tiles of a step are side by side, or one below the other with the same columns",
-        packs=True,
-    )
-    ring_rows: int = tunable(
-        160,
-        (64, 96, 128, 144, 160, 192),
-        "decoded elements that a lane's ring holds",
-        searched=(64, 96, 128, 160),
-        packs=True,
-    )
-    refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
-    depth: int = tunable(
-        4, (2, 3, 4, 6, 8), "KB of values on their way to each warp", searched=(2, 3, 4), packs=True
-    )
-    slots: int = tunable(
-        4,
-        (2, 3, 4, 6, 8, 12),
-        "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
-        searched=(2, 4, 6, 8),
-    )
-    row_order: str = tunable(
-        "natural",
-        ("natural", "balanced"),
-        "rows as they are, or dealt by length so that lanes have equally many nonzeros",
-        packs=True,
-    )
-    bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
-    cluster: int = tunable(
-        1,
-        (1, 2, 4, 8),
-        "blocks of a cluster, which share a group's columns and add up their sums over shared memory; 1: blocks get "
-        "equal runs of all groups' tiles, and add up over memory",
-        searched=(1,),
-        packs=True,
-    )
 
 
 class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
@@ -151,7 +101,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             c.cluster == 1 or device.compute_capability >= FIRST_WITH_CLUSTERS,
             f"clusters need compute capability 9.0, the device has {capability}",
         )
-        partition = _partition(problem, c)
+        partition = partition_of(problem, c)
         yield Constraint(
             c.cluster == 1 or partition.used_blocks <= c.blocks,
             f"a cluster ({c.cluster}) for each of {partition.groups} groups of rows has {c.blocks} blocks at most",
@@ -201,7 +151,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def _shared_bytes(problem: SpmmProblem, config: LaneStreamConfig) -> int:
         c = config
         warps = c.warps_m * c.warps_k
-        columns = c.warps_k * _partition(problem, c).step_columns
+        columns = c.warps_k * partition_of(problem, c).step_columns
         slot = (
             warps * WARP * 8
             + -(-warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE * 4
@@ -215,7 +165,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         c = config
         warps = c.warps_m * c.warps_k
         resident = max(1, USUAL_WARPS // warps)
-        if warps < 4 or c.blocks not in _block_counts(problem, c, resident * device.multiprocessors):
+        if warps < 4 or c.blocks not in block_counts(problem, c, resident * device.multiprocessors):
             return False
         if c.strip_rows != TILE and problem.n <= FEW_COLUMNS:
             return False
@@ -236,7 +186,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         }
 
     def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
-        c, partition = config, _partition(problem, config)
+        c, partition = config, partition_of(problem, config)
         rows = _row_order(c, matrix, partition)
         streams = pack(
             matrix,
@@ -265,7 +215,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     def prepare_on(
         self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PackingDevice
     ) -> PackedOnDevice:
-        partition = _partition(problem, config)
+        partition = partition_of(problem, config)
         rows = _row_order(config, matrix, partition)
 
         def laid_out() -> DeviceStreams:
@@ -332,48 +282,16 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
         )
         for warps in (8, 4, 2):
-            warps_m, warps_k = _shape_of(problem, base, warps, device)
-            steps = _steps_of_a_block(problem, base, warps, device)
-            for slots in (
-                (4, 3, 2) if steps < FEW_STEPS else (6, 4, 3, 2) if steps < MANY_STEPS else (8, 6, 4, 3, 2)
-            ):
+            warps_m, warps_k = shape_of(problem, base, warps, device)
+            steps = steps_of_a_block(problem, base, warps, device)
+            most = 4 if steps < FEW_STEPS else 6 if steps < MANY_STEPS else 8
+            for slots in (s for s in (8, 6, 4, 3, 2) if s <= most):
                 config = replace(base, warps_m=warps_m, warps_k=warps_k, slots=slots)
-                counts = _block_counts(problem, config, device.multiprocessors)
-                config = replace(config, blocks=min(counts, key=lambda b: _unevenness(problem, config, b)))
+                counts = block_counts(problem, config, device.multiprocessors)
+                config = replace(config, blocks=min(counts, key=lambda b: unevenness(problem, config, b)))
                 if not self.broken_constraints(problem, config, device):
                     return config
         return base
-
-
-def _partition(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
-    c = config
-    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows, c.cluster)
-
-
-def _shape_of(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> tuple[int, int]:
-    """How a block's warps share rows and columns: the fewer steps it has, the fewer parts a row's sum should have.
-
-    Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
-    columns brings activations of its own.
-    """
-    of_one_warp = _partition(problem, replace(config, warps_m=1, warps_k=1))
-    strips, widest = of_one_warp.groups, of_one_warp.steps
-    steps = _steps_of_a_block(problem, config, warps, device)
-    warps_k = 1 if steps >= MANY_STEPS else warps if steps < FEW_STEPS else 2
-    over_rows = replace(config, warps_m=warps, warps_k=1)
-    counts = _block_counts(problem, over_rows, device.multiprocessors)
-    if warps_k == 2 and not all(_unevenness(problem, over_rows, blocks)[0] for blocks in counts):
-        warps_k = 1
-    while warps_k > widest or warps_k * problem.n > MAX_N:
-        warps_k //= 2
-    warps_k = max(1, warps_k, warps >> (strips - 1).bit_length())
-    return warps // warps_k, warps_k
-
-
-def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:
-    """With a block on each multiprocessor."""
-    of_one_warp = _partition(problem, replace(config, warps_m=1, warps_k=1))
-    return of_one_warp.total / (warps * device.multiprocessors)
 
 
 def _ring_minimum(config: LaneStreamConfig) -> int:
@@ -392,22 +310,6 @@ def _column_tiles(problem: SpmmProblem) -> int:
 def _part_bytes(problem: SpmmProblem, strip_rows: int) -> int:
     """Of a warp's sums."""
     return strip_rows * 8 * _column_tiles(problem) * 4
-
-
-def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
-    """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
-    partition = _partition(problem, config)
-    return blocks % max(1, partition.groups) != 0, -(-partition.total // blocks)
-
-
-def _block_counts(problem: SpmmProblem, config: LaneStreamConfig, room: int) -> set[int]:
-    """The largest number of blocks that there is room for, and ones not much smaller that end with their groups."""
-    partition = _partition(problem, config)
-    fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
-    most = [b for b in fitting if b >= NEARLY_ALL * max(fitting)]
-    equal = [b for b in most if partition.total % b == 0]
-    aligned = [b for b in most if b % max(1, partition.groups) == 0]
-    return {max(fitting), *equal[-1:], *aligned[-1:]}
 
 
 FAMILY = LaneStreamSpmm()

@@ -25,9 +25,7 @@ EXPANDED_BYTES = 2.4e6  # of nonzeros and their places that are put into tiles i
 PLACE_BYTES = 2
 WHOLE_TILE_RATE = 150e6  # multiply-adds in a microsecond on an H100, where nonzeros fill blocks
 MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better guess
-FEW_BLOCKS = (
-    0.15  # of a matrix: with as many or more, the largest tiles are the better guess whatever their size
-)
+FEW_BLOCKS = 0.15  # of a matrix: below it small tiles are the better guess, whatever the blocks' size
 LEAST_FILL = 0.25  # of blocks, so that whole tiles are a few times the nonzeros' bytes at most
 
 
@@ -77,41 +75,22 @@ WARPGROUP_GUESSES = (
     MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
     MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
 )
+LARGEST_WHOLE_TILE = MmaSpmmConfig(
+    tile_m=128,
+    tile_n=256,
+    tile_k=64,
+    warpgroups=True,
+    warps_m=8,
+    warps_n=1,
+    storage="tiles",
+    stages=4,
+    prefetch=1,
+)
 # The same for whole tiles.
 WHOLE_TILE_GUESSES = (
-    MmaSpmmConfig(
-        tile_m=128,
-        tile_n=256,
-        tile_k=64,
-        warpgroups=True,
-        warps_m=8,
-        warps_n=1,
-        storage="tiles",
-        stages=4,
-        prefetch=1,
-    ),
-    MmaSpmmConfig(
-        tile_m=128,
-        tile_n=128,
-        tile_k=64,
-        warpgroups=True,
-        warps_m=8,
-        warps_n=1,
-        storage="tiles",
-        stages=4,
-        prefetch=1,
-    ),
-    MmaSpmmConfig(
-        tile_m=64,
-        tile_n=128,
-        tile_k=128,
-        warpgroups=True,
-        warps_m=4,
-        warps_n=1,
-        storage="tiles",
-        stages=4,
-        prefetch=1,
-    ),
+    LARGEST_WHOLE_TILE,
+    replace(LARGEST_WHOLE_TILE, tile_n=128),
+    replace(LARGEST_WHOLE_TILE, tile_m=64, tile_n=128, tile_k=128, warps_m=4),
 )
 # For blocks of 32 by 32, if there are few: larger tiles would hold empty ones beside them.
 NARROW_TILE_GUESS = MmaSpmmConfig(
@@ -381,7 +360,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[MmaSpmmConfig, ...]:
         """How large blocks are features do not tell: the largest whole tiles, and small ones."""
-        return (*WHOLE_TILE_GUESSES[:1], NARROW_TILE_GUESS) if _of_whole_tiles(features) else ()
+        return (LARGEST_WHOLE_TILE, NARROW_TILE_GUESS) if _of_whole_tiles(features) else ()
 
     def _is_large_enough(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
         """Whether C has enough of a config's tiles to fill the device."""

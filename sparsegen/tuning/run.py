@@ -108,7 +108,7 @@ class Run:
     # --- search ---
 
     def _search_on(self) -> None:
-        while self._ledger.trials < self._limits.trials and not self._is_late():
+        while self._ledger.trials < self._limits.trials and self._goes_on():
             if self._stop.is_set():
                 raise Interrupted("interrupted")
             if self._suggest and self._is_half_over():
@@ -127,14 +127,16 @@ class Run:
                 self._enter(Phase.SEARCHING)
                 self._try(compiled)
 
-    def _is_late(self, seconds_needed: float = 0.0) -> bool:
-        """Whether something that takes this long would end after the search's time.
+    def _goes_on(self) -> bool:
+        """Until its time is over, and what was proposed first has been tried.
 
-        Never before what was proposed first has been tried: a slow start may use up a short budget, and the
-        search begins with what seeds, guesses and similar workloads say.
+        A slow start may use up a short budget, and the first proposals are what seeds, guesses and similar
+        workloads say.
         """
-        if self._first_left or self._first_pending:
-            return False
+        return bool(self._first_left or self._first_pending) or not self._is_late()
+
+    def _is_late(self, seconds_needed: float = 0.0) -> bool:
+        """Whether something that takes this long would end after the search's time."""
         return time.monotonic() + seconds_needed >= self._search_ends
 
     def _is_half_over(self) -> bool:
@@ -149,7 +151,7 @@ class Run:
             ahead.has_free_core
             and ahead.ready < enough
             and self._ledger.trials + ahead.pending < self._limits.trials
-            and not self._is_late(ahead.typical_seconds)
+            and (self._first_left or not self._is_late(ahead.typical_seconds))
         ):
             candidate = self._search.ask()
             if candidate is None:
