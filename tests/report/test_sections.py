@@ -10,8 +10,9 @@ import pytest
 from bench_samples import results, row, sweep
 from tuning_samples import failed, timed, workload
 
+from sparsegen.kernels import families_of
 from sparsegen.report.points import from_records, from_results
-from sparsegen.report.sections.best import column, column_names
+from sparsegen.report.sections.best import column, column_names, family_colours
 from sparsegen.report.sections.fixed import FixedSetting, gains
 from sparsegen.report.sections.regret import quantile
 from sparsegen.report.sections.scaling import matrices
@@ -99,6 +100,19 @@ def trials(count: int) -> list[Measurement]:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     times = [100.0 - (i * 37) % 50 for i in range(count)]
     return [replace(timed(us), measured_at=start + timedelta(seconds=i)) for i, us in enumerate(times)]
+
+
+def test_every_family_of_an_operator_has_a_colour_of_its_own() -> None:
+    [point] = from_results([results(row("a"))])
+    assert point.variant is not None
+    for operator in ("spmm", "sddmm"):
+        named = [
+            replace(point, operator=operator, variant=replace(point.variant, family=family.name))
+            for family in families_of(operator)
+        ]
+        colours = family_colours([*named, point], operator)
+        assert set(colours) == {family.name for family in families_of(operator)}
+        assert len(set(colours.values())) == len(colours)
 
 
 def test_the_best_so_far_never_rises() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, HeatCell, Panel
@@ -26,14 +26,17 @@ LEAD = (
 
 
 def section(material: Material) -> Section:
+    won = [p for p in material.points if p.variant and p.ours]
     groups: list[tuple[Kind, float, list[Point]]] = []
-    for kind, points in by_kind(p for p in material.points if p.variant and p.ours).items():
+    for kind, points in by_kind(won).items():
         for limit in N_LIMITS:
             some = [p for p in points if _n_limit(p.n) == limit]
             if some:
                 groups.append((kind, limit, some))
     shown = sorted(groups, key=lambda group: -len(group[2]))[:MOST]
-    charts = tuple(_chart(material, *group) for group in groups if group in shown)
+    charts = tuple(
+        _chart(material, family_colours(won, group[0][0]), *group) for group in groups if group in shown
+    )
     missing = []
     if not groups:
         missing.append("No workload has a winner whose family and config are known.")
@@ -60,8 +63,15 @@ def column_names() -> list[str]:
     return [f"< {edges[0]}", *(f"{a}–{b}" for a, b in itertools.pairwise(edges)), f"≥ {edges[-1]}"]
 
 
-def _chart(material: Material, kind: Kind, limit: float, points: list[Point]) -> Chart:
-    families = sorted({entry.variant.family for entry in material.catalogue.entries})
+def family_colours(points: Iterable[Point], operator: str) -> dict[str, Colour]:
+    """A colour for each family that won somewhere, the same in all charts of the operator."""
+    families = sorted({p.variant.family for p in points if p.variant and p.operator == operator})
+    return dict(zip(families, itertools.cycle(SERIES), strict=False))
+
+
+def _chart(
+    material: Material, colours: Mapping[str, Colour], kind: Kind, limit: float, points: list[Point]
+) -> Chart:
     rows = sorted({math.ceil(math.log2(max(p.m, 1))) for p in points})
     used = sorted({column(1 - p.density) for p in points})
     row_names = [f"≤ {2**row:,}" for row in rows]
@@ -74,18 +84,16 @@ def _chart(material: Material, kind: Kind, limit: float, points: list[Point]) ->
             if mine:
                 entry, wins = _winner(material, mine)
                 text = entry.name if len(mine) == 1 else f"{entry.name}\n{wins} of {len(mine)}"
-                colour = _colour(families, entry.variant.family)
-                cells.append(HeatCell(j, i, colour, text, f"#{entry.anchor}"))
+                cells.append(HeatCell(j, i, colours[entry.variant.family], text, f"#{entry.anchor}"))
                 link = Link(entry.name, entry.anchor)
                 numbers.append((row_names[i], names[j], link, entry.variant.family, f"{wins} of {len(mine)}"))
-    present = {cell.colour for cell in cells}
+    present = sorted({family for _, _, _, family, _ in numbers})
 
     def draw(panel: Panel) -> None:
         panel.cells(cells, names, row_names)
         panel.labels("zeros in the matrix, %", "m, rows")
-        for family in families:
-            if _colour(families, family) in present:
-                panel.swatch(_colour(families, family), family)
+        for family in present:
+            panel.swatch(colours[family], family)
 
     values = sorted({p.n for p in points})
     sizes = words.listed(values, most=6)
@@ -106,7 +114,3 @@ def _winner(material: Material, points: Sequence[Point]) -> tuple[Entry, int]:
     counted = Counter(p.variant for p in points if p.variant is not None)
     variant, wins = counted.most_common(1)[0]
     return material.catalogue.entry(variant), wins
-
-
-def _colour(families: Sequence[str], family: str) -> Colour:
-    return SERIES[families.index(family) % len(SERIES)]

@@ -35,7 +35,7 @@ def section(material: Material) -> Section:
     if not material.inputs.measurements:
         missing.append("The database holds no measurement of this device.")
     elif not found:
-        most = max(len(some) for some in by_workload(material.inputs.measurements).values())
+        most = max(map(len, _trials(material.inputs.measurements).values()))
         missing.append(
             f"No workload has {FEWEST_CONFIGS} measured configs (the most is {most}): seeds hold only the best "
             "few of each. A database that was tuned into has whole searches."
@@ -48,12 +48,15 @@ def studies(measurements: Sequence[Measurement]) -> list[tuple[Workload, list[Me
 
     Finalists' repeated times are no trials.
     """
-    found = []
-    for workload, mine in by_workload(measurements).items():
-        trials = sorted((m for m in mine if not m.final), key=lambda m: m.measured_at)
-        if len(trials) >= FEWEST_CONFIGS:
-            found.append((workload, trials))
+    found = [one for one in _trials(measurements).items() if len(one[1]) >= FEWEST_CONFIGS]
     return sorted(found, key=lambda study: -len(study[1]))
+
+
+def _trials(measurements: Sequence[Measurement]) -> dict[Workload, list[Measurement]]:
+    return {
+        workload: sorted((m for m in mine if not m.final), key=lambda m: m.measured_at)
+        for workload, mine in by_workload(measurements).items()
+    }
 
 
 def _name(workload: Workload) -> str:
