@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,7 +25,7 @@ from benchmarks.operator_tables import NONE, table
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, merge
-from sparsegen.bench.summary import Mean, geometric, summarize
+from sparsegen.bench.summary import Mean, SuiteSummary, geometric, summarize
 from sparsegen.errors import SparsegenError
 
 HERE = Path(__file__).parent
@@ -119,8 +120,8 @@ def performance() -> str:
     results = bench()
     rows = []
     for s in summarize(results.rows):
-        cells = [_speedup(s.to_dense), _speedup(s.to_best_sparse), _over_sputnik(results, s.suite, s.dtype)]
-        cells += [_speedup(_inverse(s.untuned_to_tuned)), _wins(s.faster_than_dense)]
+        dense, sparse, untuned = _speedups(s)
+        cells = [dense, sparse, _over_sputnik(results, s.suite, s.dtype), untuned, _wins(s.faster_than_dense)]
         rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells])
     head = ["geometric mean of the speedup", "rows", "over dense cuBLAS", "over the best other sparse"]
     made = table([*head, "over Sputnik", "over untuned", "faster than dense"], rows)
@@ -187,20 +188,17 @@ def _cases(rows: Sequence[Row]) -> str:
 
 def _means(rows: Sequence[Row]) -> str:
     """Of a collection of files: by its first folder and the files' own, and by n where those are many."""
+    folders = {row.case: _folder(row.case) for row in rows}
+    many = {folder for folder, count in Counter(folders[row.case] for row in rows).items() if count > UNITED}
     groups: dict[str, list[Row]] = {}
-    for row in rows:
-        folders = PurePosixPath(row.case).parts[:-1]
-        groups.setdefault("/".join(dict.fromkeys((folders[0], folders[-1]))), []).append(row)
-    named: dict[str, list[Row]] = {}
-    for folder, found in sorted(groups.items()):
-        for row in sorted(found, key=lambda row: row.n):
-            named.setdefault(folder if len(found) <= UNITED else f"{folder} n={row.n}", []).append(row)
+    for row in sorted(rows, key=lambda row: (folders[row.case], row.n)):
+        folder = folders[row.case]
+        groups.setdefault(f"{folder} n={row.n}" if folder in many else folder, []).append(row)
     lines = []
-    for name, found in named.items():
+    for name, found in groups.items():
         [s] = summarize(found)
-        means = [_speedup(s.to_dense), _speedup(s.to_best_sparse), _speedup(_inverse(s.untuned_to_tuned))]
         lines.append(
-            [name, s.rows, *means, _wins(s.faster_than_dense), f"{100 * s.share_of_floor.value:.0f} %"]
+            [name, s.rows, *_speedups(s), _wins(s.faster_than_dense), f"{100 * s.share_of_floor.value:.0f} %"]
         )
     head = [
         "geometric mean of the speedup",
@@ -210,6 +208,17 @@ def _means(rows: Sequence[Row]) -> str:
         "over untuned",
     ]
     return table([*head, "faster than dense", "of the floor"], lines)
+
+
+def _folder(case: str) -> str:
+    """The first folder and the file's own."""
+    folders = PurePosixPath(case).parts[:-1]
+    return "/".join(dict.fromkeys((folders[0], folders[-1])))
+
+
+def _speedups(s: SuiteSummary) -> list[str]:
+    """Ours over dense, over the best other sparse routine and over untuned."""
+    return [_speedup(mean) for mean in (s.to_dense, s.to_best_sparse, _inverse(s.untuned_to_tuned))]
 
 
 def _us(cell: Cell | None) -> float | None:

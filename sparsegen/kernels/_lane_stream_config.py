@@ -75,19 +75,30 @@ def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
     return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows, c.cluster)
 
 
-def shape_of(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> tuple[int, int]:
-    """How a block's warps share rows and columns: the fewer steps it has, the fewer parts a row's sum should have.
+def shaped(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> LaneStreamConfig:
+    """The config with so many warps in a block, and with as many blocks, shared as the guess has them."""
+    steps = _steps_of_a_block(problem, config, warps, device)
+    warps_m, warps_k = _warps_over_rows_and_columns(problem, config, warps, steps, device)
+    config = replace(config, warps_m=warps_m, warps_k=warps_k)
+    counts = block_counts(problem, config, device.multiprocessors)
+    blocks = min(counts, key=lambda blocks: _unevenness(problem, config, blocks))
+    return replace(config, blocks=blocks, slots=4 if steps < FEW_STEPS else 6 if steps < MANY_STEPS else 8)
+
+
+def _warps_over_rows_and_columns(
+    problem: SpmmProblem, config: LaneStreamConfig, warps: int, steps: float, device: Device
+) -> tuple[int, int]:
+    """The fewer steps a block has, the fewer parts a row's sum should have.
 
     Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
     columns brings activations of its own.
     """
     of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
     strips, widest = of_one_warp.groups, of_one_warp.steps
-    steps = steps_of_a_block(problem, config, warps, device)
     warps_k = 1 if steps >= MANY_STEPS else warps if steps < FEW_STEPS else 2
     over_rows = replace(config, warps_m=warps, warps_k=1)
     counts = block_counts(problem, over_rows, device.multiprocessors)
-    if warps_k == 2 and any(ends_with_groups(problem, over_rows, blocks) for blocks in counts):
+    if warps_k == 2 and any(_ends_with_groups(problem, over_rows, blocks) for blocks in counts):
         warps_k = 1
     while warps_k > widest or warps_k * problem.n > MAX_N:
         warps_k //= 2
@@ -95,19 +106,19 @@ def shape_of(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device:
     return warps // warps_k, warps_k
 
 
-def steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:
+def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:
     """With a block on each multiprocessor."""
     of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
     return of_one_warp.total / (warps * device.multiprocessors)
 
 
-def unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
+def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
     """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
     most_steps = -(-partition_of(problem, config).total // blocks)
-    return not ends_with_groups(problem, config, blocks), most_steps
+    return not _ends_with_groups(problem, config, blocks), most_steps
 
 
-def ends_with_groups(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> bool:
+def _ends_with_groups(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> bool:
     """Whether each group of rows is shared by equally many blocks, and none of these has steps of another."""
     return blocks % max(1, partition_of(problem, config).groups) == 0
 
@@ -118,5 +129,5 @@ def block_counts(problem: SpmmProblem, config: LaneStreamConfig, room: int) -> s
     fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
     most = [b for b in fitting if b >= NEARLY_ALL * max(fitting)]
     equal = [b for b in most if partition.total % b == 0]
-    aligned = [b for b in most if ends_with_groups(problem, config, b)]
+    aligned = [b for b in most if _ends_with_groups(problem, config, b)]
     return {max(fitting), *equal[-1:], *aligned[-1:]}

@@ -25,15 +25,11 @@ from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import empty_as_padding
 from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
 from sparsegen.kernels._lane_stream_config import (
-    FEW_STEPS,
-    MANY_STEPS,
     MAX_N,
     LaneStreamConfig,
     block_counts,
     partition_of,
-    shape_of,
-    steps_of_a_block,
-    unevenness,
+    shaped,
 )
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
@@ -282,14 +278,10 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
         )
         for warps in (8, 4, 2):
-            warps_m, warps_k = shape_of(problem, base, warps, device)
-            steps = steps_of_a_block(problem, base, warps, device)
-            most = 4 if steps < FEW_STEPS else 6 if steps < MANY_STEPS else 8
-            for slots in (s for s in (8, 6, 4, 3, 2) if s <= most):
-                config = replace(base, warps_m=warps_m, warps_k=warps_k, slots=slots)
-                counts = block_counts(problem, config, device.multiprocessors)
-                config = replace(config, blocks=min(counts, key=lambda b: unevenness(problem, config, b)))
-                if not self.broken_constraints(problem, config, device):
+            wanted = shaped(problem, base, warps, device)
+            for slots in (8, 6, 4, 3, 2):
+                config = replace(wanted, slots=slots)
+                if slots <= wanted.slots and not self.broken_constraints(problem, config, device):
                     return config
         return base
 

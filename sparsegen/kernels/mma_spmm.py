@@ -320,14 +320,11 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
-        whole_tiles = _of_whole_tiles(features)
-        if (
-            whole_tiles
-            and features.density < FEW_BLOCKS
-            and self._is_large_enough(problem, NARROW_TILE_GUESS, device)
-        ):
-            return NARROW_TILE_GUESS
-        for config in (*(WHOLE_TILE_GUESSES if whole_tiles else ()), *WARPGROUP_GUESSES):
+        likely = WARPGROUP_GUESSES
+        if _of_whole_tiles(features):
+            narrow = (NARROW_TILE_GUESS,) if features.density < FEW_BLOCKS else ()
+            likely = (*narrow, *WHOLE_TILE_GUESSES, *likely)
+        for config in likely:
             if self._is_large_enough(problem, config, device):
                 config = self._with_prefetch(config, features)
                 if not self.broken_constraints(problem, config, device):
