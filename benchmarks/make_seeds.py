@@ -3,7 +3,8 @@
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
 Of each workload stay the fastest few variants, each family's fastest and each family's guess (by these dispatch
-compares families and guesses), and the baselines. A JSON export may stand for a database.
+compares families and guesses), and the baselines; variants that today's families refuse are left out. A JSON export may
+stand for a database.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from sparsegen.neighbours import canonical, guessed
+from sparsegen.neighbours import canonical, configured, guessed
 from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Measurement
@@ -47,7 +48,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
 
 def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     """What stays of one workload's measurements, fastest first."""
-    order = ranked(group)
+    order = ranked(filter(is_valid, group))
     workload, device = group[0].workload, group[0].device
     guesses = set(guessed(workload.problem, workload.features, device).values())
     seen: set[str] = set()
@@ -59,6 +60,15 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
             stay.append(found.measurement)
         seen.add(variant.family)
     return stay
+
+
+def is_valid(measurement: Measurement) -> bool:
+    """Whether the variant's family is still there, and takes its config for this problem."""
+    config = canonical(measurement.variant.family, measurement.variant.config)
+    if config is None:
+        return False
+    family, values = configured(config)
+    return not family.broken_constraints(measurement.workload.problem, values, measurement.device)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from sparsegen.bench.results import L2, Protocol, Results, Row
 from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
-from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named
+from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named, of_dtypes
 from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
@@ -41,8 +41,8 @@ from sparsegen.operators import DType, Layout
     help="Columns of B, with --matrix; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--dtype", "dtypes", type=EnumChoice(DType), multiple=True, default=("float32",), show_default=True,
-    help="Element type, with --matrix; may be repeated.",
+    "--dtype", "dtypes", type=EnumChoice(DType), multiple=True,
+    help="Element type; may be repeated. Of a suite those rows alone, all by default; with --matrix float32.",
 )  # fmt: skip
 @click.option(
     "--layout", type=EnumChoice(Layout), default="row", show_default=True, help="Of B and C, with --matrix."
@@ -141,10 +141,16 @@ def command(
     budget_of(tune)
     before = result_file.read(older) if older else None
     cases = (
-        cases_of_suites(suites, data)
+        of_dtypes(cases_of_suites(suites, data), dtypes)
         if matrix is None
         else cases_of_matrix(
-            matrix, tensor=tensor, seed=seed, ns=ns, dtypes=dtypes, layout=layout, batch=batch
+            matrix,
+            tensor=tensor,
+            seed=seed,
+            ns=ns,
+            dtypes=dtypes or [DType.FLOAT32],
+            layout=layout,
+            batch=batch,
         )
     )
     where = backends.find_device(device)

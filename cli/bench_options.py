@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sparsegen.bench.case import Case, Operator
@@ -62,6 +63,23 @@ def cases_of_suites(names: Sequence[str], data: Path | None) -> list[Case]:
         SuiteError: a suite is unknown, or its data is missing or malformed.
     """
     return [case for name in dict.fromkeys(names) for case in load_suite(name, data).cases]
+
+
+def of_dtypes(cases: Sequence[Case], dtypes: Sequence[DType]) -> list[Case]:
+    """Cases with no other element types than these; all as they are without any.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not dtypes:
+        return list(cases)
+    found = [
+        replace(case, dtypes=kept) for case in cases if (kept := tuple(d for d in case.dtypes if d in dtypes))
+    ]
+    if not found:
+        there = ", ".join(sorted({dtype for case in cases for dtype in case.dtypes}))
+        raise ConfigError(f"no case has {' or '.join(dtypes)} elements; there are {there}")
+    return found
 
 
 def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:

@@ -224,6 +224,7 @@ def _where_to_search(
             family.guess(problem, features, device),
             *family.alternatives(problem, features, device),
         )
+        if family.suits(problem, features, config, device)
     ]
     published = [Candidate(f, config) for f in promising for config in f.published()]
     first = {

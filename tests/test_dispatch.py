@@ -236,7 +236,8 @@ def test_the_default_is_the_family_of_the_highest_guessed_rate() -> None:
 
     assert default(2000) == "csr_spmm"
     assert default(1000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
-    assert default(16000, dtype=DType.FLOAT16) == "mma_spmm"
+    assert default(4500, dtype=DType.FLOAT16) == "mma_spmm", "too few for whole tiles"
+    assert default(16000, dtype=DType.FLOAT16) == "block_spmm"
 
 
 def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_faster() -> None:
@@ -245,14 +246,14 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     same = [timed(40, half, tile_n=32)]
     asked = replace(half, fingerprint=workload(tag="asked").fingerprint)
     choice = ask(same, asked)
-    assert (choice.how, choice.family.name) == (How.DEFAULT, "mma_spmm")
+    assert (choice.how, choice.family.name) == (How.DEFAULT, "block_spmm")
     assert "tried on nothing near" in choice.explain()
     wide = replace(asked, problem=replace(asked.problem, n=256))
-    assert ask(same, wide).family.name == "mma_spmm"
+    assert ask(same, wide).family.name == "block_spmm"
     assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
-    of = family("mma_spmm")
+    of = family("block_spmm")
     guess = of.config_dict(of.guess(half.problem, half.features, H100))
-    slow = replace(timed(90, half), variant=Variant("mma_spmm", tuple(guess.items()), DIGEST))
+    slow = replace(timed(90, half), variant=Variant("block_spmm", tuple(guess.items()), DIGEST))
     assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
 

@@ -186,6 +186,29 @@ def test_the_first_few_variants_are_measured_whatever_the_budget(store: Store, t
     assert result.counts.done == FIRST and result.winner.sample is not None
 
 
+def test_what_another_search_finds_does_not_come_before_them(store: Store, tmp_path: Path) -> None:
+    """A start so slow that half of the budget is gone leaves the first proposals what they are."""
+    other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
+    found = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
+
+    def listen(status: Status, measurement: Measurement | None = None) -> None:
+        if status.phase is Phase.STARTING:
+            variant = Variant("toy", found, "cd" * 32)
+            store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
+
+    tune(
+        MATRIX,
+        PROBLEM,
+        device=DEVICE,
+        store=store,
+        families=["toy"],
+        budget=Budget(seconds=0.1),
+        backend=backend(tmp_path, jobs=1),
+        progress=listen,
+    )
+    assert recorded(store)[0].variant.config == tuple(TOY.config_dict(ToyConfig()).items())
+
+
 def test_limits() -> None:
     assert Budget().limits == DEFAULTS[Effort.NORMAL]
     assert Budget(effort=Effort.QUICK).limits == DEFAULTS[Effort.QUICK]

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "block.h"
+#include "cluster.h"
 #include "fault.h"
 
 namespace sparsegen::emulator {
@@ -45,18 +46,29 @@ namespace {
 
 constexpr std::size_t kBarrierBytes = 8;
 
-Barrier& find(const void* address, int line) {
-    Barriers& barriers = running_thread->block->barriers();
-    const auto found = barriers.find(address);
-    if (found == barriers.end()) {
+Block& own_block() { return *running_thread->block; }
+
+Barrier& find(Block& block, const void* address, int line) {
+    const auto found = block.barriers().find(address);
+    if (found == block.barriers().end()) {
         fault("line %d: the barrier at %p was not initialised", line, address);
     }
     return found->second;
 }
 
-void wake_if(bool complete) {
+Barrier& find(const void* address, int line) { return find(own_block(), address, line); }
+
+void wake_if(bool complete, Block& block = own_block()) {
     if (complete) {
-        running_thread->block->wake(ThreadState::at_barrier);
+        block.wake(ThreadState::at_barrier);
+    }
+}
+
+void refuse_misaligned(const void* shared, const void* global, unsigned bytes, int line) {
+    const auto misaligned = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 != 0; };
+    if (bytes == 0 || bytes % 16 != 0 || misaligned(shared) || misaligned(global)) {
+        fault("line %d: a bulk copy of %u bytes from %p to %p; all three must be multiples of 16", line, bytes, global,
+              shared);
     }
 }
 
@@ -92,12 +104,24 @@ void copy_async_arrive(void* barrier, int line) {
 }
 
 void copy_bulk(void* shared, const void* global, unsigned bytes, void* barrier, int line) {
-    const auto misaligned = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 != 0; };
-    if (bytes == 0 || bytes % 16 != 0 || misaligned(shared) || misaligned(global)) {
-        fault("line %d: a bulk copy of %u bytes from %p to %p; all three must be multiples of 16", line, bytes, global,
-              shared);
-    }
+    refuse_misaligned(shared, global, bytes, line);
     wake_if(find(barrier, line).receive(PendingCopy(shared, global, bytes)));
+}
+
+void barrier_arrive_at(void* barrier, unsigned rank, int line) {
+    void* const theirs = map_shared(barrier, rank, kBarrierBytes, line);
+    Block& block = own_block().cluster().block(rank);
+    wake_if(find(block, theirs, line).arrive(0), block);
+}
+
+void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void* barrier, unsigned blocks, int line) {
+    refuse_misaligned(shared, global, bytes, line);
+    for (unsigned rank = 0; rank < blocks; ++rank) {
+        void* const destination = map_shared(shared, rank, bytes, line);
+        void* const theirs = map_shared(barrier, rank, kBarrierBytes, line);
+        Block& block = own_block().cluster().block(rank);
+        wake_if(find(block, theirs, line).receive(PendingCopy(destination, global, bytes)), block);
+    }
 }
 
 }  // namespace sparsegen::emulator

@@ -49,5 +49,10 @@ void barrier_wait(void* barrier, unsigned parity, int line = __builtin_LINE());
 void copy_async_arrive(void* barrier, int line = __builtin_LINE());
 /// cp.async.bulk: `bytes` and both addresses are multiples of 16; the bytes count at the barrier.
 void copy_bulk(void* shared, const void* global, unsigned bytes, void* barrier, int line = __builtin_LINE());
+/// One arrival at the barrier that a block of the cluster has where `barrier` is the thread's own.
+void barrier_arrive_at(void* barrier, unsigned rank, int line = __builtin_LINE());
+/// `copy_bulk` to the same place of each of the cluster's `blocks`, counted by the barrier of each.
+void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void* barrier, unsigned blocks,
+                          int line = __builtin_LINE());
 
 }  // namespace sparsegen::emulator

@@ -54,7 +54,7 @@ void Cluster::open_barrier_if_complete() {
     }
 }
 
-const void* Cluster::map(Thread& thread, const void* shared, unsigned rank, std::size_t bytes, int line) const {
+void* Cluster::map(Thread& thread, const void* shared, unsigned rank, std::size_t bytes, int line) const {
     const SharedMemory& own = thread.block->shared_memory();
     const auto offset = static_cast<const char*>(shared) - static_cast<const char*>(own.dynamic());
     if (rank >= blocks_.size() || offset < 0 || static_cast<std::size_t>(offset) + bytes > own.dynamic_bytes()) {
@@ -64,7 +64,7 @@ const void* Cluster::map(Thread& thread, const void* shared, unsigned rank, std:
     if (blocks_[rank]->live() == 0) {
         fault("line %d: block %u of the cluster has ended, and its shared memory with it", line, rank);
     }
-    return static_cast<const char*>(blocks_[rank]->shared_memory().dynamic()) + offset;
+    return static_cast<char*>(blocks_[rank]->shared_memory().dynamic()) + offset;
 }
 
 // --- what kernels call ---
@@ -73,7 +73,7 @@ unsigned cluster_rank() { return running_thread->block->rank(); }
 
 void cluster_sync(int line) { running_thread->block->cluster().sync(*running_thread, line); }
 
-const void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line) {
+void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line) {
     return running_thread->block->cluster().map(*running_thread, shared, rank, bytes, line);
 }
 

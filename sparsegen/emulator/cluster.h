@@ -23,7 +23,9 @@ public:
     /// Waits until all threads of the cluster that have not exited have come.
     void sync(Thread& thread, int line);
     /// Where a block has what `shared` is to the thread's own, in dynamic shared memory.
-    const void* map(Thread& thread, const void* shared, unsigned rank, std::size_t bytes, int line) const;
+    void* map(Thread& thread, const void* shared, unsigned rank, std::size_t bytes, int line) const;
+    /// The block of that rank, which there must be.
+    Block& block(unsigned rank) const { return *blocks_[rank]; }
 
     void open_barrier_if_complete();
 
@@ -34,6 +36,6 @@ private:
 
 unsigned cluster_rank();
 void cluster_sync(int line = __builtin_LINE());
-const void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line = __builtin_LINE());
+void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line = __builtin_LINE());
 
 }  // namespace sparsegen::emulator

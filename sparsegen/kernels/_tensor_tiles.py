@@ -1,16 +1,48 @@
-"""How the tiles of A that tensor cores multiply are laid out: NumPy only."""
+"""How the tiles of A that tensor cores multiply are laid out, and when they are stored whole: NumPy only."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sparsegen.errors import MatrixError
+from sparsegen.family import Constraint
+from sparsegen.features import Features
 from sparsegen.formats import MAX_INDEX, Array
 
 STEP = 8  # nonzeros per load
 WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
+MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better guess
+LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
+
+
+def fills_blocks(features: Features) -> bool:
+    """Whether tiles stored whole are the better guess."""
+    return features.block_fill >= MOSTLY_FULL
+
+
+def whole_tiles_requirement(features: Features) -> Constraint:
+    """What a matrix must be like so that tiles stored whole represent it sensibly."""
+    return Constraint(
+        features.block_fill >= LEAST_FILL,
+        f"whole tiles want {LEAST_FILL:.0%} or more of nonzeros in blocks of 16 by 16 ({features.block_fill:.1%})",
+    )
+
+
+def swizzled_places(tile_m: int, tile_k: int, chunk: int) -> Array:
+    """Where each element of a tile, row by row, lies in shared memory (uint16): swizzled as in ``lib/swizzle``.
+
+    Args:
+        chunk: elements of a 16-byte access.
+    """
+    length = min(tile_k, 8 * chunk)  # of a block's row
+    chunks = length // chunk
+    row, column = np.divmod(np.arange(tile_m * tile_k), tile_k)
+    block, within = np.divmod(column, length)
+    swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
+    place: Array = (block * tile_m + row) * length + swizzled * chunk + column % chunk
+    return place.astype(np.uint16)
 
 
 def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:

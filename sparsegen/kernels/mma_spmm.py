@@ -10,12 +10,20 @@ import numpy as np
 
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
 from sparsegen.features import Features
-from sparsegen.formats import Array, CsrMatrix
+from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
 from sparsegen.kernels._streaming import with_streaming
-from sparsegen.kernels._tensor_tiles import STEP, interleaved_nonzeros, stored_tiles, tile_lists
+from sparsegen.kernels._tensor_tiles import (
+    STEP,
+    fills_blocks,
+    interleaved_nonzeros,
+    stored_tiles,
+    swizzled_places,
+    tile_lists,
+    whole_tiles_requirement,
+)
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
@@ -24,9 +32,7 @@ MAX_GRID_Y = 65535
 EXPANDED_BYTES = 2.4e6  # of nonzeros and their places that are put into tiles in a microsecond on an H100
 PLACE_BYTES = 2
 WHOLE_TILE_RATE = 150e6  # multiply-adds in a microsecond on an H100, where nonzeros fill blocks
-MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better guess
-FEW_BLOCKS = 0.15  # of a matrix: below it small tiles are the better guess, whatever the blocks' size
-LEAST_FILL = 0.25  # of blocks, so that whole tiles are a few times the nonzeros' bytes at most
+FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better guess, whatever the blocks' size
 
 
 @dataclass(frozen=True)
@@ -75,24 +81,18 @@ WARPGROUP_GUESSES = (
     MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
     MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
 )
-LARGEST_WHOLE_TILE = MmaSpmmConfig(
+# For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
+LARGE_TILE_GUESS = MmaSpmmConfig(
     tile_m=128,
-    tile_n=256,
+    tile_n=128,
     tile_k=64,
-    warpgroups=True,
-    warps_m=8,
-    warps_n=1,
+    warps_m=2,
+    warps_n=2,
     storage="tiles",
-    stages=4,
+    stages=3,
     prefetch=1,
+    resident_blocks=2,
 )
-# The same for whole tiles.
-WHOLE_TILE_GUESSES = (
-    LARGEST_WHOLE_TILE,
-    replace(LARGEST_WHOLE_TILE, tile_n=128),
-    replace(LARGEST_WHOLE_TILE, tile_m=64, tile_n=128, tile_k=128, warps_m=4),
-)
-# For blocks of 32 by 32, if there are few: larger tiles would hold empty ones beside them.
 NARROW_TILE_GUESS = MmaSpmmConfig(
     tile_m=32,
     tile_n=128,
@@ -150,8 +150,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if c.warpgroups:
             yield from self._warpgroup_constraints(problem, c, device)
             yield Constraint(
-                c.storage == "nonzeros" or c.stages >= 3,
-                f"of stages ({c.stages}) two whole tiles are multiplied while another is copied",
+                c.storage == "nonzeros",
+                "warpgroups multiply what was expanded; whole tiles are for block_spmm",
             )
         yield Constraint(
             c.tile_m * c.tile_k <= 65536,
@@ -178,10 +178,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def requirements(
         self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig
     ) -> Iterator[Constraint]:
-        yield Constraint(
-            config.storage == "nonzeros" or features.block_fill >= LEAST_FILL,
-            f"whole tiles want {LEAST_FILL:.0%} or more of nonzeros in blocks of 16 by 16 ({features.block_fill:.1%})",
-        )
+        if config.storage == "tiles":
+            yield whole_tiles_requirement(features)
 
     @staticmethod
     def _warpgroup_constraints(
@@ -260,6 +258,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def prepare(self, problem: SpmmProblem, config: MmaSpmmConfig, matrix: CsrMatrix) -> Packed:
         c = config
+        place_of = swizzled_places(c.tile_m, c.tile_k, 16 // problem.dtype.itemsize)
         panels = max(1, -(-problem.k // c.tile_k))
         blocks = -(-problem.m // c.tile_m)
         row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
@@ -270,12 +269,12 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         lengths = np.bincount(tile, minlength=blocks * panels)
         if c.storage == "tiles":
             counts, tiles = tile_lists(lengths.reshape(blocks, panels) > 0, 1)
-            source = stored_tiles(lengths, order, self._places(problem, c)[element], c.tile_m * c.tile_k)
+            source = stored_tiles(lengths, order, place_of[element], c.tile_m * c.tile_k)
             places = np.zeros(1, dtype=np.uint16)
         else:
             counts, tiles = tile_lists(lengths.reshape(blocks, panels), STEP)
             source, element = interleaved_nonzeros(lengths, order, element)
-            places = self._places(problem, c)[element]
+            places = place_of[element]
         source = empty_as_padding(source)
         return Packed(
             arrays={
@@ -289,18 +288,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             value_source=source,
         )
 
-    @staticmethod
-    def _places(problem: SpmmProblem, config: MmaSpmmConfig) -> Array:
-        """Where each element of a tile, row by row, lies in shared memory (uint16): swizzled as in the template."""
-        chunk = 16 // problem.dtype.itemsize
-        length = min(config.tile_k, 8 * chunk)  # of a block's row
-        chunks = length // chunk
-        row, column = np.divmod(np.arange(config.tile_m * config.tile_k), config.tile_k)
-        block, within = np.divmod(column, length)
-        swizzled = within // chunk ^ (row // (8 // chunks) & (chunks - 1))
-        place: Array = (block * config.tile_m + row) * length + swizzled * chunk + column % chunk
-        return place.astype(np.uint16)
-
     def launch(
         self, problem: SpmmProblem, config: MmaSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -312,7 +299,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
         # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
-        if problem.dtype is not DType.FLOAT32 and _of_whole_tiles(features):
+        if problem.dtype is not DType.FLOAT32 and fills_blocks(features):
             return with_streaming(WHOLE_TILE_RATE * features.block_fill, problem)
         multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
         expanded = EXPANDED_BYTES / (problem.dtype.itemsize + PLACE_BYTES) * problem.n
@@ -320,10 +307,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
-        likely = WARPGROUP_GUESSES
-        if _of_whole_tiles(features):
-            narrow = (NARROW_TILE_GUESS,) if features.density < FEW_BLOCKS else ()
-            likely = (*narrow, *WHOLE_TILE_GUESSES, *likely)
+        of_whole_tiles = self.alternatives(problem, features, device)
+        if features.density < FEW_BLOCKS:
+            of_whole_tiles = of_whole_tiles[1:]
+        likely = (*of_whole_tiles, *WARPGROUP_GUESSES)
         for config in likely:
             if self._is_large_enough(problem, config, device):
                 config = self._with_prefetch(config, features)
@@ -356,8 +343,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def alternatives(
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[MmaSpmmConfig, ...]:
-        """How large blocks are features do not tell: the largest whole tiles, and small ones."""
-        return (LARGEST_WHOLE_TILE, NARROW_TILE_GUESS) if _of_whole_tiles(features) else ()
+        """How large blocks are features do not tell: large whole tiles, and small ones."""
+        return (LARGE_TILE_GUESS, NARROW_TILE_GUESS) if fills_blocks(features) else ()
 
     def _is_large_enough(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
         """Whether C has enough of a config's tiles to fill the device."""
@@ -379,10 +366,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 def _enough_blocks(device: Device) -> int:
     """That fill the device."""
     return 3 * device.multiprocessors // 4
-
-
-def _of_whole_tiles(features: Features) -> bool:
-    return features.block_fill >= MOSTLY_FULL
 
 
 def _power_of_two(x: float) -> int:

@@ -111,7 +111,7 @@ class Run:
         while self._ledger.trials < self._limits.trials and self._goes_on():
             if self._stop.is_set():
                 raise Interrupted("interrupted")
-            if self._suggest and self._is_half_over():
+            if self._suggest and not self._first_left and self._is_half_over():
                 self._search.prefer(self._suggest())
                 self._suggest = None
             self._propose()

@@ -15,7 +15,9 @@ from command_line import Command
 
 from sparsegen.bench.request import Step
 from sparsegen.cli import bench as bench_command
+from sparsegen.cli.bench_options import cases_of_suites, of_dtypes
 from sparsegen.generators import random_uniform
+from sparsegen.operators import DType
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -98,6 +100,15 @@ def test_the_list(run: Command) -> None:
     assert "cublas-tf32" in facts["contenders"]
 
 
+def test_a_suite_in_some_dtypes() -> None:
+    cases = cases_of_suites(["rnn", "llm"], None)
+    assert of_dtypes(cases, []) == cases
+    assert {case.dtypes for case in cases} > {(DType.FLOAT16,)}
+    halves = of_dtypes(cases, [DType.FLOAT16])
+    assert len(halves) == len(cases) and {case.dtypes for case in halves} == {(DType.FLOAT16,)}
+    assert {case.suite for case in of_dtypes(cases, [DType.FLOAT32])} == {"rnn"}
+
+
 @pytest.mark.parametrize(
     ("options", "exit_code", "words"),
     [
@@ -107,6 +118,7 @@ def test_the_list(run: Command) -> None:
         (("--suite", "dlmc"), 3, "--data"),
         (("--suite", "dlmc", "--data", "nowhere"), 3, "nowhere"),
         (("--suite", "rnn", "--case", "no such"), 3, "no case's name contains no such"),
+        (("--suite", "llm", "--dtype", "float32"), 3, "no case has float32 elements; there are float16"),
         (("--suite", "rnn", "--only", "cublass"), 3, "did you mean cublas?"),
         (("--suite", "rnn", "--only", "cublas", "--except", "cublas"), 3, "no contender is left"),
         (("--suite", "rnn", "--contender", "x=y"), 3, "name=path.so:symbol"),

@@ -86,6 +86,67 @@ def test_faults(what: int, message: str) -> None:
         run(what)
 
 
+COPIES = """
+#define SPARSEGEN_CLUSTER_BLOCKS 2
+#include "sparsegen_emulator.h"
+using namespace sparsegen::emulator;
+
+// Each block sends its half of 64 floats to both, waits for both halves, and gives both back before it ends.
+extern "C" __global__ void __cluster_dims__(2, 1, 1) copies(int what, const float* in, float* out) {
+  SPARSEGEN_DYNAMIC_SHARED(float, memory);
+  void* const filled = memory + 64;
+  void* const emptied = memory + 66;
+  const unsigned t = threadIdx.x, half = cluster_rank() * 32;
+  if (t == 0) {
+    barrier_init(filled, 1);
+    if (what != 2) barrier_init(emptied, 2);
+  }
+  cluster_sync();
+  if (t == 0) {
+    barrier_arrive(filled, what == 3 ? 384 : 256);
+    copy_bulk_to_cluster(memory + half + (what == 1 ? 1 : 0), in + half, 128, filled, 2);
+  }
+  if (what != 4) barrier_wait(filled, 0);
+  out[blockIdx.x * 64 + t] = memory[t];
+  if (t < 2 && what != 5) barrier_arrive_at(emptied, t);
+  if (t == 0) barrier_wait(emptied, 0);
+  cluster_sync();
+}
+"""
+
+
+def copied(what: int) -> Array:
+    executor = EmulatorExecutor(threads=1)
+    kernel = executor.load(EmulatorToolchain().compile("copies", "copies", COPIES))
+    given, out = np.arange(64, dtype=np.float32), np.full(128, -1, dtype=np.float32)
+    buffers = executor.upload(given), executor.upload(out)
+    executor.launch(kernel, Launch((2, 1, 1), (64, 1, 1), 4 * 72), [what, *buffers])
+    executor.download(buffers[1], out)
+    return out
+
+
+def test_copies_go_to_all_blocks_and_arrivals_to_the_one_named() -> None:
+    np.testing.assert_array_equal(copied(0).reshape(2, 64), np.tile(np.arange(64), (2, 1)))
+
+
+def test_what_has_not_been_waited_for_is_nan() -> None:
+    assert np.isnan(copied(4)).any()
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        (1, "a bulk copy of 128 bytes"),
+        (2, r"the barrier at .* was not initialised"),
+        (3, "no thread can go on"),  # fewer bytes than the phase waits for
+        (5, "no thread can go on"),
+    ],
+)
+def test_faults_of_copies(what: int, message: str) -> None:
+    with pytest.raises(KernelFault, match=message):
+        copied(what)
+
+
 def test_a_grid_that_clusters_do_not_divide_is_refused() -> None:
     with pytest.raises(LaunchError, match="clusters of 4 blocks for 6 along x"):
         run(0, blocks=6)

@@ -236,21 +236,24 @@ __device__ __forceinline__ void clear(unsigned char* tile) {
   }
 }
 
+constexpr int kLoaders = kThreads;
+
 constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 1;
 constexpr int kBRowBytes = block_row_bytes(kBColumns * sizeof(Element));
 constexpr int kBBlockBytes = kBRows * kBRowBytes;
 constexpr int kBRowChunks = kBColumns / kChunk;
-constexpr int kRowsPerPass = kThreads / kBRowChunks;
-static_assert(kThreads % kBRowChunks == 0, "a row's chunks go to different threads");
+constexpr int kRowsPerPass = kLoaders / kBRowChunks;
+static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
 
 // A thread's part in bringing tiles of B to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 struct BLoader {
   const Element* source;  // of the first row, for the first tile
-  unsigned target;  // in bytes
+  unsigned tile_row, target;  // of the tile; in bytes
   int row, column;  // of the source in B as it is stored
 
-  __device__ __forceinline__ void start(const Element* b, int row_length, int first_row, int first_column) {
-    const unsigned tile_row = threadIdx.x / kBRowChunks, chunk = threadIdx.x % kBRowChunks;
+  __device__ __forceinline__ void start(unsigned thread, const Element* b, int row_length, int first_row, int first_column) {
+    const unsigned chunk = thread % kBRowChunks;
+    tile_row = thread / kBRowChunks;
     row = first_row + static_cast<int>(tile_row);
     column = first_column + static_cast<int>(chunk) * kChunk;
     source = b + static_cast<long long>(row) * row_length + column;
@@ -265,13 +268,12 @@ struct BLoader {
     const Element* from = source + static_cast<long long>(first_k) * row_length;
     #pragma unroll
     for (int first = 0; first < kBRows; first += kRowsPerPass) {
-      if (kBRows % kRowsPerPass != 0 && threadIdx.x / kBRowChunks + first >= kBRows) break;
+      if (kBRows % kRowsPerPass != 0 && tile_row + first >= kBRows) break;
       const bool inside = (kRowsDivide || row + first < rows) && (kColumnsDivide || this_column < row_length);
       unsigned char* const to = tile + (target ^ swizzle<kBRowBytes, kBSwizzle>(first) * 16) + first * kBRowBytes;
       copy_async<16>(to, from, inside);
       from += static_cast<long long>(kRowsPerPass) * row_length;
     }
-    copy_async_commit();
   }
 };
 
@@ -345,7 +347,7 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   Lane place;
   place.start(warp_row, warp_column, warp_k * kStepsK);
   BLoader loader;
-  loader.start(b, n, 0, first_column);
+  loader.start(threadIdx.x, b, n, 0, first_column);
 
   // Where the nonzeros of the tiles in hand begin; those behind the last tile are empty.
   int begins[4];
@@ -355,11 +357,8 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   load_nonzeros(nonzeros, places, values, begins[0], begins[1]);
   #pragma unroll
   for (int ahead = 0; ahead < kStages - 1; ++ahead) {
-    if (ahead < count) {
-      loader.load(b_tiles + ahead * kBBytes, mine[ahead].x * kTileK, k, n);
-    } else {
-      copy_async_commit();
-    }
+    if (ahead < count) loader.load(b_tiles + ahead * kBBytes, mine[ahead].x * kTileK, k, n);
+    copy_async_commit();
   }
   int next_panel = mine[min(kStages - 1, panels)].x;
   int stage = 0, free_stage = (kStages - 1) * kBBytes;  // in bytes
@@ -376,11 +375,8 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   for (int tile = 0; tile < count; ++tile) {
     copy_async_wait<kStages - 2>();
     __syncthreads();
-    if (tile + kStages - 1 < count) {
-      loader.load(b_tiles + free_stage, next_panel * kTileK, k, n);
-    } else {
-      copy_async_commit();
-    }
+    if (tile + kStages - 1 < count) loader.load(b_tiles + free_stage, next_panel * kTileK, k, n);
+    copy_async_commit();
     next_panel = mine[min(tile + kStages, panels)].x;
     const int upcoming = mine[min(tile + 4, panels)].y;
     expand(filled, nonzeros, places, values, begins[1], begins[2]);

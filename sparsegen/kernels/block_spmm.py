@@ -1,0 +1,208 @@
+"""SpMM for patterns of blocks on Hopper's tensor cores: tiles of A that have nonzeros are stored whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.kernels._batches import batch_constants, items_in_grid
+from sparsegen.kernels._ell import empty_as_padding, gather_values
+from sparsegen.kernels._limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels._streaming import with_streaming
+from sparsegen.kernels._tensor_tiles import stored_tiles, swizzled_places, whole_tiles_requirement
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+WARP = 32
+NARROWEST_TILE = 64  # columns of C
+TILE_K = 64  # columns of a tile of A: rows of 128 bytes, as wgmma's swizzled matrices have them
+CHUNK = 8  # elements of a 16-byte access
+ITEM_BYTES = 2
+BARRIER_BYTES = 8
+WHOLE_TILE_RATE = 300e6  # multiply-adds in a microsecond on an H100, where nonzeros fill blocks
+LEAST_ROUNDS = 1.5  # of all multiprocessors, so that what rows differ in evens out
+
+
+@dataclass(frozen=True)
+class BlockSpmmConfig:
+    """One point of the tuning space of `BlockSpmm`."""
+
+    tile_m: int = tunable(128, (64, 128, 256), "rows of a tile of A, and of C per block", packs=True)
+    tile_n: int = tunable(256, (64, 128, 256), "columns of C per block")
+    stages: int = tunable(4, (3, 4, 5, 6), "tiles of A and B in shared memory")
+    cluster: int = tunable(2, (1, 2), "blocks side by side that share the loads of A's tiles")
+    load_warps: int = tunable(4, (2, 4), "warps that bring tiles")
+    resident_blocks: int = tunable(1, (1, 2), "blocks for which a multiprocessor must have room")
+
+
+# Fastest on an H100 for problems of falling size.
+GUESSES = (
+    BlockSpmmConfig(tile_m=128, tile_n=256, stages=4),
+    BlockSpmmConfig(tile_m=128, tile_n=128, stages=5),
+    BlockSpmmConfig(tile_m=64, tile_n=128, stages=5),
+)
+
+
+class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
+    """Blocks stay, and compute one tile of C after the other: some warps bring tiles of A and B, the others multiply.
+
+    Tiles without any nonzero are left out. In the others zeros are multiplied like everything else, so that an
+    infinity or NaN of B makes NaN in rows that have no nonzero there.
+    """
+
+    name = "block_spmm"
+    summary = (
+        "SpMM of dense blocks on warpgroups' tensor cores: A's tiles that have nonzeros are stored whole"
+    )
+    source = (
+        "warps that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; rows "
+        "of most blocks first: Gale et al., SC 2020, section V-C (row swizzle); the format is block CSR"
+    )
+    template = "spmm/block_spmm.cu.j2"
+    entry = "block_spmm"
+    size_names = ("m", "k", "n", "row_block_count")
+    packed_names = ("row_blocks", "offsets", "panels", "values")
+    problem_type = SpmmProblem
+    config_type = BlockSpmmConfig
+
+    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+        return ("stored",) if problem.value_sets > 1 else ()
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        if problem.layout is Layout.ROW:
+            yield Constraint(
+                problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"
+            )
+        else:
+            yield Constraint(
+                problem.k % CHUNK == 0 and problem.m % CHUNK == 0,
+                f"columns of B ({problem.k}) and C ({problem.m}) are whole chunks of 16 bytes",
+            )
+
+    def constraints(
+        self, problem: SpmmProblem, config: BlockSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c, threads = config, self._threads(config)
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield enough_registers(c.tile_n // 2 + 40, threads * c.resident_blocks, at_a_time=8)
+        shared = self._shared_bytes(problem, c)
+        yield shared_memory_fits("tiles", shared, device)
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig
+    ) -> Iterator[Constraint]:
+        yield whole_tiles_requirement(features)
+
+    def is_worth_trying(self, problem: SpmmProblem, config: BlockSpmmConfig, device: Device) -> bool:
+        c = config
+        if c.tile_n >= 2 * max(CHUNK, problem.n) or c.tile_m >= 2 * max(16, problem.m):
+            return False
+        return c.cluster == 1 or _has_columns(problem, c)
+
+    def constants(self, problem: SpmmProblem, config: BlockSpmmConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "divides_k": problem.k % TILE_K == 0,
+            "divides_n": problem.n % (config.cluster * config.tile_n) == 0,
+            "aligned_b": True,
+            "pass_columns": _pass_columns(config),
+            **batch_constants(problem),
+        }
+
+    def prepare(self, problem: SpmmProblem, config: BlockSpmmConfig, matrix: CsrMatrix) -> Packed:
+        tile_m = config.tile_m
+        panels, blocks = max(1, -(-problem.k // TILE_K)), -(-problem.m // tile_m)
+        row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
+        column = matrix.column_indices
+        block, panel = row // tile_m, column // TILE_K
+        occupied = np.zeros((blocks, panels), dtype=bool)
+        occupied[block, panel] = True
+        row_blocks = np.argsort(-occupied.sum(axis=1), kind="stable").astype(np.int32)
+        rank = np.empty_like(row_blocks)
+        rank[row_blocks] = np.arange(blocks, dtype=np.int32)
+        tile = rank[block] * panels + panel
+        order = np.argsort(tile, kind="stable").astype(np.int32)
+        place = swizzled_places(tile_m, TILE_K, CHUNK)[(row % tile_m * TILE_K + column % TILE_K)[order]]
+        source = empty_as_padding(
+            stored_tiles(np.bincount(tile, minlength=blocks * panels), order, place, tile_m * TILE_K)
+        )
+        of_each = occupied[row_blocks]
+        return Packed(
+            arrays={
+                "row_blocks": empty_as_one(row_blocks),
+                "offsets": np.concatenate([[0], np.cumsum(of_each.sum(axis=1))]).astype(np.int32),
+                "panels": np.append(np.nonzero(of_each)[1], 0).astype(np.int32),
+                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+            },
+            sizes={"row_block_count": blocks, **({"stored": source.size} if problem.value_sets > 1 else {})},
+            values="values",
+            value_source=source,
+        )
+
+    def launch(
+        self, problem: SpmmProblem, config: BlockSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        c = config
+        work = sizes["row_block_count"] * -(-problem.n // (c.tile_n * c.cluster))
+        clusters = min(work, max(1, c.resident_blocks * device.multiprocessors // c.cluster))
+        return Launch(
+            grid=(clusters * c.cluster, 1, problem.batch),
+            block=(self._threads(c), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, c),
+        )
+
+    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+        columns = max(1, problem.n)
+        filled = columns / (-(-columns // NARROWEST_TILE) * NARROWEST_TILE)
+        return with_streaming(WHOLE_TILE_RATE * features.block_fill * filled, problem)
+
+    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
+        """The largest tiles of which there are enough to fill the device."""
+        for config in GUESSES:
+            tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+            if _has_columns(problem, config) and tiles >= LEAST_ROUNDS * device.multiprocessors:
+                return config
+        last = GUESSES[-1]
+        return last if _has_columns(problem, last) else replace(last, tile_n=NARROWEST_TILE, cluster=1)
+
+    def alternatives(
+        self, problem: SpmmProblem, features: Features, device: Device
+    ) -> tuple[BlockSpmmConfig, ...]:
+        """How large blocks are features do not tell: smaller tiles may hold fewer empty ones."""
+        return tuple(config for config in GUESSES[:2] if _has_columns(problem, config))
+
+    @staticmethod
+    def _threads(config: BlockSpmmConfig) -> int:
+        return WARP * (config.tile_m // 16 + config.load_warps)
+
+    @staticmethod
+    def _shared_bytes(problem: SpmmProblem, config: BlockSpmmConfig) -> int:
+        """The tiles, what warps lay down of C, and the barriers."""
+        c = config
+        stage = (c.tile_m + c.tile_n) * TILE_K * ITEM_BYTES + 2 * BARRIER_BYTES
+        columns = _pass_columns(c)
+        laid_down = 16 * (columns + CHUNK) if problem.layout is Layout.ROW else columns * (16 + CHUNK)
+        return c.stages * stage + c.tile_m // 16 * laid_down * ITEM_BYTES
+
+
+def _has_columns(problem: SpmmProblem, config: BlockSpmmConfig) -> bool:
+    """Whether each block of a cluster has columns of its own."""
+    return config.cluster * config.tile_n <= problem.n
+
+
+def _pass_columns(config: BlockSpmmConfig) -> int:
+    """Of C that a warp lays down at a time; where there are many warps half as many."""
+    return 64 if config.tile_m <= 128 else 32
+
+
+FAMILY = BlockSpmm()

@@ -1,0 +1,159 @@
+"""`block_spmm`: what it packs, that clusters and rounds of work come out right, and when it is the first guess."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contract_cases import csr, matrices
+from tuning_samples import H100
+
+import sparsegen
+from sparsegen.errors import ConfigError
+from sparsegen.features import Features
+from sparsegen.formats import CsrMatrix
+from sparsegen.generators import random_uniform
+from sparsegen.kernels import by_guessed_rate
+from sparsegen.kernels._tensor_tiles import swizzled_places
+from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig
+from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+
+SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)
+
+
+def blocks(m: int, k: int, size: int, share: float, empty: slice = slice(0)) -> CsrMatrix:
+    """Random dense blocks, none in some rows."""
+    rng = np.random.default_rng(0)
+    kept = np.kron(rng.random((m // size, k // size)) < share, np.ones((size, size)))
+    kept[empty] = 0
+    return csr(np.where(kept, rng.standard_normal((m, k)), 0).astype(np.float32))
+
+
+# --- packing ---
+
+
+@pytest.mark.parametrize("name", matrices())
+def test_tiles_hold_every_nonzero_and_rows_with_most_come_first(name: str) -> None:
+    matrix = matrices()[name]
+    m, k = matrix.shape
+    packed = FAMILY.prepare(SpmmProblem(m, k, 8, DType.FLOAT16), SMALL, matrix)
+    count, arrays = packed.sizes["row_block_count"], packed.arrays
+    assert count == -(-m // 64) and arrays["offsets"].size == count + 1
+    assert sorted(arrays["row_blocks"][:count]) == list(range(count))
+    assert (np.diff(np.diff(arrays["offsets"])) <= 0).all(), "never more tiles than the rows before"
+    values = arrays["values"].view(np.float16)[: arrays["offsets"][-1] * 64 * TILE_K].reshape(-1, 64 * TILE_K)
+    assert values.any(axis=1).all(), "tiles without nonzeros are left out"
+    assert len(arrays["panels"]) == len(values) + 1, "a panel's number is read ahead"
+    rebuilt = np.zeros((max(1, count) * 64, -(-max(k, 1) // TILE_K) * TILE_K), dtype=np.float16)
+    for i, block in enumerate(arrays["row_blocks"][:count]):
+        for tile in range(*arrays["offsets"][i : i + 2]):
+            panel = arrays["panels"][tile]
+            rebuilt[block * 64 : (block + 1) * 64, panel * TILE_K : (panel + 1) * TILE_K] = values[tile][
+                swizzled_places(64, TILE_K, CHUNK)
+            ].reshape(64, TILE_K)
+    np.testing.assert_array_equal(rebuilt[:m, :k], matrix.to_scipy().toarray().astype(np.float16))
+
+
+# --- what it computes ---
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize(
+    "config, dtype, epilogue",
+    [
+        (SMALL, DType.FLOAT16, Epilogue.NONE),
+        (BlockSpmmConfig(), DType.BFLOAT16, Epilogue.BIAS_RELU),
+        (BlockSpmmConfig(tile_m=256, tile_n=128, load_warps=2), DType.FLOAT16, Epilogue.BIAS_RESIDUAL),
+        (replace(SMALL, tile_n=128, stages=6, cluster=2), DType.FLOAT16, Epilogue.BIAS_GELU),
+    ],
+)
+def test_products_of_several_rounds_with_rows_that_have_no_tiles(
+    config: BlockSpmmConfig, dtype: DType, epilogue: Epilogue, layout: Layout
+) -> None:
+    """More tiles than stages, a last cluster with columns for one of its blocks, and values that change."""
+    matrix, n = blocks(512, 1024, 32, 0.5, empty=slice(128, 320)), 328
+    problem = SpmmProblem(512, 1024, n, dtype, layout, epilogue)
+    operator = sparsegen.prepare(
+        matrix,
+        n=n,
+        dtype=dtype,
+        layout=layout,
+        epilogue=epilogue,
+        family="block_spmm",
+        config=FAMILY.config_dict(config),
+        device="emulator",
+    )
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        operands = problem.random_operands(rng, matrix.nnz)
+        given = {
+            name: a if dtype is not DType.BFLOAT16 else (a.astype(np.uint32) << 16).view(np.float32)
+            for name, a in operands.items()
+        }
+        result = operator(**given)
+        reference = problem.reference(matrix, operands)
+        assert reference.worst_error(problem.dtype.to_storage(result)) <= 1
+        matrix = matrix.with_values(rng.standard_normal(matrix.nnz).astype(np.float32))
+        operator.update_values(matrix)
+
+
+def test_blocks_stay_and_clusters_are_whole() -> None:
+    problem = SpmmProblem(4096, 1024, 1000, DType.FLOAT16)
+
+    def grid(config: BlockSpmmConfig, row_block_count: int = 32) -> tuple[int, int, int]:
+        return FAMILY.launch(problem, config, {"row_block_count": row_block_count}, H100).grid
+
+    assert grid(BlockSpmmConfig()) == (128, 1, 1), "32 rows of tiles by 2 pairs, fewer than fit"
+    assert grid(BlockSpmmConfig(tile_n=128, stages=5)) == (132, 1, 1), "128 pairs: two rounds"
+    assert grid(BlockSpmmConfig(tile_n=128, stages=3, load_warps=2, resident_blocks=2)) == (256, 1, 1)
+    assert grid(BlockSpmmConfig(), 0)[0] == 0
+
+
+# --- where it is tried ---
+
+
+def test_what_it_does_not_compute() -> None:
+    half = SpmmProblem(64, 64, 64, DType.FLOAT16)
+    column = replace(half, layout=Layout.COLUMN)
+    assert FAMILY.computes(half) and FAMILY.computes(replace(half, m=63, k=63))
+    assert FAMILY.computes(replace(column, n=63))
+    for other, why in (
+        (replace(half, dtype=DType.FLOAT32), "16-bit elements"),
+        (replace(half, n=63), r"rows of B and C \(63\)"),
+        (replace(column, k=63), r"columns of B \(63\)"),
+        (replace(column, m=63), r"and C \(63\)"),
+    ):
+        assert not FAMILY.computes(other)
+        with pytest.raises(ConfigError, match=why):
+            FAMILY.require_valid(other, SMALL, H100)
+    with pytest.raises(ConfigError, match=r"compute capability 9\.x"):
+        FAMILY.require_valid(half, SMALL, replace(H100, compute_capability=(8, 0)))
+
+
+def test_it_is_the_first_guess_for_filled_blocks_alone() -> None:
+    problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
+    scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
+    for share in (0.1, 0.5):
+        features = Features.of(blocks(2048, 1024, 32, share))
+        assert by_guessed_rate(problem, features)[0] is FAMILY
+        for config in (
+            FAMILY.guess(problem, features, H100),
+            *FAMILY.alternatives(problem, features, H100),
+        ):
+            assert FAMILY.suits(problem, features, config, H100)
+            assert not FAMILY.suits(problem, scattered, config, H100)
+    assert FAMILY.guess(problem, scattered, H100) is not None, "whatever the pattern"
+
+
+@pytest.mark.parametrize(
+    "size, tile, cluster",
+    [(4096, (128, 256), 2), (2048, (128, 128), 2), (1024, (64, 128), 2), (128, (64, 64), 1)],
+)
+def test_the_guess_is_the_largest_tile_of_which_there_are_enough(
+    size: int, tile: tuple[int, int], cluster: int
+) -> None:
+    problem = SpmmProblem(size, size, size, DType.FLOAT16)
+    guess = FAMILY.guess(problem, Features.of(blocks(128, 128, 32, 0.5)), H100)
+    assert ((guess.tile_m, guess.tile_n), guess.cluster) == (tile, cluster)
+    assert not FAMILY.broken_constraints(problem, guess, H100)
