@@ -50,6 +50,14 @@ def csr(dense: Array) -> CsrMatrix:
     )
 
 
+def dense_blocks(m: int, k: int, size: int, share: float, empty: slice = slice(0)) -> CsrMatrix:
+    """Random dense blocks, a share of all there could be; none in the rows ``empty``."""
+    rng = np.random.default_rng(0)
+    kept = np.kron(rng.random((m // size, k // size)) < share, np.ones((size, size)))
+    kept[empty] = 0
+    return csr(np.where(kept, rng.standard_normal((m, k)), 0).astype(np.float32))
+
+
 @cache
 def matrices() -> dict[str, CsrMatrix]:
     """Small matrices, each with a shape or a pattern that kernels get wrong."""

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_cases import csr, matrices
+from contract_cases import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError
 from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.generators import random_uniform
 from sparsegen.kernels import by_guessed_rate
 from sparsegen.kernels._tensor_tiles import swizzled_places
@@ -20,14 +19,6 @@ from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 
 SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)
-
-
-def blocks(m: int, k: int, size: int, share: float, empty: slice = slice(0)) -> CsrMatrix:
-    """Random dense blocks, none in some rows."""
-    rng = np.random.default_rng(0)
-    kept = np.kron(rng.random((m // size, k // size)) < share, np.ones((size, size)))
-    kept[empty] = 0
-    return csr(np.where(kept, rng.standard_normal((m, k)), 0).astype(np.float32))
 
 
 # --- packing ---
@@ -72,7 +63,7 @@ def test_products_of_several_rounds_with_rows_that_have_no_tiles(
     config: BlockSpmmConfig, dtype: DType, epilogue: Epilogue, layout: Layout
 ) -> None:
     """More tiles than stages, a last cluster with columns for one of its blocks, and values that change."""
-    matrix, n = blocks(512, 1024, 32, 0.5, empty=slice(128, 320)), 328
+    matrix, n = dense_blocks(512, 1024, 32, 0.5, empty=slice(128, 320)), 328
     problem = SpmmProblem(512, 1024, n, dtype, layout, epilogue)
     operator = sparsegen.prepare(
         matrix,
@@ -135,7 +126,7 @@ def test_it_is_the_first_guess_for_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     for share in (0.1, 0.5):
-        features = Features.of(blocks(2048, 1024, 32, share))
+        features = Features.of(dense_blocks(2048, 1024, 32, share))
         assert by_guessed_rate(problem, features)[0] is FAMILY
         for config in (
             FAMILY.guess(problem, features, H100),
@@ -154,6 +145,6 @@ def test_the_guess_is_the_largest_tile_of_which_there_are_enough(
     size: int, tile: tuple[int, int], cluster: int
 ) -> None:
     problem = SpmmProblem(size, size, size, DType.FLOAT16)
-    guess = FAMILY.guess(problem, Features.of(blocks(128, 128, 32, 0.5)), H100)
+    guess = FAMILY.guess(problem, Features.of(dense_blocks(128, 128, 32, 0.5)), H100)
     assert ((guess.tile_m, guess.tile_n), guess.cluster) == (tile, cluster)
     assert not FAMILY.broken_constraints(problem, guess, H100)

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_cases import csr, matrices
+from contract_cases import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError
 from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.generators import random_uniform
 from sparsegen.kernels._tensor_tiles import stored_tiles, swizzled_places, tile_lists
 from sparsegen.kernels.mma_spmm import FAMILY, MmaSpmmConfig
@@ -22,13 +21,6 @@ from sparsegen.tuning.space import Candidate, Space
 TILES = MmaSpmmConfig(
     tile_m=32, tile_n=32, tile_k=32, warps_m=2, warps_n=1, storage="tiles", stages=2, prefetch=1
 )
-
-
-def blocks(m: int, k: int, size: int, share: float) -> CsrMatrix:
-    """Random dense blocks."""
-    rng = np.random.default_rng(0)
-    kept = np.kron(rng.random((m // size, k // size)) < share, np.ones((size, size)))
-    return csr(np.where(kept, rng.standard_normal((m, k)), 0).astype(np.float32))
 
 
 # --- packing ---
@@ -93,10 +85,7 @@ def test_more_tiles_than_offsets_reach_are_refused() -> None:
 def test_products_with_empty_rows_of_tiles_and_more_tiles_than_stages(
     config: MmaSpmmConfig, dtype: DType, layout: Layout
 ) -> None:
-    matrix = blocks(256, 1024, 32, 0.5)
-    dense = matrix.to_scipy().toarray()
-    dense[64:128] = 0
-    matrix, n = csr(dense), 72
+    matrix, n = dense_blocks(256, 1024, 32, 0.5, empty=slice(64, 128)), 72
     problem = SpmmProblem(256, 1024, n, dtype, layout)
     operator = sparsegen.prepare(
         matrix,
@@ -125,7 +114,7 @@ def test_products_with_empty_rows_of_tiles_and_more_tiles_than_stages(
 def test_it_suits_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = random_uniform(2048, 1024, 0.1, 0)
-    for matrix, suits in ((blocks(2048, 1024, 32, 0.3), True), (scattered, False)):
+    for matrix, suits in ((dense_blocks(2048, 1024, 32, 0.3), True), (scattered, False)):
         features = Features.of(matrix)
         assert FAMILY.suits(problem, features, TILES, H100) is suits
         guess = Candidate(FAMILY, FAMILY.guess(problem, features, H100))
@@ -146,7 +135,7 @@ def test_blocks_are_first_tried_as_whole_tiles_large_and_small() -> None:
     """Whether blocks fill the large ones is not among the features; few blocks hardly do."""
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     for share, tile in ((0.5, (128, 128, 64)), (0.1, (32, 128, 32))):
-        features = Features.of(blocks(2048, 1024, 32, share))
+        features = Features.of(dense_blocks(2048, 1024, 32, share))
         guess = FAMILY.guess(problem, features, H100)
         assert guess.storage == "tiles" and (guess.tile_m, guess.tile_n, guess.tile_k) == tile
         others = FAMILY.alternatives(problem, features, H100)

@@ -22,6 +22,7 @@ class Colour(Enum):
     SKY = ("#3f93c7", "#a9dcfb")
     RED = ("#b3223a", "#ff7d8c")
     SLATE = ("#4d5a87", "#aab6e8")
+    UMBER = ("#5b3a1e", "#d2ab85")
 
     @property
     def light(self) -> str:
@@ -41,8 +42,9 @@ SERIES = (
     Colour.RED,
     Colour.SKY,
     Colour.SLATE,
+    Colour.UMBER,
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 
 
 def palette(index: int) -> str:
