@@ -31,7 +31,7 @@ from sparsegen.render import render
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
-RANDOM_VARIANTS = 30  # of a family, shared out among its kinds
+RANDOM_VARIANTS = 20  # of a family, shared out among its kinds
 MOST_OF_A_KIND = 3
 DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
 SMALL_SPACE = 100  # choices in all; one such variant is enough
