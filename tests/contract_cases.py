@@ -32,7 +32,7 @@ BATCH = 3  # items; an odd number, so that neither begins where vectors do
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 RANDOM_VARIANTS = 20  # of a family, shared out among its kinds
-MOST_OF_A_KIND = 3
+MOST_OF_A_KIND = 2
 DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
 SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
@@ -212,6 +212,8 @@ def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum]
 def sample(name: str) -> tuple[Variant, ...]:
     """Random configs for every kind of problem, guesses for every other one, and more until every choice occurs.
 
+    Where there are many kinds, one that has its guess gets no random config beside it.
+
     Guesses are made for those kinds in which every two traits still come together. Of several random configs that one
     is taken which brings most pairs of choices, traits and sizes that did not occur together yet: what kernels get
     wrong is seldom more than two things at once, and each variant costs a compilation.
@@ -245,10 +247,11 @@ def sample(name: str) -> tuple[Variant, ...]:
             add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in tunables(family.config_type))
     rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
+    guessed = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
     for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
             focus = next(names)
-            config = drawn(kind, focus)
+            config = drawn(kind, focus) if kind.traits not in guessed else None
             if config is not None:
                 add(config, kind, focus)
     for tunable, choice in missing_choices(family, found.values()):
