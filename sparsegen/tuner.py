@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -214,19 +214,22 @@ def _where_to_search(
         NoVariantError: no config is valid, or none suits the matrix.
     """
     problem, features = workload.problem, workload.features
-    packaged = _packaged(workload, device, families)
-    similar = _similar(workload, device, store, families)
+
+    def suited(candidates: Iterable[Candidate]) -> list[Candidate]:
+        return [c for c in candidates if c.family.suits(problem, features, c.config, device)]
+
+    packaged = suited(_packaged(workload, device, families))
+    similar = suited(_similar(workload, device, store, families))
     promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
-    guesses = [
+    guesses = suited(
         Candidate(family, config)
         for family in promising
         for config in (
             family.guess(problem, features, device),
             *family.alternatives(problem, features, device),
         )
-        if family.suits(problem, features, config, device)
-    ]
-    published = [Candidate(f, config) for f in promising for config in f.published()]
+    )
+    published = suited(Candidate(f, config) for f in promising for config in f.published())
     first = {
         c.key: c
         for c in (
@@ -238,7 +241,6 @@ def _where_to_search(
             *guesses[1:],
             *published,
         )
-        if c.family.suits(problem, features, c.config, device)
     }
     space = Space.build(families, problem, device, features=features, first=list(first.values()), whole=whole)
     if not space.candidates:

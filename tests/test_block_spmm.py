@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_cases import dense_blocks, matrices
+from contract_cases import call, dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
+from sparsegen.emulator.sanitized import run_sanitized
+from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.features import Features
 from sparsegen.generators import random_uniform
@@ -17,6 +19,7 @@ from sparsegen.kernels import by_guessed_rate
 from sparsegen.kernels._tensor_tiles import swizzled_places
 from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.render import render
 
 SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)
 
@@ -78,15 +81,26 @@ def test_products_of_several_rounds_with_rows_that_have_no_tiles(
     rng = np.random.default_rng(1)
     for _ in range(2):
         operands = problem.random_operands(rng, matrix.nnz)
-        given = {
-            name: a if dtype is not DType.BFLOAT16 else (a.astype(np.uint32) << 16).view(np.float32)
-            for name, a in operands.items()
-        }
-        result = operator(**given)
+        result = operator(**{name: dtype.from_storage(a) for name, a in operands.items()})
         reference = problem.reference(matrix, operands)
         assert reference.worst_error(problem.dtype.to_storage(result)) <= 1
         matrix = matrix.with_values(rng.standard_normal(matrix.nnz).astype(np.float32))
         operator.update_values(matrix)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("layout", Layout)
+def test_a_block_whose_columns_are_all_beyond_c_reads_nothing(
+    layout: Layout, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """n is what one block of the cluster takes: the other brings zeros."""
+    matrix = dense_blocks(64, 96, 32, 1.0)
+    problem, config = SpmmProblem(64, 96, 64, DType.FLOAT16, layout), replace(SMALL, cluster=2)
+    operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
+    launch = call(FAMILY, problem, config, FAMILY.prepare(problem, config, matrix), operands, matrix.nnz)
+    arrays = run_sanitized(kernel.binary, launch.launch, launch.arguments)
+    assert problem.reference(matrix, operands).worst_error(arrays[launch.result]) <= 1
 
 
 def test_blocks_stay_and_clusters_are_whole() -> None:

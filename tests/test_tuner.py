@@ -103,6 +103,20 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     assert [m.variant.config for m in recorded(store)] == [configs[16, 1], guess, configs[4, 4]]
 
 
+def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [tuple(TOY.config_dict(ToyConfig(*size)).items()) for size in ((2, 4), (16, 1))]
+    packaged = [
+        Measurement(WORKLOAD, DEVICE, Variant("toy", c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
+        for us, c in enumerate(configs, start=1)
+    ]
+    monkeypatch.setattr("sparsegen.tuner.seeds", lambda: MemoryLayer(packaged, []))
+    tune_toy(store, tmp_path, trials=2, jobs=1)
+    guess = tuple(TOY.config_dict(ToyConfig()).items())
+    assert [m.variant.config for m in recorded(store)] == [configs[1], guess]
+
+
 def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(
     store: Store, tmp_path: Path
 ) -> None:

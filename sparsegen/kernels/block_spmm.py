@@ -125,23 +125,19 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
         column = matrix.column_indices
         block, panel = row // tile_m, column // TILE_K
-        occupied = np.zeros((blocks, panels), dtype=bool)
-        occupied[block, panel] = True
-        row_blocks = np.argsort(-occupied.sum(axis=1), kind="stable").astype(np.int32)
+        lengths = np.bincount(block * panels + panel, minlength=blocks * panels).reshape(blocks, panels)
+        row_blocks = np.argsort(-(lengths > 0).sum(axis=1), kind="stable").astype(np.int32)
+        lengths = lengths[row_blocks]
         rank = np.empty_like(row_blocks)
         rank[row_blocks] = np.arange(blocks, dtype=np.int32)
-        tile = rank[block] * panels + panel
-        order = np.argsort(tile, kind="stable").astype(np.int32)
+        order = np.argsort(rank[block] * panels + panel, kind="stable").astype(np.int32)
         place = swizzled_places(tile_m, TILE_K, CHUNK)[(row % tile_m * TILE_K + column % TILE_K)[order]]
-        source = empty_as_padding(
-            stored_tiles(np.bincount(tile, minlength=blocks * panels), order, place, tile_m * TILE_K)
-        )
-        of_each = occupied[row_blocks]
+        source = empty_as_padding(stored_tiles(lengths.ravel(), order, place, tile_m * TILE_K))
         return Packed(
             arrays={
                 "row_blocks": empty_as_one(row_blocks),
-                "offsets": np.concatenate([[0], np.cumsum(of_each.sum(axis=1))]).astype(np.int32),
-                "panels": np.append(np.nonzero(of_each)[1], 0).astype(np.int32),
+                "offsets": np.concatenate([[0], np.cumsum((lengths > 0).sum(axis=1))]).astype(np.int32),
+                "panels": np.append(np.nonzero(lengths)[1], 0).astype(np.int32),
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"row_block_count": blocks, **({"stored": source.size} if problem.value_sets > 1 else {})},

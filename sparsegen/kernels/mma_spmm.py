@@ -149,10 +149,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
         if c.warpgroups:
             yield from self._warpgroup_constraints(problem, c, device)
-            yield Constraint(
-                c.storage == "nonzeros",
-                "warpgroups multiply what was expanded; whole tiles are for block_spmm",
-            )
         yield Constraint(
             c.tile_m * c.tile_k <= 65536,
             f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits",
@@ -188,6 +184,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         c = config
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
         yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(
+            c.storage == "nonzeros", "warpgroups multiply what was expanded; whole tiles are for block_spmm"
+        )
         yield Constraint(
             c.warps_m % 4 == 0 and c.tile_m == 16 * c.warps_m,
             f"a warpgroup's four of warps_m ({c.warps_m}) take 64 of tile_m ({c.tile_m}) rows",

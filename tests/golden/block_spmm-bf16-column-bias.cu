@@ -491,8 +491,8 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsig
   warpgroup_commit();
 }
 
-constexpr int kPassColumns = 64;  // of C, n x m row-major here, of which a warp lays down 16 rows at a time
-constexpr int kPitch = 16 + kChunk;  // elements; the odd chunk keeps fragments in different banks
+constexpr int kPassColumns = 64;  // of C, of which a warp lays down 16 rows at a time
+constexpr int kPitch = 16 + kChunk;  // elements, of C's columns here; the odd chunk keeps fragments in different banks
 constexpr int kOutBytes = kPassColumns * kPitch * 2;
 
 // Stores a warp's 16 rows of a tile of C. They go through shared memory, so that lanes write whole chunks of them.
@@ -514,12 +514,11 @@ __device__ __forceinline__ void store(Sums& sums, Element* staged, int first_row
       #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const unsigned row = half * 8 + lane / 4, column = j * 8 + lane % 4 * 2;
-        const float row_bias = row_biases[half];
         Vector<Element, 2> pair;
         #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float x = sums[pass * (kPassColumns / 8) + j][half * 2 + e];
-          x += row_bias;
+          x += row_biases[half];
           pair.element[e] = to_element(x);
         }
         staged[column * kPitch + row] = pair.element[0];

@@ -491,7 +491,7 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsig
   warpgroup_commit();
 }
 
-constexpr int kPassColumns = 64;  // of a warp's 16 rows of C that are laid down at a time
+constexpr int kPassColumns = 64;  // of C, of which a warp lays down 16 rows at a time
 constexpr int kPitch = kPassColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
 constexpr int kOutBytes = 16 * kPitch * 2;
 

@@ -491,7 +491,7 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsig
   warpgroup_commit();
 }
 
-constexpr int kPassColumns = 64;  // of a warp's 16 rows of C that are laid down at a time
+constexpr int kPassColumns = 64;  // of C, of which a warp lays down 16 rows at a time
 constexpr int kPitch = kPassColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
 constexpr int kOutBytes = 16 * kPitch * 2;
 
@@ -514,12 +514,11 @@ __device__ __forceinline__ void store(Sums& sums, Element* staged, int first_row
       #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const unsigned row = half * 8 + lane / 4, column = j * 8 + lane % 4 * 2;
-        const float row_bias = row_biases[half];
         Vector<Element, 2> pair;
         #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float x = sums[pass * (kPassColumns / 8) + j][half * 2 + e];
-          x += row_bias;
+          x += row_biases[half];
           x = fmaxf(x, 0.0f);
           pair.element[e] = to_element(x);
         }
