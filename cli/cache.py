@@ -13,10 +13,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cache import folder_bytes
 from sparsegen.cli.common import emit, json_option
 from sparsegen.errors import SparsegenError
 from sparsegen.settings import Settings
+from sparsegen.system.publish import folder_bytes
 
 BACKENDS = ("cuda", "emulator")
 # <family>-<digest>, and the hidden temporary folders of compiles that were killed.

@@ -12,9 +12,9 @@ import threading
 import time
 from functools import cache
 
-from sparsegen.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.errors import CompileError
 from sparsegen.nvrtc import Compilation, Installation, Source
+from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 IDLE_SECONDS = 30.0
 

@@ -13,8 +13,8 @@ from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from sparsegen.child import answer, requests
 from sparsegen.errors import CompileError, DeviceUnavailableError
+from sparsegen.system.child import answer, requests
 
 COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION
 

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sparsegen import backends, kernels
-from sparsegen.cache import publish_file
 from sparsegen.device_memory import Buffer
 from sparsegen.dispatch import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
@@ -25,6 +24,7 @@ from sparsegen.family import Array, Device, PackedOnDevice
 from sparsegen.launching import shared_executor
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import SpmmProblem
+from sparsegen.system.publish import publish_file
 
 FORMAT = 1
 PREFIX = "packed."

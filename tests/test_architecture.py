@@ -23,8 +23,7 @@ LAYERS = (
     {"errors"},
     {
         "settings",
-        "cache",
-        "child",
+        "system",
         "csr",
         "formats",
         "features",

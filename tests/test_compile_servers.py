@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen.child import answer, requests
 from sparsegen.compile_servers import CompileServers
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.nvrtc import Compilation, Installation, Source
+from sparsegen.system.child import answer, requests
 
 NOWHERE = Installation(Path("/nowhere/libnvrtc.so.13"), Path("/nowhere/libnvrtc-builtins.so.13.0"), (13, 0))
 SECONDS = 20.0

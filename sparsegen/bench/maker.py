@@ -18,10 +18,10 @@ from pathlib import Path
 from sparsegen.bench.case import Case
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.child import ChildDiedError, ChildProcess, answer, requests
 from sparsegen.errors import SparsegenError
 from sparsegen.family import Device
 from sparsegen.operators import DType
+from sparsegen.system.child import ChildDiedError, ChildProcess, answer, requests
 
 logger = logging.getLogger(__name__)
 

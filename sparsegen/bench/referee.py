@@ -14,12 +14,12 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.device_code import expected_on_device
 from sparsegen.bench.expected import Expected, expected_on_host
 from sparsegen.bench.parcel import Parcel
-from sparsegen.child import answer, requests
 from sparsegen.csr import CsrMatrix
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.family import Device
 from sparsegen.operators import Layout
+from sparsegen.system.child import answer, requests
 
 CHECKED_ELEMENTS = 64  # of an expected result from the device, held against the host's
 ROUNDING = 1e-12  # of sums in float64, relative to the sum of absolute values

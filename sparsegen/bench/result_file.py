@@ -14,8 +14,8 @@ from typing import Any
 
 from sparsegen.bench.result_reader import NAME, VERSION, load
 from sparsegen.bench.results import Cell, ChosenVariant, Results, Row
-from sparsegen.cache import publish_text
 from sparsegen.errors import ResultsError
+from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.json_reader import read_text
 
 __all__ = ["dump", "load", "read", "to_csv", "write"]

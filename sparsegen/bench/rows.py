@@ -18,10 +18,10 @@ from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
 from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
-from sparsegen.child import ChildDiedError, ChildProcess
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.family import Device
 from sparsegen.settings import Settings
+from sparsegen.system.child import ChildDiedError, ChildProcess
 from sparsegen.tuning.session import device_turn
 
 logger = logging.getLogger(__name__)

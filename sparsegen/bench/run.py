@@ -29,8 +29,8 @@ from sparsegen.bench.results import (
 from sparsegen.bench.rows import Rows, turn
 from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, tune_side_by_side
-from sparsegen.child import ChildDiedError, ChildProcess
 from sparsegen.errors import SparsegenError
+from sparsegen.system.child import ChildDiedError, ChildProcess
 
 logger = logging.getLogger(__name__)
 

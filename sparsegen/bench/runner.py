@@ -21,10 +21,10 @@ from sparsegen.bench.server import (
     Rank,
     WrongResultError,
 )
-from sparsegen.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Timing as Samples
 from sparsegen.family import Device
+from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 STARTS = 3  # of a process that dies before it is open
 

@@ -19,10 +19,10 @@ from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import L2, ChosenVariant, Kind
 from sparsegen.bench.workbench import Workbench
-from sparsegen.child import answer, requests
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor, Timing
 from sparsegen.family import Device
+from sparsegen.system.child import answer, requests
 
 WARMUP = 2
 RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender

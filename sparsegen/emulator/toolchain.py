@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sparsegen.cache import publish_folder
 from sparsegen.emulator.cuda_headers import CudaHeaders, find_cuda_headers
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.executor import CompiledKernel
 from sparsegen.settings import Settings
+from sparsegen.system.publish import publish_folder
 
 FOLDER = Path(__file__).parent
 SOURCE_NAME, META_NAME = "kernel.cu", "meta.json"

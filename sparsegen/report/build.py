@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sparsegen import __version__
 from sparsegen.bench.results import Results
-from sparsegen.cache import publish_text
 from sparsegen.errors import ReportError
 from sparsegen.report import words
 from sparsegen.report.content import Report
@@ -16,6 +15,7 @@ from sparsegen.report.inputs import Inputs, Progress, gather
 from sparsegen.report.material import Material
 from sparsegen.report.page import to_html
 from sparsegen.report.sections import ALL
+from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.store import Store
 
 

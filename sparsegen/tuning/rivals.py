@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Event
 
 from sparsegen.baselines import Result
-from sparsegen.child import ChildProcess, answer
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.child import ChildProcess, answer
 from sparsegen.tuning.session import device_turn
 from sparsegen.tuning.summary import summarize
 from sparsegen.tuning_db.records import Baseline, Workload

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsegen.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.family import Device
 from sparsegen.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.tuning.worker import Go, Measure, Measured, Prepare, Ready, Waiting
 from sparsegen.tuning_db.records import Outcome
 

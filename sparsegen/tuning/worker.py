@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.child import answer, requests
 from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
@@ -27,6 +26,7 @@ from sparsegen.launching import zeroed
 from sparsegen.operators import Problem
 from sparsegen.packing import Gather, pack
 from sparsegen.references import judge
+from sparsegen.system.child import answer, requests
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies

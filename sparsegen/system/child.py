@@ -58,7 +58,7 @@ class ChildProcess:
         self._stop = stop or threading.Event()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         ours, theirs = socket.socketpair()
-        command = f"from sparsegen.child import main; main({theirs.fileno()}, {target!r})"
+        command = f"from sparsegen.system.child import main; main({theirs.fileno()}, {target!r})"
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", command],
