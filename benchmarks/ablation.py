@@ -16,8 +16,8 @@ import click
 from benchmarks.common import Bench, geometric_mean, write_results
 from sparsegen.backends import find_device
 from sparsegen.errors import CompileError, LaunchError
-from sparsegen.generators import random_rows
 from sparsegen.kernels import family
+from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.tuner import Budget, Effort, tune
 from sparsegen.tuning_db.store import Store

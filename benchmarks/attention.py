@@ -28,7 +28,7 @@ from sparsegen import masks
 from sparsegen.attention_choice import Way
 from sparsegen.backends import find_device
 from sparsegen.family import Device
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Problem, SparseAttentionProblem
 
 NAME = "attention"

@@ -18,9 +18,9 @@ from sparsegen.attention import AttentionOperator
 from sparsegen.attention_choice import Way
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.family import Device
-from sparsegen.formats import CsrMatrix
 from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.launching import shared_executor
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
 
 Attention = AttentionOperator | FusedAttentionOperator

@@ -20,10 +20,10 @@ from sparsegen import baselines
 from sparsegen.backends import toolchain
 from sparsegen.executor import Executor
 from sparsegen.family import Device
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import family as family_named
 from sparsegen.launching import PreparedVariant
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.references import judge
 

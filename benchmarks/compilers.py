@@ -23,8 +23,8 @@ from sparsegen.bench.summary import geometric
 from sparsegen.compiler import CudaToolchain
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.executor import CompiledKernel
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import family as family_named
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SddmmProblem, SpmmProblem
 from sparsegen.render import render
 from sparsegen.settings import Settings

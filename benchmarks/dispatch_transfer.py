@@ -19,7 +19,7 @@ import click
 from benchmarks.common import Bench, geometric_mean, write_results
 from sparsegen.api import lookup
 from sparsegen.backends import find_device
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.tuner import Budget, Effort, tune
 from sparsegen.tuning_db.store import Store

@@ -22,11 +22,11 @@ from sparsegen.backends import find_device, toolchain
 from sparsegen.dispatch import Choice, choose
 from sparsegen.executor import Toolchain
 from sparsegen.family import Device, Family
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import power_law, random_rows, uniform_rows
 from sparsegen.kernels import families_of
 from sparsegen.kernels import family as family_named
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import power_law, random_rows, uniform_rows
 from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predict
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render

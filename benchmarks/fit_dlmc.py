@@ -22,8 +22,8 @@ import scipy.stats
 from sparsegen.bench import dlmc_rows
 from sparsegen.bench.dlmc_rows import RowVariation, independent_variance
 from sparsegen.bench.suites.collection import find_matrices
-from sparsegen.features import Features
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.load import load_matrix
 
 SOURCE = (
     "{matrices} matrices of the Deep Learning Matrix Collection (Gale et al., Sparse GPU Kernels for Deep Learning, "

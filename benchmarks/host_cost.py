@@ -17,7 +17,7 @@ import torch
 import sparsegen
 from benchmarks.common import write_results
 from sparsegen.backends import find_device
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.generators import random_uniform
 
 
 def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches: int = 50) -> float:

@@ -10,9 +10,9 @@ import click
 
 from benchmarks.common import Bench, Workload
 from sparsegen.backends import find_device
-from sparsegen.features import Features
-from sparsegen.generators import uniform_rows
 from sparsegen.kernels import family as family_named
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 

@@ -14,8 +14,8 @@ from sparsegen.bench.device_code import Spinner
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator
 from sparsegen.operators import Problem
 from sparsegen.references import judge

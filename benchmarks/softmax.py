@@ -27,9 +27,9 @@ from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.bench.device_code import COPY_BYTES_PER_STEP, Copier
 from sparsegen.family import Device
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_uniform
 from sparsegen.launching import shared_executor
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SoftmaxBackwardProblem, SoftmaxProblem
 
 NAME = "softmax"

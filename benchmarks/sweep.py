@@ -24,9 +24,9 @@ from sparsegen.backends import find_device, toolchain
 from sparsegen.bench.device_code import Reader
 from sparsegen.errors import SparsegenError
 from sparsegen.family import Device, Family
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.kernels import family as family_named
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 

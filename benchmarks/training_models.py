@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss, scaled_dot_product_attention
 
 from sparsegen import masks
-from sparsegen.csr import CsrMatrix
 from sparsegen.integrations.torch import SparseAttention, SparseLinear, convert
+from sparsegen.matrix.csr import CsrMatrix
 
 TASK_SEED = 1234  # of what is to be learnt, which is the same for every model
 

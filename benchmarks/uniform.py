@@ -27,9 +27,9 @@ from benchmarks.common import Bench, geometric_mean, known_rows, write_results
 from benchmarks.prepared import tuned_once
 from sparsegen.backends import find_device
 from sparsegen.family import Device, Value
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import uniform_rows
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload

@@ -14,7 +14,7 @@ from sparsegen.bench.patterns import MatrixFile
 from sparsegen.bench.shared_object import SharedObject
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import ConfigError
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DType, Layout
 
 MATRIX_SUITE = "matrix"  # of a single file

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 import click
 from rich.console import Console, RenderableType
 
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.load import load_matrix
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)

@@ -11,8 +11,8 @@ import scipy.sparse
 
 from sparsegen import masks
 from sparsegen.cli.common import emit, json_option
-from sparsegen.csr import CsrMatrix
-from sparsegen.features import Features
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.pruning.files.output import new_file
 
 F = TypeVar("F", bound=Callable[..., Any])

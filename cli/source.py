@@ -24,8 +24,8 @@ from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.compiler import CudaToolchain
 from sparsegen.dispatch import choose
 from sparsegen.family import Device, Family
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.settings import Settings

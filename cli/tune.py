@@ -22,7 +22,7 @@ from sparsegen.cli.common import (
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
 from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SpmmProblem
 from sparsegen.settings import Settings
 from sparsegen.tuner import Budget, Effort, TuneResult, tune

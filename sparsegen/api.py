@@ -14,11 +14,11 @@ from sparsegen.dense_operator import DenseOperator
 from sparsegen.dispatch import Choice, How, OnMiss
 from sparsegen.errors import ConfigError
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.formats import Array, CsrMatrix, as_csr
 from sparsegen.kernels import require_family
 from sparsegen.launching import shared_executor
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix, as_csr
+from sparsegen.matrix.load import load_matrix
 from sparsegen.operator import PreparedOperator, SparseOperator
 from sparsegen.operators import (
     DType,

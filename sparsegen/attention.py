@@ -13,14 +13,14 @@ import numpy as np
 from sparsegen import api, backends
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.attention_choice import Decision, Request, Way, decide
-from sparsegen.csr import CsrMatrix
 from sparsegen.dispatch import Choice, OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Device
-from sparsegen.formats import as_csr
 from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.launching import PreparedVariant
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.formats import as_csr
 from sparsegen.operator import PreparedOperator, SparseOperator
 from sparsegen.operators import DType, TensorSpec, member
 from sparsegen.packing import Gather

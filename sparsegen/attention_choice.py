@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import api
-from sparsegen.csr import CsrMatrix
 from sparsegen.dispatch import Choice, OnMiss
 from sparsegen.errors import NoVariantError
 from sparsegen.family import Device
-from sparsegen.features import Features, occupied_blocks
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features, occupied_blocks
 from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
 
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged

@@ -11,7 +11,7 @@ from sparsegen.arrays import check_numpy, mismatch, numpy_type, stream_handle
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.family import Array, Device
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import host_values, missing_bias, missing_residual
 from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
 

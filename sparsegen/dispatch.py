@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Device, Family, Value
-from sparsegen.features import Features
 from sparsegen.kernels import by_guessed_rate, families
+from sparsegen.matrix.features import Features
 from sparsegen.neighbours import (
     NEIGHBOURS,
     Config,

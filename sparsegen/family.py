@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from sparsegen.device_memory import Buffer, PackingDevice
 from sparsegen.errors import ConfigError
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 
 Array = npt.NDArray[Any]

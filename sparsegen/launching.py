@@ -22,7 +22,7 @@ from sparsegen.family import (
     empty_as_one,
     size_value,
 )
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.packing import Gather, pack, value_source
 from sparsegen.render import render

@@ -23,8 +23,8 @@ import numpy as np
 
 from sparsegen.errors import ConfigError
 from sparsegen.family import Array, Device, Family, Value
-from sparsegen.features import Features
 from sparsegen.kernels import families, families_of
+from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.regression import Point, expected, log_slowdowns
 from sparsegen.tuning_db import ranking

@@ -14,8 +14,8 @@ from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.executor import Address, Executor, Toolchain
 from sparsegen.family import Array, Device, PackedOnDevice
-from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Problem, SpmmProblem, TensorSpec
 from sparsegen.tuning_db.records import Variant
 

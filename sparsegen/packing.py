@@ -14,7 +14,7 @@ from sparsegen.device_references import compiled_kernels
 from sparsegen.errors import OperandError
 from sparsegen.executor import Executor, LoadedKernel
 from sparsegen.family import Array, Family, Launch, Packed, PackedOnDevice, empty_as_one
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.executor import Executor, Toolchain
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator
 from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 

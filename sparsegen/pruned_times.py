@@ -11,7 +11,7 @@ from sparsegen import dispatch
 from sparsegen.dispatch import How
 from sparsegen.errors import NoVariantError
 from sparsegen.family import Device
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layer
 

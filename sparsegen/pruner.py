@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import MatrixError, PruningError
-from sparsegen.formats import describe
+from sparsegen.matrix.formats import describe
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.files.output import new_csr_folder, new_file
 from sparsegen.pruning.groups import Scope

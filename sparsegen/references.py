@@ -17,7 +17,7 @@ from sparsegen.device_references import (
 )
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Array, Launch
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, Reference, TensorSpec
 
 COMPARING_BLOCKS = 1024

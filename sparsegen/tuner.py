@@ -13,8 +13,8 @@ from sparsegen import kernels
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.executor import Toolchain
 from sparsegen.family import Device, Family
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.neighbours import NEIGHBOURS, Config, canonical, configured, nearest, predict
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings

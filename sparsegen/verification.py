@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.family import empty_as_one
-from sparsegen.formats import CsrMatrix
 from sparsegen.launching import PreparedVariant
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 
 

@@ -24,8 +24,8 @@ from sparsegen.bench.results import (
     Status,
     Timing,
 )
-from sparsegen.features import Features
 from sparsegen.kernels import family
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 DEVICE = BenchDevice("made-up-sm90", "Made-up GPU", "cuda", (9, 0), 132, 50 * 2**20, "580.1")

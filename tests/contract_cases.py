@@ -22,9 +22,9 @@ from sparsegen.emulator import device
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.executor import CompiledKernel
 from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_value, tunables
-from sparsegen.features import Features
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels import families
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, Problem, SpmmProblem, field_types
 from sparsegen.render import render
 

@@ -24,16 +24,9 @@ LAYERS = (
     {
         "settings",
         "system",
-        "csr",
-        "formats",
-        "features",
-        "random_words",
-        "generators",
-        "masks",
-        "readers",
-        "matrix_io",
+        "matrix",
     },
-    {"pruning", "pruner"},
+    {"pruning", "pruner", "masks"},
     {"device_memory", "operators", "family", "executor"},
     {"kernels"},
     {
@@ -161,7 +154,7 @@ def test_third_parties_have_one_home(package: str) -> None:
 
 def test_kernels_are_pure() -> None:
     """A family can be declared, constrained and rendered on any machine."""
-    allowed = {"errors", "features", "formats", "csr", "device_memory", "family", "operators", "kernels"}
+    allowed = {"errors", "matrix", "device_memory", "family", "operators", "kernels"}
     for name in NAMES:
         if is_within(name, {"kernels"}):
             assert all(is_within(other, allowed) for other in own_imports(name)), name

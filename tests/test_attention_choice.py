@@ -14,8 +14,8 @@ from sparsegen import api, emulator, masks
 from sparsegen.attention_choice import Request, Way, decide
 from sparsegen.dispatch import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
-from sparsegen.features import Features
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store

@@ -13,11 +13,11 @@ import sparsegen
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.features import Features
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import by_guessed_rate
 from sparsegen.kernels._tensor_tiles import swizzled_places
 from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 

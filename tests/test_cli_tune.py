@@ -16,7 +16,7 @@ from tuning_fakes import DEVICE, MATRIX, PROBLEM
 
 from sparsegen.cli import progress
 from sparsegen.cli.main import cli
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Counts, Phase, Status
 from sparsegen.tuning_db.records import Baseline, Sample

@@ -32,9 +32,9 @@ from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.executor import CompiledKernel
 from sparsegen.family import ArgumentKind, Family, Packed, size_value, tunables
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.kernels import families
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
 

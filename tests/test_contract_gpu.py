@@ -21,11 +21,11 @@ from contract_cases import Variant, batches, kinds, matrices, sample
 from sparsegen import backends
 from sparsegen.executor import Executor, Toolchain
 from sparsegen.family import Family
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import power_law, random_rows
 from sparsegen.kernels import families
 from sparsegen.launching import PreparedVariant
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
 from sparsegen.verification import worst_error
 

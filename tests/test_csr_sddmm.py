@@ -7,10 +7,10 @@ import pytest
 from contract_cases import matrices
 
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import family
 from sparsegen.kernels.csr_sddmm import cut
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem
 
 FAMILY = family("csr_sddmm")

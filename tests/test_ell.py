@@ -9,9 +9,6 @@ import pytest
 from contract_cases import matrices
 
 from sparsegen.errors import MatrixError
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import uniform_rows
 from sparsegen.kernels._ell import (
     ell_sources,
     gather_repeating,
@@ -20,6 +17,9 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import uniform_rows
 
 
 @pytest.mark.parametrize("name", ["few_long_rows", "empty_rows", "uniform_rows", "no_nonzeros"])

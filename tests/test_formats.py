@@ -14,9 +14,9 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 
-from sparsegen.csr import check_compressed, check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.formats import Compressed, Coordinates, CsrMatrix, as_csr
+from sparsegen.matrix.csr import check_compressed, check_shape
+from sparsegen.matrix.formats import Compressed, Coordinates, CsrMatrix, as_csr
 
 SCIPY_FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")
 OFFSETS = np.array([0, 2, 2, 3])
@@ -317,7 +317,7 @@ def test_converting_does_not_import_pytorch_or_cupy() -> None:
     import subprocess
 
     code = (
-        "import sys, numpy as np; from sparsegen.formats import as_csr; as_csr(np.eye(2));"
+        "import sys, numpy as np; from sparsegen.matrix.formats import as_csr; as_csr(np.eye(2));"
         "assert not {'torch', 'cupy', 'pycuda'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

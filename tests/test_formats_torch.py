@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import MatrixError
-from sparsegen.formats import as_csr
+from sparsegen.matrix.formats import as_csr
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +27,7 @@ def test_every_layout_and_dtype(layout: str, dtype: str) -> None:
 
 
 def test_a_dense_tensor_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparsegen.formats.MOST_AT_ONCE", 9)
+    monkeypatch.setattr("sparsegen.matrix.formats.MOST_AT_ONCE", 9)
     tensor = torch.from_numpy(DENSE)
     assert np.array_equal(as_csr(tensor).to_scipy().toarray(), DENSE)
     assert np.array_equal(as_csr(tensor.t()).to_scipy().toarray(), DENSE.T)

@@ -16,12 +16,12 @@ from sparsegen import masks
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import family
 from sparsegen.kernels._key_tiles import KeyTiles
 from sparsegen.kernels.fused_attention import expected_tiles
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SparseAttentionProblem
 from sparsegen.render import render
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from sparsegen.errors import MatrixError
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import power_law, random_blocks, random_rows, random_uniform, uniform_rows
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import power_law, random_blocks, random_rows, random_uniform, uniform_rows
 
 sizes, densities, seeds = st.integers(0, 40), st.floats(0, 1), st.integers(0, 2**32)
 

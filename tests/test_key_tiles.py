@@ -7,9 +7,9 @@ import pytest
 from contract_cases import csr, matrices
 
 from sparsegen import masks
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels import _key_tiles
 from sparsegen.kernels._key_tiles import FULL, KeyTiles
+from sparsegen.matrix.formats import Array, CsrMatrix
 
 SHAPES = [(64, 64), (128, 32), (64, 128)]
 

@@ -9,9 +9,9 @@ from contract_cases import csr, matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._lane_stream import LANES, PAIR, LaneStreams, Partition, _positions, pack
 from sparsegen.kernels._lane_stream_rows import _in_runs, balanced_rows, levelled_rows
+from sparsegen.matrix.formats import Array, CsrMatrix
 
 ROOMY, TIGHT = 160, 96
 HEAD = 3  # pairs of a stream that lie in front

@@ -18,10 +18,10 @@ import sparsegen
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.generators import uniform_rows
 from sparsegen.kernels._lane_stream_config import block_counts
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 

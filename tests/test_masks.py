@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 
 from sparsegen import masks
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.csr import CsrMatrix
 
 MAKERS: dict[str, Callable[..., CsrMatrix]] = {
     "band": lambda n, size, **options: masks.band(n, size, 0.7, **options),

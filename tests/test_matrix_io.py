@@ -19,8 +19,8 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 
 from sparsegen.errors import MatrixError
-from sparsegen.formats import CsrMatrix
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.load import load_matrix
 
 DLMC = Path(__file__).parents[2] / "shared" / "data" / "dlmc"
 DENSE = np.array([[0, 1.5, 0, -2], [0, 0, 0, 0], [3, 0, 0.25, 0]], dtype=np.float32)

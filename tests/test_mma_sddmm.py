@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import by_guessed_rate, family
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem
 
 FAMILY = family("mma_sddmm")

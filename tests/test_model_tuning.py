@@ -14,9 +14,9 @@ import pytest
 from tuning_samples import H100, baseline, timed
 
 from sparsegen import model_tuning
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.model_tuning import Fate, ModelTuning, shared_searches, tune_model
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruned_times import Grounds

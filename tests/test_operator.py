@@ -16,8 +16,8 @@ from sparsegen import api
 from sparsegen.arrays import alignment_of, stream_handle
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
-from sparsegen.features import Features
 from sparsegen.kernels import families, families_of
+from sparsegen.matrix.features import Features
 from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, Layout, SpmmProblem, TensorSpec
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload

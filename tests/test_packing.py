@@ -21,10 +21,10 @@ from sparsegen import backends, packing
 from sparsegen.errors import MatrixError
 from sparsegen.executor import Executor
 from sparsegen.family import Array, PackedOnDevice
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_rows
 from sparsegen.kernels import _lane_stream, family
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
 
 

@@ -6,9 +6,9 @@ import pytest
 from contract_cases import matrices
 
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import by_guessed_rate, family
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem
 
 FAMILY = family("panel_sddmm")

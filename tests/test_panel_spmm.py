@@ -16,9 +16,9 @@ from tuning_samples import H100
 
 from sparsegen.emulator import device
 from sparsegen.emulator.toolchain import EmulatorToolchain
-from sparsegen.features import Features
-from sparsegen.generators import random_uniform
 from sparsegen.kernels.panel_spmm import FAMILY, PanelSpmmConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem
 from sparsegen.render import render
 

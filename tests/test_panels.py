@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from contract_cases import csr, matrices
 
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_uniform
 from sparsegen.kernels import _panels
 from sparsegen.kernels._panels import Panels, expected_tiles
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 
 
 def coordinates(panels: Panels, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from sparsegen import backends
 from sparsegen.device_references import products, rows
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
-from sparsegen.generators import random_rows
+from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import (
     DType,
     Epilogue,

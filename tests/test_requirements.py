@@ -19,8 +19,8 @@ from sparsegen.dispatch import How, choose
 from sparsegen.emulator import device
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.family import Constraint
-from sparsegen.features import Features
 from sparsegen.kernels import families, family
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import MemoryLayer

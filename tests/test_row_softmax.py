@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparsegen.emulator import device
-from sparsegen.features import Features
 from sparsegen.kernels import family
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, SoftmaxBackwardProblem, SoftmaxProblem
 
 PROBLEMS = {"row_softmax": SoftmaxProblem, "row_softmax_backward": SoftmaxBackwardProblem}

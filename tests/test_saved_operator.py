@@ -13,9 +13,9 @@ import pytest
 import sparsegen
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, OperandError, OutputError, SavedOperatorError
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_rows
 from sparsegen.kernels import family
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_rows
 from sparsegen.operator import SparseOperator
 
 M, K, N = 70, 200, 5

@@ -18,11 +18,11 @@ from sparsegen.emulator import device
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import uniform_rows
 from sparsegen.kernels import by_guessed_rate, families_of
 from sparsegen.kernels.scatter_spmm import FAMILY, MOST_SUM_BYTES, ScatterSpmmConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem
 from sparsegen.render import render
 from sparsegen.tuning.space import Space

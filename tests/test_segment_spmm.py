@@ -12,11 +12,11 @@ from tuning_samples import H100
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.family import tunables
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import power_law, random_uniform
 from sparsegen.kernels import by_guessed_rate
 from sparsegen.kernels.segment_spmm import FAMILY, SegmentSpmmConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import power_law, random_uniform
 from sparsegen.operators import DType, Epilogue, SpmmProblem
 from sparsegen.render import render
 

@@ -11,10 +11,10 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError
-from sparsegen.features import Features
-from sparsegen.generators import random_uniform
 from sparsegen.kernels._tensor_tiles import stored_tiles, swizzled_places, tile_lists
 from sparsegen.kernels.mma_spmm import FAMILY, MmaSpmmConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning.space import Candidate, Space
 

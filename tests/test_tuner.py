@@ -19,7 +19,7 @@ from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig,
 
 from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
 from sparsegen.executor import CompiledKernel
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS

@@ -8,10 +8,10 @@ from contract_cases import matrices
 from tuning_samples import H100
 
 from sparsegen.emulator import device
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_rows, uniform_rows
 from sparsegen.kernels.uspmm_vec import FAMILY, UspmmVecConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_rows, uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 UNITS_PER_CYCLE = 8  # 16-byte loads of different banks that shared memory serves at once

@@ -37,9 +37,9 @@ from sparsegen.family import (
     Value,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning import pipeline

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sparsegen.family import Device
-from sparsegen.features import Features
 from sparsegen.kernels import family
+from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     DType,
     SddmmEpilogue,

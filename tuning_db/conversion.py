@@ -10,8 +10,8 @@ from typing import Any
 
 from sparsegen.errors import DatabaseCorruptError
 from sparsegen.family import Device, Value, tunables
-from sparsegen.features import Features
 from sparsegen.kernels import families
+from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (
     BaselineRow,

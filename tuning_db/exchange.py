@@ -21,8 +21,8 @@ from typing import Any
 
 from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.family import Device, Family
-from sparsegen.features import Features
 from sparsegen.kernels import family
+from sparsegen.matrix.features import Features
 from sparsegen.operators import LATER_FIELDS, MAX_INDEX, OPERATORS, Problem, field_types
 from sparsegen.tuning_db.check import is_known
 from sparsegen.tuning_db.conversion import LONGEST_REASON

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sparsegen.family import Device, Value
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.executor import Buffer, Timing
 from sparsegen.family import Array, Device
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, Problem, SpmmProblem
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from sparsegen.baselines import Call
 from sparsegen.baselines.libraries import Handle, VendorError, checked, find_library
 from sparsegen.executor import Buffer
 from sparsegen.family import Array
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.runtime import CudaExecutor
 

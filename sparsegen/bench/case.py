@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from sparsegen.bench.patterns import Pattern, pattern_from_dict
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import SuiteError
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Layout
 
 

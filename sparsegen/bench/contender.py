@@ -18,7 +18,7 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.family import Array, Device
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 
 
 class MissingError(SparsegenError):

@@ -1,6 +1,6 @@
 """Seeded patterns of nonzeros that are the same on every machine and every NumPy.
 
-`sparsegen.generators` draws from NumPy's distributions, whose streams a release may change. Here everything is
+`sparsegen.matrix.generators` draws from NumPy's distributions, whose streams a release may change. Here everything is
 made of the 64-bit words of PCG64, which NumPy promises to keep (NEP 19), so that a result file's fingerprints
 mean the same matrices years later. The values are standard normal float32 without zeros; they may differ.
 """
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.special
 
-from sparsegen.csr import Array, CsrMatrix, check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.generators import normal_values
-from sparsegen.random_words import Words
+from sparsegen.matrix.csr import Array, CsrMatrix, check_shape
+from sparsegen.matrix.generators import normal_values
+from sparsegen.matrix.random_words import Words
 
 _CHUNK = 1 << 20  # elements looked at together: bounds memory, and stays in the processor's cache
 _FULL = 1 / 16  # rows fuller than this are drawn by ranking all their columns, the others by rejection

@@ -14,9 +14,9 @@ import numpy as np
 
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.task import Task
-from sparsegen.csr import CsrMatrix
 from sparsegen.family import Array
-from sparsegen.features import Features
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from sparsegen.bench import generators
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import MatrixError, SuiteError
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.load import load_matrix
 
 
 @dataclass(frozen=True, slots=True)

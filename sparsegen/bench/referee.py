@@ -14,10 +14,10 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.device_code import expected_on_device
 from sparsegen.bench.expected import Expected, expected_on_host
 from sparsegen.bench.parcel import Parcel
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.family import Device
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import Layout
 from sparsegen.system.child import answer, requests
 

@@ -23,7 +23,7 @@ from sparsegen.bench.results import (
     Timing,
 )
 from sparsegen.errors import ResultsError, ResultsNewerError
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, DType, Layout
 from sparsegen.tuning_db.json_reader import Node, parse_json
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from sparsegen.errors import ResultsMismatchError
 from sparsegen.family import Device, Value
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch

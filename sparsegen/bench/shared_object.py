@@ -18,7 +18,7 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.executor import Executor
 from sparsegen.family import Device
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
 VERSION = 1

@@ -16,8 +16,8 @@ from sparsegen.bench.results import L2, Cell
 from sparsegen.bench.task import Task
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
 from sparsegen.family import Device
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 from sparsegen.tuner import Backend, Budget, Effort, tune

@@ -8,10 +8,10 @@ import numpy as np
 
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.task import Task
-from sparsegen.csr import CsrMatrix
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Array, Device
-from sparsegen.features import Features
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType
 
 

@@ -20,7 +20,7 @@ from sparsegen.device_references.common import (
     elementwise,
 )
 from sparsegen.executor import Executor
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
     Problem,
     SddmmProblem,

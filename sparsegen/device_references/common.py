@@ -13,7 +13,7 @@ from sparsegen import backends
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Address, Buffer, CompiledKernel, Executor, LoadedKernel
 from sparsegen.family import Array, Launch
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
 
 THREADS = 256

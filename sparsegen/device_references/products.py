@@ -17,7 +17,7 @@ from sparsegen.device_references.common import (
 )
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import empty_as_one
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Layout, SddmmEpilogue, SddmmProblem, SpmmProblem
 
 CHECKED_ELEMENTS = 64  # of the device's product, held against the host's

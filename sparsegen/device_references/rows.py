@@ -16,7 +16,7 @@ from sparsegen.device_references.common import (
 )
 from sparsegen.executor import Buffer, Executor
 from sparsegen.family import Array, Launch, empty_as_one
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 
 FILE = "rows.cu"

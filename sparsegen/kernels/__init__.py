@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsegen.errors import ConfigError
 from sparsegen.family import Family
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.formats import Array, CsrMatrix
+from sparsegen.matrix.formats import Array, CsrMatrix
 
 WORD = 32  # keys whose bits are a word
 CHUNK = 1 << 23  # nonzeros, or tiles that might be listed, worked on at a time: bounds memory

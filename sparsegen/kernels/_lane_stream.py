@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 
 LANES = 32
 TILE = 32  # rows and columns

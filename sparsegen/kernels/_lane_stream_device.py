@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.device_memory import Buffer, PackingDevice
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._lane_stream import (
     LANES,
     ORDERS_AT_ONCE,
@@ -17,6 +16,7 @@ from sparsegen.kernels._lane_stream import (
     pairs_of,
     starts_of,
 )
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
 
 FILE = "lane_stream.cu"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._lane_stream import LANES, PAIR, Partition
+from sparsegen.matrix.formats import Array, CsrMatrix
 
 EXCHANGES = 24  # of rows within a strip by their lengths, at most
 TRIALS = 400  # exchanges tried in each strip by what lanes have in each run: 0.1 s for 4096 rows

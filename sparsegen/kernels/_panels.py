@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.features import BLOCK, GRID_PER_NONZERO, Features
-from sparsegen.formats import Array, CsrMatrix
+from sparsegen.matrix.features import BLOCK, GRID_PER_NONZERO, Features
+from sparsegen.matrix.formats import Array, CsrMatrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)

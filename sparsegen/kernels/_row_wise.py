@@ -19,10 +19,10 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._rows import order_rows
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import MAX_INDEX, CsrMatrix
 from sparsegen.operators import Problem
 
 WARP = 32

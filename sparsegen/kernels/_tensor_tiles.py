@@ -6,8 +6,8 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.family import Constraint
-from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, Array
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import MAX_INDEX, Array
 
 STEP = 8  # nonzeros per load
 WARP = 32

@@ -16,12 +16,12 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants
 from sparsegen.kernels._loads import widest_vector
 from sparsegen.kernels._rows import align_runs
 from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 
 STATIC_SHARED_BYTES = 48 * 1024

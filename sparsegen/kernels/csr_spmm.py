@@ -17,12 +17,12 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._loads import indices_fit, widest_vector
 from sparsegen.kernels._rows import align_rows, order_rows
 from sparsegen.kernels._streaming import with_streaming
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535

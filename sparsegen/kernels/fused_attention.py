@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
-from sparsegen.features import BLOCK, Features
-from sparsegen.formats import MAX_INDEX, CsrMatrix
 from sparsegen.kernels._key_tiles import KeyTiles
 from sparsegen.kernels._limits import (
     TENSOR_CORES,
@@ -19,6 +17,8 @@ from sparsegen.kernels._limits import (
     resident_blocks_fit,
     shared_memory_fits,
 )
+from sparsegen.matrix.features import BLOCK, Features
+from sparsegen.matrix.formats import MAX_INDEX, CsrMatrix
 from sparsegen.operators import DType, SparseAttentionProblem
 
 WARP = 32

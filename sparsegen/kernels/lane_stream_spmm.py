@@ -19,8 +19,6 @@ from sparsegen.family import (
     Value,
     empty_as_one,
 )
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import empty_as_padding
 from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
@@ -34,6 +32,8 @@ from sparsegen.kernels._lane_stream_config import (
 from sparsegen.kernels._lane_stream_device import DeviceStreams
 from sparsegen.kernels._lane_stream_rows import levelled_rows
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
 
 WARP = 32

@@ -16,8 +16,6 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.kernels._batches import batch_constants
 from sparsegen.kernels._limits import (
     TENSOR_CORES,
@@ -29,6 +27,8 @@ from sparsegen.kernels._limits import (
 )
 from sparsegen.kernels._panels import Panels, expected_tiles
 from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 
 WARP = 32

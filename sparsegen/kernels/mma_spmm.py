@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import batch_constants, items_in_grid
 from sparsegen.kernels._ell import empty_as_padding, gather_values
 from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
@@ -24,6 +22,8 @@ from sparsegen.kernels._tensor_tiles import (
     tile_lists,
     whole_tiles_requirement,
 )
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared

@@ -18,12 +18,12 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import batch_constants
 from sparsegen.kernels._limits import capable, enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels._panel_tasks import Groups
 from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 
 WARP = 32

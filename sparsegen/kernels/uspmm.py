@@ -17,8 +17,6 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import CsrMatrix
 from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import (
     ell_sources,
@@ -29,6 +27,8 @@ from sparsegen.kernels._ell import (
     places_in_rows,
 )
 from sparsegen.kernels._streaming import with_streaming
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem
 
 MAX_GRID_Y = 65535

@@ -17,8 +17,6 @@ from sparsegen.family import (
     Value,
     tunable,
 )
-from sparsegen.features import Features
-from sparsegen.formats import Array, CsrMatrix
 from sparsegen.kernels._batches import one_item
 from sparsegen.kernels._ell import (
     ell_sources,
@@ -31,6 +29,8 @@ from sparsegen.kernels._ell import (
 )
 from sparsegen.kernels._loads import indices_fit
 from sparsegen.kernels._streaming import with_streaming
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535

@@ -6,8 +6,8 @@ result, a float64 reference, an error bound and its cost, so that families only 
 
 from __future__ import annotations
 
-from sparsegen.csr import MAX_INDEX
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.problem import LATER_FIELDS, Cost, Problem, TensorSpec, field_types, member
 from sparsegen.operators.reference import Reference, error_bound

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self, TypeVar, cast, get_type_hints
 
 import numpy as np
 
-from sparsegen.csr import MAX_INDEX, CsrMatrix
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.reference import Reference
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparsegen.csr import CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import erf
 
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups, largest_per_row, squares
 
 

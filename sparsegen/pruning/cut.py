@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups
 
 DIGIT = 16  # bits

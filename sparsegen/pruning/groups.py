@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 
 _CHUNK = 1 << 22  # values squared together, to bound memory
 _FEW_COLUMNS = 16  # up to which comparing all pairs is faster than np.partition, which is slow on short rows

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.csr import Array, CsrMatrix
-from sparsegen.features import Features
-from sparsegen.formats import as_csr
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.cut import Cut, find_cuts, weights_kept
 from sparsegen.pruning.groups import Groups, RankedPattern, Scope, energy
 from sparsegen.pruning.nm import NM

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import PruningError
-from sparsegen.features import Features
-from sparsegen.formats import as_csr
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.selection import Copied, select
 from sparsegen.pruning.weights import Weights, WeightSpec, read_values
 

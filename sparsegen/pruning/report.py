@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.pruning.request import PruneRequest
 from sparsegen.pruning.selection import Copied
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 from sparsegen.pruning.weights import WeightSpec, value_type
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sparsegen.csr import Array
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.csr import Array
 
 PRUNABLE_DIMENSIONS = (2, 4)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, ChosenVariant, Results, Row
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.report import words
 from sparsegen.tuning_db import ranking

@@ -13,7 +13,7 @@ from threading import Event
 
 from sparsegen.baselines import Result
 from sparsegen.family import Device
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildProcess, answer
 from sparsegen.tuning.session import device_turn

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen.family import Device
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.tuning.worker import Go, Measure, Measured, Prepare, Ready, Waiting

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.family import Device, Family, Value, tunables
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
 LARGEST_ENUMERATED = 200_000  # points of a family, valid or not

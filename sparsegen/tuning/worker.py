@@ -21,8 +21,8 @@ import numpy as np
 from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
-from sparsegen.formats import CsrMatrix
 from sparsegen.launching import zeroed
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.packing import Gather, pack
 from sparsegen.references import judge

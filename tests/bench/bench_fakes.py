@@ -23,7 +23,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Executor
 from sparsegen.family import Array, Device
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
 DEVICE = emulator_device()

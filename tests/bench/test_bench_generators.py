@@ -20,9 +20,9 @@ from sparsegen.bench.patterns import (
     VaryingRows,
     pattern_from_dict,
 )
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import MatrixError, SuiteError
-from sparsegen.features import Features
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 
 PINNED = {  # first digits of the fingerprints: what result files of any machine and year refer to
     Independent(50, 71, 0.7): "583f373a6bbfca90",

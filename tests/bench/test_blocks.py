@@ -11,9 +11,9 @@ from sparsegen.bench.contenders.cusparse_blocked_ell import padded
 from sparsegen.bench.contenders.torch_2to4 import is_2to4
 from sparsegen.bench.contenders.torch_bsr import sizes_tried
 from sparsegen.bench.generators import blocks, independent
-from sparsegen.csr import CsrMatrix
-from sparsegen.features import Features
-from sparsegen.formats import as_csr
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import as_csr
 
 
 def test_the_pattern_s_own_size_comes_first() -> None:

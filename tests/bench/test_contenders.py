@@ -13,7 +13,7 @@ from sparsegen.bench.contenders import contenders
 from sparsegen.bench.generators import blocks, independent
 from sparsegen.bench.results import Arithmetic, Kind
 from sparsegen.bench.task import Task
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
 SCATTERED = Features.of(independent(128, 128, 0.3, seed=0))

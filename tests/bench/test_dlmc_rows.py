@@ -14,9 +14,9 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.dlmc_rows import RowVariation, row_cov, row_variations
 from sparsegen.bench.patterns import EqualRows, Independent, VaryingRows
 from sparsegen.bench.suites import load_suite
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import SuiteError
-from sparsegen.features import Features
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from command_line import Command
 
 from sparsegen import emulator
 from sparsegen.dispatch import How
-from sparsegen.features import Features
 from sparsegen.kernels import family
-from sparsegen.matrix_io import load_matrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import SpmmProblem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload

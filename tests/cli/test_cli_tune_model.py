@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command_line import Command
 
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.generators import random_uniform
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

@@ -16,11 +16,15 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
-from sparsegen import api, attention, masks  # noqa: E402
+from sparsegen import (  # noqa: E402
+    api,
+    attention,
+    masks,
+)
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.generators import random_rows  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_attention  # noqa: E402
 from sparsegen.integrations.torch.prepared import Prepared  # noqa: E402
+from sparsegen.matrix.generators import random_rows  # noqa: E402
 
 QUERIES, KEYS, WIDTH, HEADS = 21, 29, 12, 2
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}

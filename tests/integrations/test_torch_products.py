@@ -14,7 +14,6 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 from sparsegen import api  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.generators import random_rows  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     SparsePattern,
     linear,
@@ -22,6 +21,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     sampled_product,
     transposed_product,
 )
+from sparsegen.matrix.generators import random_rows  # noqa: E402
 
 OUT, IN, TOKENS = 24, 40, 7
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 2e-1}

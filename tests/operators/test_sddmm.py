@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.generators import random_uniform
+from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 from sparsegen.operators.sddmm import SPARSE, sampled_product
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sparsegen.formats import as_csr
+from sparsegen.matrix.formats import as_csr
 from sparsegen.operators import Epilogue, Layout, SpmmProblem
 
 A = np.array([[0.5, 0, -2], [0, 0, 0]], dtype=np.float32)

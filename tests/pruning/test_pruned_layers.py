@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.csr import Array
 from sparsegen.errors import MatrixError, PruningError
-from sparsegen.formats import as_csr
+from sparsegen.matrix.csr import Array
+from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
 

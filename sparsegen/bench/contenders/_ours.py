@@ -14,8 +14,8 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch import Choice
 from sparsegen.executor import Executor
 from sparsegen.family import Device
-from sparsegen.features import Features
 from sparsegen.launching import PreparedVariant
+from sparsegen.matrix.features import Features
 from sparsegen.render import render
 
 

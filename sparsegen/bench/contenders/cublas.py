@@ -19,7 +19,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.executor import Executor
 from sparsegen.family import Array
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 
 LARGEST_DENSE_BYTES = 12 << 30
 

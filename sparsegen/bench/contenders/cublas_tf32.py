@@ -6,7 +6,7 @@ from sparsegen.baselines import cublas
 from sparsegen.bench.contenders.cublas import Cublas
 from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType
 
 

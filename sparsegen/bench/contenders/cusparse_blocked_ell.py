@@ -18,7 +18,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Buffer
 from sparsegen.family import Array
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 
 ALGORITHMS = {"alg1": 13}
 SIZES_TRIED = 3

@@ -12,7 +12,7 @@ from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Executor
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 
 
 class CusparseCsr(Contender):

@@ -14,7 +14,7 @@ from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType
 
 DEFAULT_ALGORITHM = 0

@@ -12,9 +12,9 @@ from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.csr import CsrMatrix
 from sparsegen.executor import Executor
-from sparsegen.features import Features
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
 

@@ -18,7 +18,7 @@ from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Executor
-from sparsegen.features import Features
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
 # Columns of B per program, warps, stages; the likeliest first. Tiles of 32 columns, and of 256 with four warps or other

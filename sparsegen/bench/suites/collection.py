@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.patterns import MatrixFile
-from sparsegen.csr import MAX_INDEX
 from sparsegen.errors import SuiteError
+from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.matrix.readers.smtx import read_smtx_shape
 from sparsegen.operators import DType, Layout
-from sparsegen.readers.smtx import read_smtx_shape
 from sparsegen.tuning_db.json_reader import Node
 
 SUFFIXES = (".smtx", ".smtx.gz")

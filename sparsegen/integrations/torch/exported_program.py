@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.readers.files import check_readable
 from sparsegen.pruning.torch_weights import TorchWeights
-from sparsegen.readers.files import check_readable
 
 
 class ExportedWeights(TorchWeights):

@@ -16,12 +16,12 @@ from torch import Tensor
 from sparsegen import api, backends
 from sparsegen.attention import at_once
 from sparsegen.attention_choice import Request, Way, decide
-from sparsegen.csr import CsrMatrix
 from sparsegen.dispatch import OnMiss
 from sparsegen.errors import OperandError
 from sparsegen.family import Device
-from sparsegen.formats import as_csr
 from sparsegen.integrations.torch.prepared import Prepared
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.formats import as_csr
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import BinaryIO, Protocol
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 from sparsegen.pruning.weights import Weights
 
 Masks = Callable[[str], Array]  # the m × k booleans of a tensor; called once for each that is pruned

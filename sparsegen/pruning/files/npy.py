@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from sparsegen.matrix.readers.numpy_files import read_array
 from sparsegen.pruning.files.container import Masks
 from sparsegen.pruning.weights import NumpyWeights
-from sparsegen.readers.numpy_files import read_array
 
 
 class NpyFile(NumpyWeights):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparsegen.errors import PruningError
+from sparsegen.matrix.readers.files import check_readable
+from sparsegen.matrix.readers.numpy_files import archive_members, is_sparse_archive, open_archive
 from sparsegen.pruning.files.container import WeightFile
 from sparsegen.pruning.files.npy import NpyFile
 from sparsegen.pruning.files.npz import NpzFile
 from sparsegen.pruning.files.safetensors import SafetensorsFile
 from sparsegen.pruning.files.sparse_npz import SparseNpzFile
-from sparsegen.readers.files import check_readable
-from sparsegen.readers.numpy_files import archive_members, is_sparse_archive, open_archive
 
 SUFFIXES = (".npz", ".npy", ".safetensors")
 

@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import scipy.sparse
 
-from sparsegen.csr import CsrMatrix
 from sparsegen.errors import OutputError, OutputExistsError, PruningError
+from sparsegen.matrix.csr import CsrMatrix
 
 
 @contextmanager

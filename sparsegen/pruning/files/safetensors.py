@@ -11,10 +11,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
+from sparsegen.matrix.readers.safetensors import read_entries, read_raw, widened
 from sparsegen.pruning.files.container import Masks
 from sparsegen.pruning.weights import WeightSpec, value_type
-from sparsegen.readers.safetensors import read_entries, read_raw, widened
 
 _FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 

@@ -9,10 +9,10 @@ from typing import BinaryIO
 import scipy.sparse
 
 from sparsegen.errors import MatrixError
-from sparsegen.formats import as_csr
+from sparsegen.matrix.formats import as_csr
+from sparsegen.matrix.readers.numpy_files import read_npz
 from sparsegen.pruning.files.container import Masks
 from sparsegen.pruning.weights import NumpyWeights
-from sparsegen.readers.numpy_files import read_npz
 
 
 class SparseNpzFile(NumpyWeights):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen.csr import check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.formats import Array, Compressed
-from sparsegen.generators import normal_values
-from sparsegen.readers.files import check_readable, hint, read_first_line, read_text
+from sparsegen.matrix.csr import check_shape
+from sparsegen.matrix.formats import Array, Compressed
+from sparsegen.matrix.generators import normal_values
+from sparsegen.matrix.readers.files import check_readable, hint, read_first_line, read_text
 
 _INTEGER = re.compile(rb"[+-]?\d{1,18}")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.formats import CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 
 BLOCK = 16
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.csr import check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.formats import Array, Coordinates
-from sparsegen.readers.files import hint, read_text
+from sparsegen.matrix.csr import check_shape
+from sparsegen.matrix.formats import Array, Coordinates
+from sparsegen.matrix.readers.files import hint, read_text
 
 _FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "pattern": None}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")

@@ -15,10 +15,10 @@ from typing import IO, Any
 import numpy as np
 import scipy.sparse
 
-from sparsegen.csr import check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.formats import Array, Compressed, Coordinates
-from sparsegen.readers.files import hint
+from sparsegen.matrix.csr import check_shape
+from sparsegen.matrix.formats import Array, Compressed, Coordinates
+from sparsegen.matrix.readers.files import hint
 
 Stored = Array | Compressed | Coordinates
 

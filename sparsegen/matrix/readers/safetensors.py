@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.csr import check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.formats import Array
-from sparsegen.readers.files import hint
+from sparsegen.matrix.csr import check_shape
+from sparsegen.matrix.formats import Array
+from sparsegen.matrix.readers.files import hint
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _DTYPES = {

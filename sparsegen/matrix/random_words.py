@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.csr import Array
+from sparsegen.matrix.csr import Array
 
 
 class Words:

@@ -1,4 +1,4 @@
-"""Matrix files to `CsrMatrix`: the suffix chooses a reader of `sparsegen.readers`."""
+"""Matrix files to `CsrMatrix`: the suffix chooses a reader of `sparsegen.matrix.readers`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.errors import MatrixError
-from sparsegen.formats import CsrMatrix, as_csr
-from sparsegen.readers.files import check_readable
-from sparsegen.readers.matrix_market import read_matrix_market
-from sparsegen.readers.numpy_files import read_npy, read_npz
-from sparsegen.readers.safetensors import read_safetensors
-from sparsegen.readers.smtx import read_smtx
+from sparsegen.matrix.formats import CsrMatrix, as_csr
+from sparsegen.matrix.readers.files import check_readable
+from sparsegen.matrix.readers.matrix_market import read_matrix_market
+from sparsegen.matrix.readers.numpy_files import read_npy, read_npz
+from sparsegen.matrix.readers.safetensors import read_safetensors
+from sparsegen.matrix.readers.smtx import read_smtx
 
 SUFFIXES = (".npz", ".npy", ".mtx", ".mtx.gz", ".smtx", ".smtx.gz", ".safetensors")
 

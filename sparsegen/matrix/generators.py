@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.csr import Array, CsrMatrix, check_shape
 from sparsegen.errors import MatrixError
-from sparsegen.formats import Compressed, as_csr
+from sparsegen.matrix.csr import Array, CsrMatrix, check_shape
+from sparsegen.matrix.formats import Compressed, as_csr
 
 # Rows fuller than this are drawn as a permutation of all columns, the others by rejection.
 _FULL = 1 / 16

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
-from sparsegen.csr import (
+from sparsegen.errors import MatrixError
+from sparsegen.matrix.csr import (
     MAX_INDEX,
     Array,
     CsrMatrix,
@@ -21,7 +22,6 @@ from sparsegen.csr import (
     is_canonical,
     row_of,
 )
-from sparsegen.errors import MatrixError
 
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 

@@ -1,0 +1,36 @@
+"""What `sparsegen` exports: one line a name, which type checkers and `__init__.py` both read."""
+
+from sparsegen.api import load_operator as load_operator
+from sparsegen.api import lookup as lookup
+from sparsegen.api import prepare as prepare
+from sparsegen.api import prune as prune
+from sparsegen.api import save_operator as save_operator
+from sparsegen.api import tune as tune
+from sparsegen.attention import AttentionOperator as AttentionOperator
+from sparsegen.attention import prepare_attention as prepare_attention
+from sparsegen.attention_choice import Way as Way
+from sparsegen.dispatch import Choice as Choice
+from sparsegen.dispatch import How as How
+from sparsegen.dispatch import OnMiss as OnMiss
+from sparsegen.errors import SparsegenError as SparsegenError
+from sparsegen.fused_attention import FusedAttentionOperator as FusedAttentionOperator
+from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
+from sparsegen.matrix.formats import as_csr as as_csr
+from sparsegen.matrix.load import load_matrix as load_matrix
+from sparsegen.operator import SparseOperator as SparseOperator
+from sparsegen.operators import DType as DType
+from sparsegen.operators import Epilogue as Epilogue
+from sparsegen.operators import ItemValues as ItemValues
+from sparsegen.operators import Layout as Layout
+from sparsegen.operators import SddmmEpilogue as SddmmEpilogue
+from sparsegen.operators import SddmmProblem as SddmmProblem
+from sparsegen.operators import SoftmaxBackwardProblem as SoftmaxBackwardProblem
+from sparsegen.operators import SoftmaxProblem as SoftmaxProblem
+from sparsegen.operators import SparseAttentionProblem as SparseAttentionProblem
+from sparsegen.operators import SpmmProblem as SpmmProblem
+from sparsegen.pattern_operators import SddmmOperator as SddmmOperator
+from sparsegen.pattern_operators import SoftmaxBackwardOperator as SoftmaxBackwardOperator
+from sparsegen.pattern_operators import SoftmaxOperator as SoftmaxOperator
+from sparsegen.pattern_operators import SparseAttentionOperator as SparseAttentionOperator
+
+__version__: str

@@ -1,0 +1,1 @@
+"""Sparse matrices and masks: containers, readers, features, generators."""
