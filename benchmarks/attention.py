@@ -27,7 +27,7 @@ from benchmarks.prepared import torch_place, tune_all
 from sparsegen import masks
 from sparsegen.attention_choice import Way
 from sparsegen.backends import find_device
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Problem, SparseAttentionProblem
 

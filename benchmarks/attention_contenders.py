@@ -17,8 +17,8 @@ from benchmarks.prepared import torch_place, waiting_lead
 from sparsegen.attention import AttentionOperator
 from sparsegen.attention_choice import Way
 from sparsegen.errors import NoVariantError, SparsegenError
-from sparsegen.family import Device
 from sparsegen.fused_attention import FusedAttentionOperator
+from sparsegen.kernels.base import Device
 from sparsegen.launching import shared_executor
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType

@@ -19,8 +19,8 @@ import numpy as np
 from sparsegen import baselines
 from sparsegen.backends import toolchain
 from sparsegen.executor import Executor
-from sparsegen.family import Device
 from sparsegen.kernels import family as family_named
+from sparsegen.kernels.base import Device
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform

@@ -21,9 +21,9 @@ from benchmarks.common import Bench, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.dispatch import Choice, choose
 from sparsegen.executor import Toolchain
-from sparsegen.family import Device, Family
 from sparsegen.kernels import families_of
 from sparsegen.kernels import family as family_named
+from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows, uniform_rows

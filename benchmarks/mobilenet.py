@@ -23,7 +23,7 @@ import sparsegen
 from benchmarks.common import geometric_mean, known_rows, times_in_turn, write_results
 from benchmarks.prepared import CheckedCall, torch_place, tune_all, waiting_lead
 from sparsegen.backends import find_device
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import Epilogue, SpmmProblem

@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen.bench.device_code import Spinner
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator

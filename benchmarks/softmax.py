@@ -26,7 +26,7 @@ from benchmarks.prepared import CheckedCall, torch_place, tune_all, waiting_lead
 from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.bench.device_code import COPY_BYTES_PER_STEP, Copier
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.launching import shared_executor
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform

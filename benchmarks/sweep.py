@@ -23,8 +23,8 @@ from benchmarks.common import Bench, Workload, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.bench.device_code import Reader
 from sparsegen.errors import SparsegenError
-from sparsegen.family import Device, Family
 from sparsegen.kernels import family as family_named
+from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem

@@ -26,7 +26,7 @@ import click
 from benchmarks.common import Bench, geometric_mean, known_rows, write_results
 from benchmarks.prepared import tuned_once
 from sparsegen.backends import find_device
-from sparsegen.family import Device, Value
+from sparsegen.kernels.base import Device, Value
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import uniform_rows

@@ -11,7 +11,7 @@ from rich.text import Text
 from sparsegen import backends
 from sparsegen.cli.common import emit, json_option
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 
 
 @click.command()

@@ -17,7 +17,7 @@ from sparsegen import backends, kernels
 from sparsegen.cli.common import device_option, emit, even_features, json_option
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import ConfigError
-from sparsegen.family import Constraint, Device, Family, Value, tunables
+from sparsegen.kernels.base import Constraint, Device, Family, Value, tunables
 from sparsegen.operators import OPERATORS, Problem
 
 MATRIX_SIZE = 1024  # of a size of the matrix that no option gives

@@ -23,7 +23,7 @@ from sparsegen.cli.common import (
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.compiler import CudaToolchain
 from sparsegen.dispatch import choose
-from sparsegen.family import Device, Family
+from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem

@@ -13,8 +13,8 @@ from sparsegen import backends, dense_operator, dispatch
 from sparsegen.dense_operator import DenseOperator
 from sparsegen.dispatch import Choice, How, OnMiss
 from sparsegen.errors import ConfigError
-from sparsegen.family import Device
 from sparsegen.kernels import require_family
+from sparsegen.kernels.base import Device
 from sparsegen.launching import shared_executor
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix, as_csr

@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Array, Device
+from sparsegen.kernels.base import Array, Device
 from sparsegen.operators import DType, TensorSpec
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out

@@ -16,8 +16,8 @@ from sparsegen.attention_choice import Decision, Request, Way, decide
 from sparsegen.dispatch import Choice, OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Device
 from sparsegen.fused_attention import FusedAttentionOperator
+from sparsegen.kernels.base import Device
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr

@@ -10,7 +10,7 @@ from typing import Any
 from sparsegen import api
 from sparsegen.dispatch import Choice, OnMiss
 from sparsegen.errors import NoVariantError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features, occupied_blocks
 from sparsegen.operators import DType, ItemValues, SparseAttentionProblem

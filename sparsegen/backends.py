@@ -6,7 +6,7 @@ import re
 
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.executor import Executor, Toolchain
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.arrays import check_numpy, mismatch, numpy_type, stream_handle
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
-from sparsegen.family import Array, Device
+from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import host_values, missing_bias, missing_residual
 from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec

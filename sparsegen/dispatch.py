@@ -17,8 +17,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.family import Device, Family, Value
 from sparsegen.kernels import by_guessed_rate, families
+from sparsegen.kernels.base import Device, Family, Value
 from sparsegen.matrix.features import Features
 from sparsegen.neighbours import (
     NEIGHBOURS,

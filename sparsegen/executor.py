@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparsegen.device_memory import Buffer
-from sparsegen.family import Array, Device, Launch
+from sparsegen.kernels.base import Array, Device, Launch
+from sparsegen.kernels.device_memory import Buffer
 
 __all__ = ["Address", "Buffer", "CompiledKernel", "Executor", "LoadedKernel", "Timing", "Toolchain"]
 

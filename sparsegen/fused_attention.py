@@ -13,7 +13,7 @@ from sparsegen.attention_choice import Decision
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.executor import Executor
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, TensorSpec
 from sparsegen.pattern_operators import SparseAttentionOperator
 

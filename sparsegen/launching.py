@@ -12,7 +12,7 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Argument,
     ArgumentKind,
     Array,

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsegen.dispatch import BUCKET_RADIUS
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.neighbours import position
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruned_times import PrunedTimes, layer_time

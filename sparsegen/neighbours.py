@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import ConfigError
-from sparsegen.family import Array, Device, Family, Value
 from sparsegen.kernels import families, families_of
+from sparsegen.kernels.base import Array, Device, Family, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.regression import Point, expected, log_slowdowns

@@ -13,7 +13,7 @@ from sparsegen.arrays import Call, Target, caller
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
 from sparsegen.executor import Address, Executor, Toolchain
-from sparsegen.family import Array, Device, PackedOnDevice
+from sparsegen.kernels.base import Array, Device, PackedOnDevice
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Problem, SpmmProblem, TensorSpec

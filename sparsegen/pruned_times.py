@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from sparsegen import dispatch
 from sparsegen.dispatch import How
 from sparsegen.errors import NoVariantError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layer

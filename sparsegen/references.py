@@ -16,7 +16,7 @@ from sparsegen.device_references import (
     has_device_reference,
 )
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, Reference, TensorSpec
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from sparsegen.family import Array, Value
+from sparsegen.kernels.base import Array, Value
 
 REACH = 2.0  # octaves between workloads at which their likeness has fallen to exp(-1/2)
 COMMON, SAME_FAMILY, SAME_GUESS, SAME_CONFIG = 0.3, 0.3, 0.5, 1.0  # shares of the likeness of configs

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, meta
 
-from sparsegen.family import Family, Value
+from sparsegen.kernels.base import Family, Value
 from sparsegen.operators import Problem
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from sparsegen.errors import DeviceUnavailableError, LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing, undisturbed
-from sparsegen.family import Array, Device, Launch
+from sparsegen.kernels.base import Array, Device, Launch
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 from sparsegen import kernels
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.executor import Toolchain
-from sparsegen.family import Device, Family
+from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.neighbours import NEIGHBOURS, Config, canonical, configured, nearest, predict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.family import empty_as_one
+from sparsegen.kernels.base import empty_as_one
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem

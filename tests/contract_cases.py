@@ -21,8 +21,8 @@ import scipy.sparse
 from sparsegen.emulator import device
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.executor import CompiledKernel
-from sparsegen.family import ArgumentKind, Family, Launch, Packed, Tunable, size_value, tunables
 from sparsegen.kernels import families
+from sparsegen.kernels.base import ArgumentKind, Family, Launch, Packed, Tunable, size_value, tunables
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, Problem, SpmmProblem, field_types

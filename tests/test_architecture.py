@@ -27,8 +27,9 @@ LAYERS = (
         "matrix",
     },
     {"pruning", "pruner", "masks"},
-    {"device_memory", "operators", "family", "executor"},
+    {"operators"},
     {"kernels"},
+    {"executor"},
     {
         "render",
         "compiler",
@@ -154,7 +155,7 @@ def test_third_parties_have_one_home(package: str) -> None:
 
 def test_kernels_are_pure() -> None:
     """A family can be declared, constrained and rendered on any machine."""
-    allowed = {"errors", "matrix", "device_memory", "family", "operators", "kernels"}
+    allowed = {"errors", "matrix", "operators", "kernels"}
     for name in NAMES:
         if is_within(name, {"kernels"}):
             assert all(is_within(other, allowed) for other in own_imports(name)), name

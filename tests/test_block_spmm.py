@@ -14,8 +14,8 @@ from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_guessed_rate
-from sparsegen.kernels._tensor_tiles import swizzled_places
 from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig
+from sparsegen.kernels.layouts.tensor_tiles import swizzled_places
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem

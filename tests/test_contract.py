@@ -31,8 +31,8 @@ from sparsegen.emulator import device
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.executor import CompiledKernel
-from sparsegen.family import ArgumentKind, Family, Packed, size_value, tunables
 from sparsegen.kernels import families
+from sparsegen.kernels.base import ArgumentKind, Family, Packed, size_value, tunables
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem

@@ -10,8 +10,8 @@ from contract_cases import Kind, Variant, matrices, run_and_compare
 
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
-from sparsegen.family import Family
 from sparsegen.kernels import family
+from sparsegen.kernels.base import Family
 from sparsegen.operators import (
     DType,
     Epilogue,

@@ -20,8 +20,8 @@ from contract_cases import Variant, batches, kinds, matrices, sample
 
 from sparsegen import backends
 from sparsegen.executor import Executor, Toolchain
-from sparsegen.family import Family
 from sparsegen.kernels import families
+from sparsegen.kernels.base import Family
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from contract_cases import matrices
 
-from sparsegen.family import Device
 from sparsegen.kernels import family
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.csr_sddmm import cut
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform

@@ -24,8 +24,8 @@ from tuning_samples import (
 
 from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.family import Device
 from sparsegen.kernels import families_of, family
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout
 from sparsegen.tuning_db.layers import MemoryLayer, seeds
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload

@@ -9,7 +9,7 @@ import pytest
 from contract_cases import matrices
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels._ell import (
+from sparsegen.kernels.layouts.ell import (
     ell_sources,
     gather_repeating,
     gather_values,

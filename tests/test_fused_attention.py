@@ -15,10 +15,10 @@ from contract_cases import Kind, Variant, call, csr, run_and_compare
 from sparsegen import masks
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
-from sparsegen.family import Device
 from sparsegen.kernels import family
-from sparsegen.kernels._key_tiles import KeyTiles
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.fused_attention import expected_tiles
+from sparsegen.kernels.layouts.key_tiles import KeyTiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sparsegen.emulator import device
-from sparsegen.family import Family, tunables
 from sparsegen.kernels import families
+from sparsegen.kernels.base import Family, tunables
 from sparsegen.operators import (
     DType,
     Epilogue,

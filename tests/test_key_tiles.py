@@ -7,8 +7,8 @@ import pytest
 from contract_cases import csr, matrices
 
 from sparsegen import masks
-from sparsegen.kernels import _key_tiles
-from sparsegen.kernels._key_tiles import FULL, KeyTiles
+from sparsegen.kernels.layouts import key_tiles
+from sparsegen.kernels.layouts.key_tiles import FULL, KeyTiles
 from sparsegen.matrix.formats import Array, CsrMatrix
 
 SHAPES = [(64, 64), (128, 32), (64, 128)]
@@ -47,7 +47,7 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = masks.band(700, 40, 0.9, seed=3)
     whole = KeyTiles.of(mask, 64, 32)
     for chunk in (1, 1000):
-        monkeypatch.setattr(_key_tiles, "CHUNK", chunk)
+        monkeypatch.setattr(key_tiles, "CHUNK", chunk)
         parts = KeyTiles.of(mask, 64, 32)
         for name in ("counts", "keys"):
             np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))

@@ -17,9 +17,9 @@ from tuning_samples import H100
 import sparsegen
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.family import Device
-from sparsegen.kernels._lane_stream_config import block_counts
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
+from sparsegen.kernels.layouts.lane_stream_config import block_counts
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem

@@ -8,7 +8,7 @@ import pytest
 
 from sparsegen import launching
 from sparsegen.emulator import device
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 
 
 def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> None:

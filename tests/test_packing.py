@@ -20,9 +20,10 @@ from tuning_samples import H100
 from sparsegen import backends, packing
 from sparsegen.errors import MatrixError
 from sparsegen.executor import Executor
-from sparsegen.family import Array, PackedOnDevice
-from sparsegen.kernels import _lane_stream, family
+from sparsegen.kernels import family
+from sparsegen.kernels.base import Array, PackedOnDevice
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
+from sparsegen.kernels.layouts import lane_stream
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
@@ -95,7 +96,7 @@ def test_values_are_rounded_as_the_host_rounds_them(executor: Executor) -> None:
 
 def test_streams_beyond_32_bits_are_refused(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = random_rows(64, 256, 0.5, 0.0, 0)
-    monkeypatch.setattr(_lane_stream, "MAX_INDEX", 8191)
+    monkeypatch.setattr(lane_stream, "MAX_INDEX", 8191)
     for pack in (packing.by_host, packing.by_device):
         with pytest.raises(MatrixError, match="more than 32-bit numbers reach"):
             pack(FAMILY, decoding(matrix), LaneStreamConfig(), matrix, executor)

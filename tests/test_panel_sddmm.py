@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from contract_cases import matrices
 
-from sparsegen.family import Device
 from sparsegen.kernels import by_guessed_rate, family
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract_cases import matrices
 
-from sparsegen.kernels._panel_tasks import Groups
+from sparsegen.kernels.layouts.panel_tasks import Groups
 
 
 @pytest.mark.parametrize("sort_rows", [False, True])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from contract_cases import csr, matrices
 
-from sparsegen.kernels import _panels
-from sparsegen.kernels._panels import Panels, expected_tiles
+from sparsegen.kernels.layouts import panels
+from sparsegen.kernels.layouts.panels import Panels, expected_tiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
@@ -45,7 +45,7 @@ def test_lists_lead_to_every_nonzero_once(name: str, height: int, width: int, so
 def test_sorting_and_a_grid_find_the_same_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for bytes_per_nonzero in (0, 1 << 20):
-        monkeypatch.setattr(_panels, "GRID_PER_NONZERO", bytes_per_nonzero)
+        monkeypatch.setattr(panels, "GRID_PER_NONZERO", bytes_per_nonzero)
         found.append(check(matrices()[name], 16, 32))
     for field in ("of_tile", "rows", "columns", "shifts", "place"):
         np.testing.assert_array_equal(getattr(found[0], field), getattr(found[1], field))

@@ -18,8 +18,8 @@ import sparsegen
 from sparsegen.dispatch import How, choose
 from sparsegen.emulator import device
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.family import Constraint
 from sparsegen.kernels import families, family
+from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning.space import Space

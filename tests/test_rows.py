@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels._rows import align_runs, order_rows
+from sparsegen.kernels.layouts.rows import align_runs, order_rows
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=40).map(lambda lengths: np.array(lengths, dtype=np.int32))
 

@@ -13,7 +13,7 @@ import optuna
 import pytest
 from tuning_fakes import DEVICE, PROBLEM, TOY, Toy, ToyConfig
 
-from sparsegen.family import Constraint, Device, Value, tunable, tunables
+from sparsegen.kernels.base import Constraint, Device, Value, tunable, tunables
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Candidate, Space

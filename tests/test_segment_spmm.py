@@ -11,8 +11,8 @@ from tuning_samples import H100
 
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
-from sparsegen.family import tunables
 from sparsegen.kernels import by_guessed_rate
+from sparsegen.kernels.base import tunables
 from sparsegen.kernels.segment_spmm import FAMILY, SegmentSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

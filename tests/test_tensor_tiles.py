@@ -11,7 +11,7 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError
-from sparsegen.kernels._tensor_tiles import stored_tiles, swizzled_places, tile_lists
+from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places, tile_lists
 from sparsegen.kernels.mma_spmm import FAMILY, MmaSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform

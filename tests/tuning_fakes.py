@@ -25,7 +25,7 @@ from sparsegen import kernels
 from sparsegen.baselines import Result
 from sparsegen.errors import CompileError, LaunchError
 from sparsegen.executor import CompiledKernel, Timing
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Argument,
     ArgumentKind,
     Array,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sparsegen.family import Device
 from sparsegen.kernels import family
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     DType,

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from sparsegen.errors import DatabaseCorruptError
-from sparsegen.family import Device, Value, tunables
 from sparsegen.kernels import families
+from sparsegen.kernels.base import Device, Value, tunables
 from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.errors import ConfigError, ImportFileError
-from sparsegen.family import Device, Family
 from sparsegen.kernels import family
+from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.operators import LATER_FIELDS, MAX_INDEX, OPERATORS, Problem, field_types
 from sparsegen.tuning_db.check import is_known

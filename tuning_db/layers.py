@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from sparsegen.errors import DatabaseError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.engine import Location

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from sparsegen.family import Value, tunables
 from sparsegen.kernels import families
+from sparsegen.kernels.base import Value, tunables
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by

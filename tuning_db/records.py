@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from sparsegen.family import Device, Value
+from sparsegen.kernels.base import Device, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, contains_eager
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.tuning_db import conversion, migrations, ranking
 from sparsegen.tuning_db.engine import (

@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.executor import Buffer, Timing
-from sparsegen.family import Array, Device
+from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, Problem, SpmmProblem
 

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.baselines import Call
 from sparsegen.baselines.libraries import Handle, checked, find_library
 from sparsegen.executor import Buffer
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.runtime import CudaExecutor

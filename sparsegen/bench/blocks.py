@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import BLOCK, Features, occupied_blocks
 

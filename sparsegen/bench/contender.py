@@ -17,7 +17,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
-from sparsegen.family import Array, Device
+from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
 
 

@@ -11,7 +11,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.device_references import THREADS, compiled_kernels, elementwise
 from sparsegen.executor import Buffer, Executor, LoadedKernel
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 from sparsegen.operators import Layout
 
 SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which does no harm

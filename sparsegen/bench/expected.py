@@ -16,7 +16,7 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Layout, error_bound
 from sparsegen.operators.sddmm import sampled_product

@@ -19,7 +19,7 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.parcel import Parcel, ParcelMaker
 from sparsegen.errors import SparsegenError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType
 from sparsegen.system.child import ChildDiedError, ChildProcess, answer, requests
 

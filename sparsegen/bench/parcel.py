@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.task import Task
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType

@@ -16,7 +16,7 @@ from sparsegen.bench.expected import Expected, expected_on_host
 from sparsegen.bench.parcel import Parcel
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import Layout
 from sparsegen.system.child import answer, requests

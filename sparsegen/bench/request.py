@@ -11,7 +11,7 @@ from sparsegen.bench.contender import Contender
 from sparsegen.bench.maker import Pair
 from sparsegen.bench.results import Protocol, Row, RowKey
 from sparsegen.bench.runner import Limits
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType
 
 

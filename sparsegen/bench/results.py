@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from sparsegen.errors import ResultsMismatchError
-from sparsegen.family import Device, Value
+from sparsegen.kernels.base import Device, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 

@@ -19,7 +19,7 @@ from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
 from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
 from sparsegen.tuning.session import device_turn

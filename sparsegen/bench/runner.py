@@ -23,7 +23,7 @@ from sparsegen.bench.server import (
 )
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Timing as Samples
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 STARTS = 3  # of a process that dies before it is open

@@ -21,7 +21,7 @@ from sparsegen.bench.results import L2, ChosenVariant, Kind
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Executor, Timing
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.system.child import answer, requests
 
 WARMUP = 2

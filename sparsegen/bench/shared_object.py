@@ -17,7 +17,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.executor import Executor
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 

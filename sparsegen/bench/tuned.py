@@ -15,7 +15,7 @@ from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import L2, Cell
 from sparsegen.bench.task import Task
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType

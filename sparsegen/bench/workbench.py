@@ -9,7 +9,7 @@ import numpy as np
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.task import Task
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Array, Device
+from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType

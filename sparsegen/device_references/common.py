@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.errors import SparsegenError
 from sparsegen.executor import Address, Buffer, CompiledKernel, Executor, LoadedKernel
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
 

@@ -16,7 +16,7 @@ from sparsegen.device_references.common import (
     values_in,
 )
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import empty_as_one
+from sparsegen.kernels.base import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Layout, SddmmEpilogue, SddmmProblem, SpmmProblem
 

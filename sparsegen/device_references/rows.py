@@ -15,7 +15,7 @@ from sparsegen.device_references.common import (
     require_equal,
 )
 from sparsegen.executor import Buffer, Executor
-from sparsegen.family import Array, Launch, empty_as_one
+from sparsegen.kernels.base import Array, Launch, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 
 
 def device() -> Device:

@@ -16,7 +16,7 @@ import numpy as np
 from sparsegen.emulator import device as emulator_device
 from sparsegen.errors import KernelFault, LaunchError
 from sparsegen.executor import Address, Buffer, CompiledKernel, LoadedKernel, Timing
-from sparsegen.family import Array, Device, Launch
+from sparsegen.kernels.base import Array, Device, Launch
 
 LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
 ERROR_BYTES = 1024

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen.errors import KernelFault
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 
 INTEGER, BUFFER = 0, 1  # kinds of arguments in the request, which runner.cpp reads
 SANITIZER_OPTIONS = {

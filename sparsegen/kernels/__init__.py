@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sparsegen.errors import ConfigError
-from sparsegen.family import Family
+from sparsegen.kernels.base import Family
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
@@ -16,9 +16,8 @@ from sparsegen.operators import Problem
 @cache
 def families() -> dict[str, Family[Any, Any]]:
     """Every family by name, in alphabetical order."""
-    names = (m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-    modules = (importlib.import_module(f"{__name__}.{name}") for name in names)
-    found = [module.FAMILY for module in modules]
+    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
     return {family.name: family for family in sorted(found, key=lambda f: f.name)}
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
-from sparsegen.kernels._batches import batch_constants, items_in_grid
-from sparsegen.kernels._ell import empty_as_padding, gather_values
-from sparsegen.kernels._limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels._streaming import with_streaming
-from sparsegen.kernels._tensor_tiles import stored_tiles, swizzled_places, whole_tiles_requirement
+from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places, whole_tiles_requirement
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Launch,
@@ -16,10 +16,10 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.kernels._batches import batch_constants
-from sparsegen.kernels._loads import widest_vector
-from sparsegen.kernels._rows import align_runs
-from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.rows import align_runs
+from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
-from sparsegen.kernels._key_tiles import KeyTiles
-from sparsegen.kernels._limits import (
+from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.layouts.key_tiles import KeyTiles
+from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
     capable,
     enough_registers,

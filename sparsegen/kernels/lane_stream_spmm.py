@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsegen.device_memory import PackingDevice
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Array,
     Constraint,
     Device,
@@ -19,19 +18,20 @@ from sparsegen.family import (
     Value,
     empty_as_one,
 )
-from sparsegen.kernels._batches import one_item
-from sparsegen.kernels._ell import empty_as_padding
-from sparsegen.kernels._lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
-from sparsegen.kernels._lane_stream_config import (
+from sparsegen.kernels.device_memory import PackingDevice
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.ell import empty_as_padding
+from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
+from sparsegen.kernels.layouts.lane_stream_config import (
     MAX_N,
     LaneStreamConfig,
     block_counts,
     partition_of,
     shaped,
 )
-from sparsegen.kernels._lane_stream_device import DeviceStreams
-from sparsegen.kernels._lane_stream_rows import levelled_rows
-from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.lane_stream_device import DeviceStreams
+from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
+from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Launch,
@@ -16,8 +16,8 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.kernels._batches import batch_constants
-from sparsegen.kernels._limits import (
+from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
     capable,
     enough_registers,
@@ -25,8 +25,8 @@ from sparsegen.kernels._limits import (
     shared_memory_fits,
     whole_tiles,
 )
-from sparsegen.kernels._panels import Panels, expected_tiles
-from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.kernels.layouts.panels import Panels, expected_tiles
+from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem

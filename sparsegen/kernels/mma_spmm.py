@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
-from sparsegen.kernels._batches import batch_constants, items_in_grid
-from sparsegen.kernels._ell import empty_as_padding, gather_values
-from sparsegen.kernels._limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits, whole_tiles
-from sparsegen.kernels._streaming import with_streaming
-from sparsegen.kernels._tensor_tiles import (
+from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    shared_memory_fits,
+    whole_tiles,
+)
+from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.layouts.tensor_tiles import (
     STEP,
     fills_blocks,
     interleaved_nonzeros,

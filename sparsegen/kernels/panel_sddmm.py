@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Launch,
@@ -18,10 +18,15 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.kernels._batches import batch_constants
-from sparsegen.kernels._limits import capable, enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels._panel_tasks import Groups
-from sparsegen.kernels._sampled import VALUES, SampledProduct
+from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.limits import (
+    capable,
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+)
+from sparsegen.kernels.layouts.panel_tasks import Groups
+from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, SddmmProblem

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Family,
@@ -18,9 +18,9 @@ from sparsegen.family import (
     tunable,
     tunables,
 )
-from sparsegen.kernels._batches import batch_constants, items_in_grid
-from sparsegen.kernels._rows import align_runs, order_rows
-from sparsegen.kernels._streaming import with_streaming
+from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.rows import align_runs, order_rows
+from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem

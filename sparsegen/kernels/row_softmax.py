@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.kernels._row_wise import RowWise
+from sparsegen.kernels.layouts.row_wise import RowWise
 from sparsegen.operators import SoftmaxProblem
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.family import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
-from sparsegen.kernels._batches import batch_constants, items_in_grid
-from sparsegen.kernels._loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
-from sparsegen.kernels._rows import align_runs
-from sparsegen.kernels._streaming import with_streaming
+from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
+from sparsegen.kernels.layouts.rows import align_runs
+from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem

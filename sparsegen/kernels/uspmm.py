@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Family,
@@ -17,8 +17,8 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.kernels._batches import one_item
-from sparsegen.kernels._ell import (
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.ell import (
     ell_sources,
     empty_as_padding,
     gather_repeating,
@@ -26,7 +26,7 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
-from sparsegen.kernels._streaming import with_streaming
+from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import SpmmProblem

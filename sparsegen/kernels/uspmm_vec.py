@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Family,
@@ -17,8 +17,8 @@ from sparsegen.family import (
     Value,
     tunable,
 )
-from sparsegen.kernels._batches import one_item
-from sparsegen.kernels._ell import (
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.ell import (
     ell_sources,
     empty_as_padding,
     gather_repeating,
@@ -27,8 +27,8 @@ from sparsegen.kernels._ell import (
     padding_requirement,
     places_in_rows,
 )
-from sparsegen.kernels._loads import indices_fit
-from sparsegen.kernels._streaming import with_streaming
+from sparsegen.kernels.layouts.loads import indices_fit
+from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem

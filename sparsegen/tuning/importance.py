@@ -13,7 +13,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from sparsegen.family import Value
+from sparsegen.kernels.base import Value
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement
 

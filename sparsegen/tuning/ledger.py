@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sparsegen.executor import Toolchain
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.pipeline import identify
 from sparsegen.tuning.report import Counts

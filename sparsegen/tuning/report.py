@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from sparsegen.errors import ConfigError
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
 

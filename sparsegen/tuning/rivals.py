@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from sparsegen.baselines import Result
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildProcess, answer

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sparsegen.family import Value, tunables
+from sparsegen.kernels.base import Value, tunables
 from sparsegen.tuning.space import Candidate, Key, Space, encode
 from sparsegen.tuning.surrogate import Surrogate
 

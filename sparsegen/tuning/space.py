@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.family import Device, Family, Value, tunables
+from sparsegen.kernels.base import Device, Family, Value, tunables
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 

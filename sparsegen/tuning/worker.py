@@ -20,7 +20,7 @@ import numpy as np
 
 from sparsegen.errors import LaunchError
 from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
-from sparsegen.family import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
+from sparsegen.kernels.base import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.launching import zeroed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem

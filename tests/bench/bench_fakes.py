@@ -22,7 +22,7 @@ from sparsegen.bench.runner import Limits
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Executor
-from sparsegen.family import Array, Device
+from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 

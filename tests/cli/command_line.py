@@ -9,7 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from sparsegen.cli.main import cli
-from sparsegen.family import Family
+from sparsegen.kernels.base import Family
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 

@@ -6,7 +6,7 @@ import pytest
 from command_line import Command, computed_traits
 
 from sparsegen import kernels
-from sparsegen.family import tunables
+from sparsegen.kernels.base import tunables
 from sparsegen.operators import OPERATORS, SpmmProblem
 
 

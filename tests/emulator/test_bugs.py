@@ -13,7 +13,7 @@ from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
 from sparsegen.executor import CompiledKernel
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 
 SOURCE = Path(__file__).with_name("bugs.cu").read_text()
 BUGS = re.findall(r"^  (k\w+),", SOURCE, flags=re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 from sparsegen.emulator.executor import EmulatorExecutor
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 
 THREADS = 48  # a warp and a half
 SOURCE = """

@@ -13,7 +13,7 @@ from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault, LaunchError
 from sparsegen.executor import CompiledKernel
-from sparsegen.family import Launch
+from sparsegen.kernels.base import Launch
 
 SOURCE = """#include "sparsegen_emulator.h"
 // out[i] = a * i + b over a grid of blocks

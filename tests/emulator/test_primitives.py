@@ -11,7 +11,7 @@ import pytest
 from sparsegen.emulator.executor import EmulatorExecutor
 from sparsegen.emulator.sanitized import run_sanitized
 from sparsegen.emulator.toolchain import EmulatorToolchain
-from sparsegen.family import Array, Launch
+from sparsegen.kernels.base import Array, Launch
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 

@@ -13,7 +13,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch import Choice
 from sparsegen.executor import Executor
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.features import Features
 from sparsegen.render import render

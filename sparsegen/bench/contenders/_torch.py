@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.bench.contender import MissingError
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Executor
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.operators import DType
 
 

@@ -18,7 +18,7 @@ from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.executor import Executor
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 
 LARGEST_DENSE_BYTES = 12 << 30

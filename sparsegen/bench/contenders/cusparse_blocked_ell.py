@@ -17,7 +17,7 @@ from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.executor import Buffer
-from sparsegen.family import Array
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 
 ALGORITHMS = {"alg1": 13}

@@ -8,7 +8,7 @@ from sparsegen.bench.contenders._ours import Ours
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import TUNED
 from sparsegen.dispatch import Choice
-from sparsegen.family import Device
+from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from sparsegen import api
 from sparsegen.errors import PruningError
-from sparsegen.family import Device
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import DTYPES
+from sparsegen.kernels.base import Device
 from sparsegen.pruned_times import Grounds, LayerTime
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.report import PruneReport

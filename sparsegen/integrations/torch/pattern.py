@@ -18,8 +18,8 @@ from sparsegen.attention import at_once
 from sparsegen.attention_choice import Request, Way, decide
 from sparsegen.dispatch import OnMiss
 from sparsegen.errors import OperandError
-from sparsegen.family import Device
 from sparsegen.integrations.torch.prepared import Prepared
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
 from sparsegen.operators import DType

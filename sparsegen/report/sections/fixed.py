@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparsegen.bench.summary import geometric
-from sparsegen.family import Value
 from sparsegen.kernels import families
+from sparsegen.kernels.base import Value
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from sparsegen.family import Argument, Constraint, Family, Packed, empty_as_one
-from sparsegen.kernels._batches import items_in_grid
-from sparsegen.kernels._ell import empty_as_padding
+from sparsegen.kernels.base import Argument, Constraint, Family, Packed, empty_as_one
+from sparsegen.kernels.layouts.batches import items_in_grid
+from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import SddmmEpilogue, SddmmProblem
 

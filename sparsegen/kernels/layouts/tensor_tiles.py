@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.family import Constraint
+from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.family import Constraint
+from sparsegen.kernels.base import Constraint
 from sparsegen.operators import DType
 
 LOAD_BYTES = 16  # of the widest

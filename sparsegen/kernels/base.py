@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from sparsegen.device_memory import Buffer, PackingDevice
 from sparsegen.errors import ConfigError
+from sparsegen.kernels.device_memory import Buffer, PackingDevice
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem

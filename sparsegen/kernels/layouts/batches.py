@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.family import Constraint, Value
+from sparsegen.kernels.base import Constraint, Value
 from sparsegen.operators import Problem
 
 MAX_GRID_Z = 65535

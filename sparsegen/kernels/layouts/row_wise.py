@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.family import (
+from sparsegen.kernels.base import (
     Constraint,
     Device,
     Family,
@@ -19,8 +19,8 @@ from sparsegen.family import (
     empty_as_one,
     tunable,
 )
-from sparsegen.kernels._batches import batch_constants, items_in_grid
-from sparsegen.kernels._rows import order_rows
+from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.rows import order_rows
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, CsrMatrix
 from sparsegen.operators import Problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sparsegen.family import Device, tunable
-from sparsegen.kernels._lane_stream import TILE, Partition
+from sparsegen.kernels.base import Device, tunable
+from sparsegen.kernels.layouts.lane_stream import TILE, Partition
 from sparsegen.operators import SpmmProblem
 
 MAX_N = 64

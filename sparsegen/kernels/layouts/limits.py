@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.family import Constraint, Device
+from sparsegen.kernels.base import Constraint, Device
 
 REGISTERS_PER_MULTIPROCESSOR = 65536
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory

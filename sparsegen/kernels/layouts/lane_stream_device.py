@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.device_memory import Buffer, PackingDevice
-from sparsegen.kernels._lane_stream import (
+from sparsegen.kernels.device_memory import Buffer, PackingDevice
+from sparsegen.kernels.layouts.lane_stream import (
     LANES,
     ORDERS_AT_ONCE,
     PAIR,
@@ -31,7 +31,7 @@ class DeviceStreams:
         masks, orders, starts: as in `LaneStreams`.
         positions: int32 [steps of all groups, warps, lanes, 2], where in its stream a lane is before each tile.
         rows: the order of rows, or a single zero.
-        head_pairs: as of `sparsegen.kernels._lane_stream.pack`.
+        head_pairs: as of `sparsegen.kernels.layouts.lane_stream.pack`.
         stored: elements of all streams.
     """
 
@@ -58,7 +58,7 @@ class DeviceStreams:
         head_pairs: int,
         rows: Array | None,
     ) -> DeviceStreams:
-        """Send the pattern and find out how long each stream is; see `sparsegen.kernels._lane_stream.pack`.
+        """Send the pattern and find out how long each stream is; see `sparsegen.kernels.layouts.lane_stream.pack`.
 
         Raises:
             MatrixError: the values pass the 32-bit range of their numbers.

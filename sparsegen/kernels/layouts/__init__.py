@@ -1,0 +1,1 @@
+"""What families share: how matrices are laid out, tasks cut, and limits kept."""
