@@ -18,7 +18,7 @@ import numpy as np
 
 from sparsegen import baselines
 from sparsegen.backends import toolchain
-from sparsegen.executor import Executor
+from sparsegen.backends.executor import Executor
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
 from sparsegen.launching import PreparedVariant

@@ -19,16 +19,16 @@ import click
 import numpy as np
 
 from sparsegen.backends import find_device
+from sparsegen.backends.cuda.compiler import CudaToolchain
+from sparsegen.backends.cuda.toolkit import OFF
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.bench.summary import geometric
-from sparsegen.compiler import CudaToolchain
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.executor import CompiledKernel
 from sparsegen.kernels import family as family_named
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SddmmProblem, SpmmProblem
 from sparsegen.render import render
 from sparsegen.settings import Settings
-from sparsegen.toolkit import OFF
 from sparsegen.tuning.session import Session
 from sparsegen.tuning.worker import Measure
 from sparsegen.tuning_db.exchange import load

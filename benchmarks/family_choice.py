@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.common import Bench, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
+from sparsegen.backends.executor import Toolchain
 from sparsegen.dispatch import Choice, choose
-from sparsegen.executor import Toolchain
 from sparsegen.kernels import families_of
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device, Family

@@ -10,9 +10,9 @@ from typing import Any
 import click
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.bench.device_code import Spinner
 from sparsegen.errors import NoVariantError, SparsegenError
-from sparsegen.executor import Buffer, Executor
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

@@ -20,14 +20,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sparsegen import backends
+from sparsegen.backends.cuda.compiler import find_nvcc
+from sparsegen.backends.cuda.inspection import find_disassembler
+from sparsegen.backends.cuda.toolkit import OFF, find_nvrtc
+from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
 from sparsegen.baselines.libraries import find_library
 from sparsegen.cli.common import emit, json_option
-from sparsegen.compiler import find_nvcc
-from sparsegen.emulator.cuda_headers import find_cuda_headers
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
-from sparsegen.inspection import find_disassembler
 from sparsegen.settings import Settings
-from sparsegen.toolkit import OFF, find_nvrtc
 from sparsegen.tuning_db.engine import Location
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from sparsegen import backends, inspection, kernels
+from sparsegen import backends, kernels
+from sparsegen.backends.cuda import inspection
+from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.cli.common import (
     config_option,
     db_option,
@@ -21,7 +23,6 @@ from sparsegen.cli.common import (
     to_json,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
-from sparsegen.compiler import CudaToolchain
 from sparsegen.dispatch import choose
 from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features

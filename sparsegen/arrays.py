@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
-from sparsegen.executor import Buffer, Executor
 from sparsegen.kernels.base import Array, Device
 from sparsegen.operators import DType, TensorSpec
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.attention_choice import Decision
+from sparsegen.backends.executor import Executor
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, TensorSpec
 from sparsegen.pattern_operators import SparseAttentionOperator

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, CompiledKernel, Executor, Toolchain
 from sparsegen.errors import OperandError
-from sparsegen.executor import Buffer, CompiledKernel, Executor, Toolchain
 from sparsegen.kernels.base import (
     Argument,
     ArgumentKind,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sparsegen.arrays import Call, Target, caller
+from sparsegen.backends.executor import Address, Executor, Toolchain
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
-from sparsegen.executor import Address, Executor, Toolchain
 from sparsegen.kernels.base import Array, Device, PackedOnDevice
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsegen.device_references import compiled_kernels
+from sparsegen.backends.executor import Executor, LoadedKernel
+from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import OperandError
-from sparsegen.executor import Executor, LoadedKernel
 from sparsegen.kernels.base import Array, Family, Launch, Packed, PackedOnDevice, empty_as_one
 from sparsegen.kernels.device_memory import Buffer
 from sparsegen.matrix.formats import CsrMatrix

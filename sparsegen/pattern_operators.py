@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.dispatch import Choice
 from sparsegen.errors import OperandError
-from sparsegen.executor import Executor, Toolchain
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator
 from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem

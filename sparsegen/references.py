@@ -9,13 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from sparsegen.device_references import (
-    THREADS,
-    compiled_kernels,
-    device_reference,
-    has_device_reference,
-)
-from sparsegen.executor import Buffer, Executor
+from sparsegen.backends.executor import Buffer, Executor
+from sparsegen.backends.plain import THREADS, compiled_kernels
+from sparsegen.device_references import device_reference, has_device_reference
 from sparsegen.kernels.base import Array, Launch
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, Reference, TensorSpec

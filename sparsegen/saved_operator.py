@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sparsegen import backends, kernels
+from sparsegen.backends.executor import Executor
 from sparsegen.dispatch import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Array, Device, PackedOnDevice
 from sparsegen.kernels.device_memory import Buffer
 from sparsegen.launching import shared_executor

@@ -21,7 +21,7 @@ class Settings:
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
         nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
-            nvcc's release where one is found (`sparsegen.toolkit.find_nvrtc`).
+            nvcc's release where one is found (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
     """

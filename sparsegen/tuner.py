@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsegen import kernels
+from sparsegen.backends.executor import Toolchain
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.executor import Toolchain
 from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

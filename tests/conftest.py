@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparsegen import backends
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sparsegen.emulator import device
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.executor import CompiledKernel
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.kernels import families
 from sparsegen.kernels.base import ArgumentKind, Family, Launch, Packed, Tunable, size_value, tunables
 from sparsegen.matrix.features import Features

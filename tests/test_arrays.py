@@ -13,9 +13,9 @@ import pytest
 from tuning_samples import H100
 
 from sparsegen.arrays import Call, Target, caller
-from sparsegen.emulator import device as emulator_device
+from sparsegen.backends.emulator import device as emulator_device
+from sparsegen.backends.executor import Address
 from sparsegen.errors import OperandError
-from sparsegen.executor import Address
 from sparsegen.operators import Epilogue, Layout, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
 
 M, K, N, NNZ = 8, 16, 32, 11

@@ -13,8 +13,8 @@ import scipy.sparse
 import sparsegen
 from sparsegen import masks
 from sparsegen.attention import MOST_SCORES_BYTES, at_once
+from sparsegen.backends.executor import Executor
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, OperandError
-from sparsegen.executor import Executor
 from sparsegen.operators import DType
 
 QUERIES, KEYS, WIDTH, HEADS = 37, 52, 24, 3

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import sparsegen
-from sparsegen import api, emulator, masks
+from sparsegen import api, masks
 from sparsegen.attention_choice import Request, Way, decide
+from sparsegen.backends import emulator
 from sparsegen.dispatch import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.matrix.features import Features

@@ -12,7 +12,7 @@ import scipy.sparse
 
 import sparsegen
 from sparsegen import api, backends
-from sparsegen.emulator import device
+from sparsegen.backends.emulator import device
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels import families
 from sparsegen.launching import PreparedVariant, shared_executor

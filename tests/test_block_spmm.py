@@ -10,8 +10,8 @@ from contract_cases import call, dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_guessed_rate
 from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig

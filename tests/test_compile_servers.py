@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen.compile_servers import CompileServers
+from sparsegen.backends.cuda.compile_servers import CompileServers
+from sparsegen.backends.cuda.nvrtc import Compilation, Installation, Source
 from sparsegen.errors import CompileError, DeviceUnavailableError
-from sparsegen.nvrtc import Compilation, Installation, Source
 from sparsegen.system.child import answer, requests
 
 NOWHERE = Installation(Path("/nowhere/libnvrtc.so.13"), Path("/nowhere/libnvrtc-builtins.so.13.0"), (13, 0))

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen import inspection
-from sparsegen.compile_servers import compile_servers
-from sparsegen.compiler import CudaToolchain
+from sparsegen.backends.cuda import inspection
+from sparsegen.backends.cuda.compile_servers import compile_servers
+from sparsegen.backends.cuda.compiler import CudaToolchain
+from sparsegen.backends.cuda.toolkit import OFF
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
-from sparsegen.toolkit import OFF
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.cu"))
-PLAIN = sorted((Path(__file__).parents[1] / "sparsegen" / "cuda").glob("*.cu"))
+PLAIN = sorted((Path(__file__).parents[1] / "sparsegen" / "backends" / "plain").glob("*.cu"))
 SOURCE = 'extern "C" __global__ void twice(float* x) {\n  x[threadIdx.x] *= 2;\n}\n'
 NVCC = """#!/bin/sh
 case "$*" in

@@ -27,10 +27,10 @@ from contract_cases import (
     traits_of,
 )
 
-from sparsegen.emulator import device
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import ConfigError
-from sparsegen.executor import CompiledKernel
 from sparsegen.kernels import families
 from sparsegen.kernels.base import ArgumentKind, Family, Packed, size_value, tunables
 from sparsegen.matrix.features import Features

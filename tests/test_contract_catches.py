@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from contract_cases import Kind, Variant, matrices, run_and_compare
 
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Family

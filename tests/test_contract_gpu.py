@@ -19,7 +19,7 @@ import pytest
 from contract_cases import Variant, batches, kinds, matrices, sample
 
 from sparsegen import backends
-from sparsegen.executor import Executor, Toolchain
+from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.kernels import families
 from sparsegen.kernels.base import Family
 from sparsegen.launching import PreparedVariant

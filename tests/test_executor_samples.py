@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.executor import undisturbed
+from sparsegen.backends.executor import undisturbed
 
 
 def test_samples_in_which_the_host_was_late_are_left_out() -> None:

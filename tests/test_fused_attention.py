@@ -13,8 +13,8 @@ import pytest
 from contract_cases import Kind, Variant, call, csr, run_and_compare
 
 from sparsegen import masks
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.fused_attention import expected_tiles

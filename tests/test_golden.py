@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparsegen.emulator import device
+from sparsegen.backends.emulator import device
 from sparsegen.kernels import families
 from sparsegen.kernels.base import Family, tunables
 from sparsegen.operators import (

@@ -15,7 +15,7 @@ from contract_cases import Kind, Variant, csr, run_and_compare
 from tuning_samples import H100
 
 import sparsegen
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig

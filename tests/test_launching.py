@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparsegen import launching
-from sparsegen.emulator import device
+from sparsegen.backends.emulator import device
 from sparsegen.kernels.base import Device
 
 

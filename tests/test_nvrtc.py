@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sparsegen.backends.cuda.nvrtc import COMPILATION_FAILED, Installation, Nvrtc, Source
 from sparsegen.errors import CompileError, DeviceUnavailableError
-from sparsegen.nvrtc import COMPILATION_FAILED, Installation, Nvrtc, Source
 
 FOUND = Installation(Path("/nvrtc/libnvrtc.so.13"), Path("/nvrtc/libnvrtc-builtins.so.13.0"), (13, 0))
 TEXTS = {"ProgramLog": b"a warning\0", "CUBIN": b"\x7fELF\0\0", "PTX": b".version 9.0\0"}

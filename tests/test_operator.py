@@ -14,7 +14,7 @@ import scipy.sparse
 import sparsegen
 from sparsegen import api
 from sparsegen.arrays import alignment_of, stream_handle
-from sparsegen.emulator import device as emulator_device
+from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.kernels import families, families_of
 from sparsegen.matrix.features import Features

@@ -18,8 +18,8 @@ from contract_cases import csr, matrices
 from tuning_samples import H100
 
 from sparsegen import backends, packing
+from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
-from sparsegen.executor import Executor
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Array, PackedOnDevice
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig

@@ -14,8 +14,8 @@ import pytest
 from contract_cases import BATCH, Kind, Variant, csr, matrices, run_and_compare
 from tuning_samples import H100
 
-from sparsegen.emulator import device
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels.panel_spmm import FAMILY, PanelSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform

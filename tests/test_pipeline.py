@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from sparsegen.executor import CompiledKernel
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.kernels import family
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.pipeline import CompileAhead

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sparsegen import backends
+from sparsegen.backends.executor import Executor
 from sparsegen.device_references import products, rows
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import Executor
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import (
     DType,

@@ -15,8 +15,8 @@ from tuning_fakes import MATRIX, TOY, ToyConfig, tune_toy
 from tuning_samples import DIGEST, H100, timed, workload
 
 import sparsegen
+from sparsegen.backends.emulator import device
 from sparsegen.dispatch import How, choose
-from sparsegen.emulator import device
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families, family
 from sparsegen.kernels.base import Constraint

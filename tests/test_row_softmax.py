@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparsegen.emulator import device
+from sparsegen.backends.emulator import device
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, SoftmaxBackwardProblem, SoftmaxProblem

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sparsegen
-from sparsegen.emulator import device as emulator_device
+from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, OperandError, OutputError, SavedOperatorError
 from sparsegen.kernels import family
 from sparsegen.matrix.formats import CsrMatrix

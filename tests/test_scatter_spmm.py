@@ -14,9 +14,9 @@ from contract_cases import call, csr, matrices
 from tuning_samples import H100
 
 import sparsegen
-from sparsegen.emulator import device
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_guessed_rate, families_of
 from sparsegen.kernels.scatter_spmm import FAMILY, MOST_SUM_BYTES, ScatterSpmmConfig

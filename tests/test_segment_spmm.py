@@ -9,8 +9,8 @@ import pytest
 from contract_cases import call, csr, matrices
 from tuning_samples import H100
 
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_guessed_rate
 from sparsegen.kernels.base import tunables
 from sparsegen.kernels.segment_spmm import FAMILY, SegmentSpmmConfig

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsegen.backends.cuda.toolkit import OFF, find_nvrtc, nvcc_version
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
-from sparsegen.toolkit import OFF, find_nvrtc, nvcc_version
 
 NVCC = """#!/bin/sh
 echo "Cuda compilation tools, release 13.0, V13.0.88"

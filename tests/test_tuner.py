@@ -17,8 +17,8 @@ import pytest
 import tuning_fakes
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, backend, tune_toy
 
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
-from sparsegen.executor import CompiledKernel
 from sparsegen.matrix.features import Features
 from sparsegen.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning import finalists

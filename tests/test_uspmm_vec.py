@@ -7,7 +7,7 @@ import pytest
 from contract_cases import matrices
 from tuning_samples import H100
 
-from sparsegen.emulator import device
+from sparsegen.backends.emulator import device
 from sparsegen.kernels.uspmm_vec import FAMILY, UspmmVecConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

@@ -22,9 +22,9 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen import kernels
+from sparsegen.backends.executor import CompiledKernel, Timing
 from sparsegen.baselines import Result
 from sparsegen.errors import CompileError, LaunchError
-from sparsegen.executor import CompiledKernel, Timing
 from sparsegen.kernels.base import (
     Argument,
     ArgumentKind,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Timing
 from sparsegen.baselines.libraries import LibraryUnavailableError
-from sparsegen.executor import Buffer, Timing
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, Problem, SpmmProblem
@@ -74,7 +74,7 @@ class Session:
     """
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
-        from sparsegen.runtime import CudaExecutor
+        from sparsegen.backends.cuda.runtime import CudaExecutor
 
         self.problem = problem
         self.executor = CudaExecutor(device)

@@ -8,13 +8,13 @@ from enum import IntEnum
 
 import numpy as np
 
+from sparsegen.backends.cuda.runtime import CudaExecutor
+from sparsegen.backends.executor import Buffer
 from sparsegen.baselines import Call
 from sparsegen.baselines.libraries import Handle, checked, find_library
-from sparsegen.executor import Buffer
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.runtime import CudaExecutor
 
 DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaDataType
 NO_TRANSPOSE, TRANSPOSE = 0, 1

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from sparsegen.backends.cuda.runtime import CudaExecutor
+from sparsegen.backends.executor import Buffer
 from sparsegen.baselines import Call
 from sparsegen.baselines.libraries import Handle, VendorError, checked, find_library
-from sparsegen.executor import Buffer
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.runtime import CudaExecutor
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Arithmetic, ChosenVariant, Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
 

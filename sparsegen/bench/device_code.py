@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Executor, LoadedKernel
+from sparsegen.backends.plain import THREADS, compiled_kernels, elementwise
 from sparsegen.bench.case import Operator
 from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.device_references import THREADS, compiled_kernels, elementwise
-from sparsegen.executor import Buffer, Executor, LoadedKernel
 from sparsegen.kernels.base import Array, Launch
 from sparsegen.operators import Layout
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from sparsegen import backends
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.case import Operator
 from sparsegen.bench.device_code import expected_on_device
 from sparsegen.bench.expected import Expected, expected_on_host
 from sparsegen.bench.parcel import Parcel
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import Layout
@@ -66,8 +66,8 @@ class _Referee:
     def handle(self, request: Any) -> Any:
         if isinstance(request, Expect):
             return self._expect(request.parcel)
+        from sparsegen.backends.cuda.runtime import CudaExecutor
         from sparsegen.bench.rates import measure_rates
-        from sparsegen.runtime import CudaExecutor
 
         assert isinstance(request, MeasureRates) and isinstance(self._executor, CudaExecutor)
         return measure_rates(self._executor)

@@ -134,7 +134,7 @@ class _Table:
         self._request, self._old = request, old
         driver = ""
         if request.device.backend == "cuda":
-            from sparsegen import runtime
+            from sparsegen.backends.cuda import runtime
 
             driver = runtime.driver_version()
         self._now = Results(BenchDevice.of(request.device, driver), {}, request.protocol)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Timing as Samples
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import L2, Cell, Kind, Status, Timing
@@ -22,7 +23,6 @@ from sparsegen.bench.server import (
     WrongResultError,
 )
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import Timing as Samples
 from sparsegen.kernels.base import Device
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, MissingError, Stopwatch, UnsupportedError, Way
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import ConfigError, SparsegenError
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout

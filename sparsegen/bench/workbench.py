@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.task import Task
-from sparsegen.executor import Buffer, Executor
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features

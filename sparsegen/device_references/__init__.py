@@ -1,7 +1,7 @@
 """Exact results computed on a CUDA device, for the operators that have plain kernels for it.
 
-The kernels (``sparsegen/cuda``) share no code with what is measured, and sum in float64. A sample of what they give is
-computed again on the host.
+The kernels (`sparsegen.backends.plain`) share no code with what is measured, and sum in float64. A sample of what
+they give is computed again on the host.
 """
 
 from __future__ import annotations
@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Executor
 from sparsegen.device_references import products, rows
-from sparsegen.device_references.common import (
-    THREADS,
-    DeviceReference,
-    Operands,
-    compiled_kernels,
-    elementwise,
-)
-from sparsegen.executor import Executor
+from sparsegen.device_references.common import DeviceReference, Operands
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
     Problem,
@@ -31,11 +25,8 @@ from sparsegen.operators import (
 )
 
 __all__ = [
-    "THREADS",
     "DeviceReference",
-    "compiled_kernels",
     "device_reference",
-    "elementwise",
     "has_device_reference",
 ]
 

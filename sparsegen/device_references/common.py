@@ -1,22 +1,18 @@
-"""Kernels of ``sparsegen/cuda``, and what a reference on the device is."""
+"""Kernels of ``sparsegen/backends/plain``, and what a reference on the device is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.resources import files
 
 import numpy as np
 
-from sparsegen import backends
+from sparsegen.backends.executor import Address, Buffer, Executor
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import Address, Buffer, CompiledKernel, Executor, LoadedKernel
-from sparsegen.kernels.base import Array, Launch
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
 
-THREADS = 256
 SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 
 Operands = Mapping[str, Array]
@@ -54,24 +50,6 @@ def require_equal(right: bool, found: object, expected: object, where: object) -
             f"the device's float64 result is wrong: {found!r} at {where}, {expected!r} on the host; nothing can be "
             "verified on this device"
         )
-
-
-def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[LoadedKernel]:
-    """Kernels of ``sparsegen/cuda``, by file and entry; compiled side by side where the cache has them not."""
-    toolchain = backends.toolchain(executor.device)
-
-    def compiled(name: tuple[str, str]) -> CompiledKernel:
-        file, entry = name
-        source = (files("sparsegen") / "cuda" / file).read_text(encoding="utf-8")
-        return toolchain.compile("plain", entry, source)
-
-    with ThreadPoolExecutor(len(names)) as pool:
-        return [executor.load(kernel) for kernel in pool.map(compiled, names)]
-
-
-def elementwise(count: int) -> Launch:
-    """A thread for each element."""
-    return Launch((-(-count // THREADS), 1, 1), (THREADS, 1, 1))
 
 
 def values_in(dtype: DType, matrix: CsrMatrix) -> Array:

@@ -6,16 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Executor
+from sparsegen.backends.plain import compiled_kernels, elementwise
 from sparsegen.device_references.common import (
     SIGNIFICAND_BITS,
     DeviceReference,
     Operands,
-    compiled_kernels,
-    elementwise,
     require_equal,
     values_in,
 )
-from sparsegen.executor import Buffer, Executor
 from sparsegen.kernels.base import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Layout, SddmmEpilogue, SddmmProblem, SpmmProblem

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, Executor
+from sparsegen.backends.plain import compiled_kernels
 from sparsegen.device_references.common import (
     SIGNIFICAND_BITS,
     DeviceReference,
     Operands,
-    compiled_kernels,
     require_equal,
 )
-from sparsegen.executor import Buffer, Executor
 from sparsegen.kernels.base import Array, Launch, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem

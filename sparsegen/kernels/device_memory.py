@@ -1,4 +1,4 @@
-"""A device as a packing sees it: memory, and the plain kernels of ``sparsegen/cuda``."""
+"""A device as a packing sees it: memory, and the plain kernels of ``sparsegen/backends/plain``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sparsegen.executor import Toolchain
+from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.pipeline import identify

@@ -10,8 +10,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from sparsegen.backends.executor import CompiledKernel, Toolchain
 from sparsegen.errors import SparsegenError
-from sparsegen.executor import CompiledKernel, Toolchain
 from sparsegen.launching import source_digest
 from sparsegen.operators import Problem
 from sparsegen.render import render

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from sparsegen.backends.executor import CompiledKernel, Timing
 from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.errors import CompileError, LaunchError
-from sparsegen.executor import CompiledKernel, Timing
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
 from sparsegen.tuning import finalists
 from sparsegen.tuning.finalists import median_us

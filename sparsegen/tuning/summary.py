@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparsegen.executor import Timing
+from sparsegen.backends.executor import Timing
 from sparsegen.tuning_db.records import Sample
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.errors import LaunchError
-from sparsegen.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.kernels.base import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.launching import zeroed
 from sparsegen.matrix.formats import CsrMatrix

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen.backends import emulator_device
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError, Way
 from sparsegen.bench.patterns import Independent
@@ -21,7 +22,6 @@ from sparsegen.bench.results import L2, Kind, Protocol
 from sparsegen.bench.runner import Limits
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout

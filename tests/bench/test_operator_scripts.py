@@ -128,7 +128,7 @@ def test_mobilenet_has_the_papers_layers(scripts: Scripts) -> None:
 
 
 def test_a_search_is_finished_once(scripts: Scripts) -> None:
-    from sparsegen.emulator import device
+    from sparsegen.backends.emulator import device
     from sparsegen.operators import SoftmaxProblem
 
     prepared = importlib.import_module("benchmarks.prepared")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from sparsegen.emulator import device
+from sparsegen.backends.emulator import device
 from sparsegen.kernels import family
 from sparsegen.operators import SpmmProblem
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 from command_line import Command
 
-from sparsegen import emulator
+from sparsegen.backends import emulator
 from sparsegen.dispatch import How
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features

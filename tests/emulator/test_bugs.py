@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsegen.emulator.executor import EmulatorExecutor
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.executor import EmulatorExecutor
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import KernelFault
-from sparsegen.executor import CompiledKernel
 from sparsegen.kernels.base import Array, Launch
 
 SOURCE = Path(__file__).with_name("bugs.cu").read_text()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.emulator.executor import EmulatorExecutor
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.executor import EmulatorExecutor
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault, LaunchError
 from sparsegen.kernels.base import Array, Launch
 

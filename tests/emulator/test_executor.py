@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsegen import emulator
-from sparsegen.emulator.executor import ALIGNMENT, EmulatorExecutor, EmulatorKernel
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends import emulator
+from sparsegen.backends.emulator.executor import ALIGNMENT, EmulatorExecutor, EmulatorKernel
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.executor import CompiledKernel
 from sparsegen.kernels.base import Launch
 
 SOURCE = """#include "sparsegen_emulator.h"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsegen.emulator.executor import EmulatorExecutor
-from sparsegen.emulator.sanitized import run_sanitized
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator.executor import EmulatorExecutor
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels.base import Array, Launch
 from sparsegen.operators import DType
 from sparsegen.settings import Settings

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen.emulator import cuda_headers
-from sparsegen.emulator.cuda_headers import NEEDED, find_cuda_headers
-from sparsegen.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.emulator import cuda_headers
+from sparsegen.backends.emulator.cuda_headers import NEEDED, find_cuda_headers
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 
 from sparsegen import backends, kernels
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import ChosenVariant, Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch import Choice
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Device
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.features import Features

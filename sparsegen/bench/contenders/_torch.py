@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import MissingError
 from sparsegen.bench.workbench import Workbench
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Array
 from sparsegen.operators import DType
 

@@ -7,13 +7,13 @@ from typing import cast
 
 import numpy as np
 
+from sparsegen.backends.cuda.runtime import CudaExecutor
+from sparsegen.backends.executor import Buffer
 from sparsegen.baselines import Call, cusparse
 from sparsegen.baselines.libraries import LibraryUnavailableError, find_library
 from sparsegen.bench.contender import MissingError, Stopwatch, Way
 from sparsegen.bench.workbench import ResultBuffer, Workbench
-from sparsegen.executor import Buffer
 from sparsegen.operators import Layout
-from sparsegen.runtime import CudaExecutor
 
 
 def require_library(name: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from sparsegen.backends.executor import Executor
 from sparsegen.baselines import cublas
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
@@ -17,7 +18,6 @@ from sparsegen.bench.device_code import DenseMatrix
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import ResultBuffer, Workbench
-from sparsegen.executor import Executor
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 

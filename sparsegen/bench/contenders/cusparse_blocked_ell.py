@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer
 from sparsegen.baselines import cusparse
 from sparsegen.baselines.libraries import Handle, checked
 from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
@@ -16,7 +17,6 @@ from sparsegen.bench.contenders._vendor import cuda, dense_orders, ways_of
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.executor import Buffer
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparsegen.backends.executor import Executor
 from sparsegen.baselines import cusparse
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
@@ -11,7 +12,6 @@ from sparsegen.bench.contenders._vendor import cuda, dense_orders, require_libra
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.executor import Executor
 from sparsegen.matrix.features import Features
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
@@ -17,7 +18,6 @@ from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.executor import Executor
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.executor import Executor
 from sparsegen.matrix.features import Features
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from sparsegen.backends.cuda.nvrtc import Installation
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.nvrtc import Installation
 from sparsegen.settings import Settings
 
 logger = logging.getLogger(__name__)

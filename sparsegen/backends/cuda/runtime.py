@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Buffer, CompiledKernel, LoadedKernel, Timing, undisturbed
 from sparsegen.errors import DeviceUnavailableError, LaunchError
-from sparsegen.executor import Buffer, CompiledKernel, LoadedKernel, Timing, undisturbed
 from sparsegen.kernels.base import Array, Device, Launch
 
 logger = logging.getLogger(__name__)

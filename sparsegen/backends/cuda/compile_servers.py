@@ -12,8 +12,8 @@ import threading
 import time
 from functools import cache
 
+from sparsegen.backends.cuda.nvrtc import Compilation, Installation, Source
 from sparsegen.errors import CompileError
-from sparsegen.nvrtc import Compilation, Installation, Source
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 IDLE_SECONDS = 30.0
@@ -31,7 +31,7 @@ class CompileServers:
     def __init__(
         self,
         installation: Installation,
-        target: str = "sparsegen.nvrtc:serve",
+        target: str = "sparsegen.backends.cuda.nvrtc:serve",
         *,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:

@@ -1,6 +1,6 @@
 """NVRTC, NVIDIA's compiler as a library, through ctypes; and the process that serves it.
 
-It runs in child processes alone (`sparsegen.compile_servers`): a compile inside a process cannot be stopped, and a
+It runs in child processes alone (`compile_servers`): a compile inside a process cannot be stopped, and a
 crash of the compiler would take the process along.
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.executor import Executor, Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 
@@ -16,13 +16,13 @@ def gpu_devices() -> list[Device]:
     Raises:
         DeviceUnavailableError: PyCUDA or the driver is missing.
     """
-    from sparsegen import runtime
+    from sparsegen.backends.cuda import runtime
 
     return runtime.devices()
 
 
 def emulator_device() -> Device:
-    from sparsegen import emulator
+    from sparsegen.backends import emulator
 
     return emulator.device()
 
@@ -62,10 +62,10 @@ def find_device(name: str | None = None) -> Device:
 def toolchain(device: Device) -> Toolchain:
     """What compiles for a device."""
     if device.backend == "emulator":
-        from sparsegen.emulator.toolchain import EmulatorToolchain
+        from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 
         return EmulatorToolchain()
-    from sparsegen.compiler import CudaToolchain
+    from sparsegen.backends.cuda.compiler import CudaToolchain
 
     return CudaToolchain(device.compute_capability)
 
@@ -73,9 +73,9 @@ def toolchain(device: Device) -> Toolchain:
 def open_executor(device: Device) -> Executor:
     """What runs on a device; close it when done."""
     if device.backend == "emulator":
-        from sparsegen.emulator.executor import EmulatorExecutor
+        from sparsegen.backends.emulator.executor import EmulatorExecutor
 
         return EmulatorExecutor()
-    from sparsegen.runtime import CudaExecutor
+    from sparsegen.backends.cuda.runtime import CudaExecutor
 
     return CudaExecutor(device)

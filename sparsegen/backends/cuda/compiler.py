@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sparsegen.compile_servers import compile_servers
+from sparsegen.backends.cuda.compile_servers import compile_servers
+from sparsegen.backends.cuda.nvrtc import Compilation, Source
+from sparsegen.backends.cuda.toolkit import FoundNvrtc, find_nvrtc, nvcc_version
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, DeviceUnavailableError
-from sparsegen.executor import CompiledKernel
-from sparsegen.nvrtc import Compilation, Source
 from sparsegen.settings import Settings
 from sparsegen.system.publish import publish_folder
-from sparsegen.toolkit import FoundNvrtc, find_nvrtc, nvcc_version
 
 logger = logging.getLogger(__name__)
 

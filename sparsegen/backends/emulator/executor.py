@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.emulator import device as emulator_device
+from sparsegen.backends.emulator import device as emulator_device
+from sparsegen.backends.executor import Address, Buffer, CompiledKernel, LoadedKernel, Timing
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.executor import Address, Buffer, CompiledKernel, LoadedKernel, Timing
 from sparsegen.kernels.base import Array, Device, Launch
 
 LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
@@ -51,10 +51,10 @@ class EmulatorKernel:
 
 
 class EmulatorExecutor:
-    """The emulator's `sparsegen.executor.Executor`. Launches return when the kernel has ended.
+    """The emulator's `sparsegen.backends.executor.Executor`. Launches return when the kernel has ended.
 
     A wild address in a kernel ends this process, and an endless loop hangs it: run what is not trusted in a
-    worker process, or through `sparsegen.emulator.sanitized`.
+    worker process, or through `sparsegen.backends.emulator.sanitized`.
 
     Args:
         threads: OS threads for a grid's blocks; default one for each CPU.

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sparsegen.emulator.cuda_headers import CudaHeaders, find_cuda_headers
+from sparsegen.backends.emulator.cuda_headers import CudaHeaders, find_cuda_headers
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, DeviceUnavailableError
-from sparsegen.executor import CompiledKernel
 from sparsegen.settings import Settings
 from sparsegen.system.publish import publish_folder
 
@@ -77,7 +77,7 @@ SANITIZED = Flavour(
 
 
 class EmulatorToolchain:
-    """The emulator's `sparsegen.executor.Toolchain`.
+    """The emulator's `sparsegen.backends.executor.Toolchain`.
 
     Args:
         settings: the compiler (``cxx``), where to look for CUDA's headers, and the cache's folder.
@@ -100,7 +100,7 @@ class EmulatorToolchain:
         return self._fingerprint(PLAIN)
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
-        """A shared object for `EmulatorExecutor`; see `sparsegen.executor.Toolchain.compile`."""
+        """A shared object for `EmulatorExecutor`; see `sparsegen.backends.executor.Toolchain.compile`."""
         folder = self._variant(PLAIN, family, entry, source, timeout)
         return CompiledKernel(entry=entry, source=folder / SOURCE_NAME, binary=folder / PLAIN.output)
 

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sparsegen.compiler import CudaToolchain, compile_with_nvrtc, find_nvcc
+from sparsegen.backends.cuda.compiler import CudaToolchain, compile_with_nvrtc, find_nvcc
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 

@@ -1,0 +1,1 @@
+"""CUDA devices: PyCUDA and the driver run, NVRTC or nvcc compile."""
