@@ -20,14 +20,14 @@ import numpy as np
 from benchmarks.common import Bench, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
-from sparsegen.dispatch import Choice, choose
+from sparsegen.dispatch.choice import Choice, choose
+from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, configured, nearest, predict
 from sparsegen.kernels import families_of
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows, uniform_rows
-from sparsegen.neighbours import NEIGHBOURS, Config, configured, nearest, predict
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 from sparsegen.tuning_db.layers import Layers, seeds

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from sparsegen.neighbours import canonical, configured, guessed
+from sparsegen.dispatch.neighbours import canonical, configured, guessed
 from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Measurement

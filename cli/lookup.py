@@ -18,7 +18,7 @@ from sparsegen.cli.common import (
     matrix_options,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
-from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.dispatch.choice import Choice, OnMiss
 
 
 @click.command()

@@ -14,8 +14,8 @@ from sparsegen import api, backends, pruner
 from sparsegen.cli.common import EnumChoice, db_option, device_option, json_option, make_console
 from sparsegen.cli.progress import SECONDS_BETWEEN_LINES
 from sparsegen.cli.prune_tables import emit_comparison, emit_report
+from sparsegen.dispatch.pruned_times import PrunedTimes
 from sparsegen.operators import DType, Layout
-from sparsegen.pruned_times import PrunedTimes
 from sparsegen.pruner import OutputFormat
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Progress, Step, silent

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from sparsegen.cli.common import emit
 from sparsegen.cli.progress import microseconds
-from sparsegen.pruned_times import Grounds, LayerTime, PrunedTimes
+from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruner import Comparison
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.report import LayerReport, PruneReport

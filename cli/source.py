@@ -23,7 +23,7 @@ from sparsegen.cli.common import (
     to_json,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
-from sparsegen.dispatch import choose
+from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from sparsegen.cli.common import emit
 from sparsegen.cli.progress import microseconds
+from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.model_tuning import ModelTuning
-from sparsegen.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.pruned_layers import PrunedLayers
 
 

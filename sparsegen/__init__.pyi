@@ -9,9 +9,9 @@ from sparsegen.api import tune as tune
 from sparsegen.attention import AttentionOperator as AttentionOperator
 from sparsegen.attention import prepare_attention as prepare_attention
 from sparsegen.attention_choice import Way as Way
-from sparsegen.dispatch import Choice as Choice
-from sparsegen.dispatch import How as How
-from sparsegen.dispatch import OnMiss as OnMiss
+from sparsegen.dispatch.choice import Choice as Choice
+from sparsegen.dispatch.choice import How as How
+from sparsegen.dispatch.choice import OnMiss as OnMiss
 from sparsegen.errors import SparsegenError as SparsegenError
 from sparsegen.fused_attention import FusedAttentionOperator as FusedAttentionOperator
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix

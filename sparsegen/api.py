@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
-from sparsegen import backends, dense_operator, dispatch
+from sparsegen import backends, dense_operator
 from sparsegen.dense_operator import DenseOperator
-from sparsegen.dispatch import Choice, How, OnMiss
+from sparsegen.dispatch.choice import Choice, How, OnMiss, choose
+from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
@@ -41,7 +42,6 @@ from sparsegen.pattern_operators import (
     SoftmaxOperator,
     SparseAttentionOperator,
 )
-from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruner import prune
 from sparsegen.pruning.report import PruneReport
 from sparsegen.saved_operator import read_operator, save_operator
@@ -429,7 +429,7 @@ def _choose(
     if miss is OnMiss.DENSE and problem.batch > 1:
         raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
     features, fingerprint = Features.of(matrix), matrix.fingerprint()
-    return dispatch.choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
+    return choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
 
 
 _layers: dict[str, tuple[object, Layers]] = {}

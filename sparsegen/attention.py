@@ -14,7 +14,7 @@ from sparsegen import api, backends
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.attention_choice import Decision, Request, Way, decide
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.dispatch.choice import Choice, OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.kernels.base import Device

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import api
-from sparsegen.dispatch import Choice, OnMiss
+from sparsegen.dispatch.choice import Choice, OnMiss
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix

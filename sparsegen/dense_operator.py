@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.arrays import check_numpy, mismatch, numpy_type, stream_handle
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.attention_choice import Decision
 from sparsegen.backends.executor import Executor
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, TensorSpec

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sparsegen.dispatch import BUCKET_RADIUS
+from sparsegen.dispatch.choice import BUCKET_RADIUS
+from sparsegen.dispatch.neighbours import position
+from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels.base import Device
-from sparsegen.neighbours import position
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
-from sparsegen.pruned_times import PrunedTimes, layer_time
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
 from sparsegen.tuner import tune

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.arrays import Call, Target, caller
 from sparsegen.backends.executor import Address, Executor, Toolchain
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device, PackedOnDevice
 from sparsegen.launching import PreparedVariant

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Executor, Toolchain
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operator import PreparedOperator

@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
-from sparsegen.dispatch import Choice, How
+from sparsegen.dispatch.choice import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
 from sparsegen.kernels.base import Array, Device, PackedOnDevice
 from sparsegen.kernels.device_memory import Buffer

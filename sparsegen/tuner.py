@@ -11,11 +11,11 @@ from typing import Any
 
 from sparsegen import kernels
 from sparsegen.backends.executor import Toolchain
+from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, canonical, configured, nearest, predict
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.neighbours import NEIGHBOURS, Config, canonical, configured, nearest, predict
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.interrupt import interruptible

@@ -22,7 +22,7 @@ from tuning_samples import (
     workload,
 )
 
-from sparsegen.dispatch import Choice, How, OnMiss, choose, forget
+from sparsegen.dispatch.choice import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Device

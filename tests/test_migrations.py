@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from tuning_samples import H100, baseline, other_operators, timed, workload
 
-from sparsegen.dispatch import How, choose
+from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db import migrations

@@ -14,12 +14,12 @@ import pytest
 from tuning_samples import H100, baseline, timed
 
 from sparsegen import model_tuning
+from sparsegen.dispatch.pruned_times import Grounds
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.model_tuning import Fate, ModelTuning, shared_searches, tune_model
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
-from sparsegen.pruned_times import Grounds
 from sparsegen.pruning.pruned_layers import pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
 from sparsegen.tuning_db.records import Workload

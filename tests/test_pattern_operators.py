@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 
 import sparsegen
-from sparsegen.dispatch import How
+from sparsegen.dispatch.choice import How
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.operators import DType
 

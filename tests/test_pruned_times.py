@@ -10,9 +10,9 @@ from tuning_samples import H100, baseline, timed
 
 import sparsegen
 from sparsegen import api
+from sparsegen.dispatch.pruned_times import NEAR, Grounds, layer_time
 from sparsegen.errors import ConfigError
 from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.pruned_times import NEAR, Grounds, layer_time
 from sparsegen.pruning.report import LayerReport, PruneReport
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sparsegen.regression import UNKNOWN, Point, expected, log_slowdowns
+from sparsegen.dispatch.regression import UNKNOWN, Point, expected, log_slowdowns
 
 
 def point(place: float, family: str, *values: int | str, is_guess: bool = False) -> Point:

@@ -16,7 +16,7 @@ from tuning_samples import DIGEST, H100, timed, workload
 
 import sparsegen
 from sparsegen.backends.emulator import device
-from sparsegen.dispatch import How, choose
+from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families, family
 from sparsegen.kernels.base import Constraint

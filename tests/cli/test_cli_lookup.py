@@ -10,7 +10,7 @@ import scipy.sparse
 from command_line import Command
 
 from sparsegen.backends import emulator
-from sparsegen.dispatch import How
+from sparsegen.dispatch.choice import How
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.load import load_matrix

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen import api  # noqa: E402
+from sparsegen.dispatch.pruned_times import Grounds, LayerTime  # noqa: E402
 from sparsegen.errors import MatrixError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
-from sparsegen.pruned_times import Grounds, LayerTime  # noqa: E402
 
 
 class Model(nn.Module):

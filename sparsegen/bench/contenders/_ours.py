@@ -12,7 +12,7 @@ from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import ChosenVariant, Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice
 from sparsegen.kernels.base import Device
 from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.features import Features

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from sparsegen import dispatch
 from sparsegen.bench.contender import MissingError
 from sparsegen.bench.contenders._ours import Ours
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import TUNED
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice, How, choose
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
@@ -18,8 +17,8 @@ class SparsegenTuned(Ours):
 
     def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
         with open_layers(Settings.from_environment(), db) as layers:
-            choice = dispatch.choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, layers)
-        if choice.how is not dispatch.How.EXACT:
+            choice = choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, layers)
+        if choice.how is not How.EXACT:
             raise MissingError("no tuning of this workload is recorded; --tune quick makes one")
         return choice
 

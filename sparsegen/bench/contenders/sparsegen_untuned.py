@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sparsegen import dispatch
 from sparsegen.bench.contenders._ours import Ours
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import UNTUNED
-from sparsegen.dispatch import Choice
+from sparsegen.dispatch.choice import Choice, choose
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.layers import Layers, seeds
 
@@ -16,7 +15,7 @@ class SparsegenUntuned(Ours):
 
     def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
         seeded = Layers([seeds()])
-        return dispatch.choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, seeded)
+        return choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, seeded)
 
 
 CONTENDER = SparsegenUntuned()

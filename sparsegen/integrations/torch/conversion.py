@@ -11,11 +11,11 @@ from typing import Any
 from torch import nn
 
 from sparsegen import api
+from sparsegen.dispatch.pruned_times import Grounds, LayerTime
 from sparsegen.errors import PruningError
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import DTYPES
 from sparsegen.kernels.base import Device
-from sparsegen.pruned_times import Grounds, LayerTime
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName

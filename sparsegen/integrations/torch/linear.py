@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsegen import api
-from sparsegen.dispatch import OnMiss
+from sparsegen.dispatch.choice import OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, PruningError
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule

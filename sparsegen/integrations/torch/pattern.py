@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsegen import api, backends
 from sparsegen.attention import at_once
 from sparsegen.attention_choice import Request, Way, decide
-from sparsegen.dispatch import OnMiss
+from sparsegen.dispatch.choice import OnMiss
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.kernels.base import Device

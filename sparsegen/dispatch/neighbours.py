@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.dispatch.regression import Point, expected, log_slowdowns
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families, families_of
 from sparsegen.kernels.base import Array, Device, Family, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
-from sparsegen.regression import Point, expected, log_slowdowns
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Tuned

@@ -16,11 +16,7 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import by_guessed_rate, families
-from sparsegen.kernels.base import Device, Family, Value
-from sparsegen.matrix.features import Features
-from sparsegen.neighbours import (
+from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
     Config,
     Neighbour,
@@ -31,6 +27,10 @@ from sparsegen.neighbours import (
     predict,
     suspects,
 )
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.kernels import by_guessed_rate, families
+from sparsegen.kernels.base import Device, Family, Value
+from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer

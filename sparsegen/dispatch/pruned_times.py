@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sparsegen import dispatch
-from sparsegen.dispatch import How
+from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layer
 
-NEAR = 1.0  # octaves in feature space, see `sparsegen.neighbours.position`
+NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.neighbours.position`
 
 
 class KnownLayer(Protocol):
@@ -132,7 +131,7 @@ def layer_time(
     """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
     problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
     try:
-        choice = dispatch.choose(problem, layer.features, layer.fingerprint, device, database)
+        choice = choose(problem, layer.features, layer.fingerprint, device, database)
     except NoVariantError:
         return LayerTime(layer.name, Grounds.NOT_MEASURED)
     distance = (

@@ -1,0 +1,1 @@
+"""From a problem and what is known to the variant that runs."""
