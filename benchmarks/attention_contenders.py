@@ -19,9 +19,9 @@ from sparsegen.attention_choice import Way
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.kernels.base import Device
-from sparsegen.launching import shared_executor
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
+from sparsegen.plan.launching import shared_executor
 
 Attention = AttentionOperator | FusedAttentionOperator
 OURS = "sparsegen"

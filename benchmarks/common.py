@@ -21,10 +21,10 @@ from sparsegen.backends import toolchain
 from sparsegen.backends.executor import Executor
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
-from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SpmmProblem
+from sparsegen.plan.launching import PreparedVariant
 from sparsegen.references import judge
 
 HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operator import PreparedOperator
 from sparsegen.operators import Problem
+from sparsegen.plan.operator import PreparedOperator
 from sparsegen.references import judge
 from sparsegen.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload

@@ -27,10 +27,10 @@ from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.bench.device_code import COPY_BYTES_PER_STEP, Copier
 from sparsegen.kernels.base import Device
-from sparsegen.launching import shared_executor
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SoftmaxBackwardProblem, SoftmaxProblem
+from sparsegen.plan.launching import shared_executor
 
 NAME = "softmax"
 KINDS = ("band", "sliding", "random")

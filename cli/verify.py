@@ -21,8 +21,8 @@ from sparsegen.cli.common import (
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import NoVariantError
-from sparsegen.launching import PreparedVariant, shared_executor
 from sparsegen.matrix.features import Features
+from sparsegen.plan.launching import PreparedVariant, shared_executor
 from sparsegen.verification import worst_error
 
 

@@ -17,7 +17,6 @@ from sparsegen.fused_attention import FusedAttentionOperator as FusedAttentionOp
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
 from sparsegen.matrix.formats import as_csr as as_csr
 from sparsegen.matrix.load import load_matrix as load_matrix
-from sparsegen.operator import SparseOperator as SparseOperator
 from sparsegen.operators import DType as DType
 from sparsegen.operators import Epilogue as Epilogue
 from sparsegen.operators import ItemValues as ItemValues
@@ -28,9 +27,10 @@ from sparsegen.operators import SoftmaxBackwardProblem as SoftmaxBackwardProblem
 from sparsegen.operators import SoftmaxProblem as SoftmaxProblem
 from sparsegen.operators import SparseAttentionProblem as SparseAttentionProblem
 from sparsegen.operators import SpmmProblem as SpmmProblem
-from sparsegen.pattern_operators import SddmmOperator as SddmmOperator
-from sparsegen.pattern_operators import SoftmaxBackwardOperator as SoftmaxBackwardOperator
-from sparsegen.pattern_operators import SoftmaxOperator as SoftmaxOperator
-from sparsegen.pattern_operators import SparseAttentionOperator as SparseAttentionOperator
+from sparsegen.plan.operator import SparseOperator as SparseOperator
+from sparsegen.plan.pattern_operators import SddmmOperator as SddmmOperator
+from sparsegen.plan.pattern_operators import SoftmaxBackwardOperator as SoftmaxBackwardOperator
+from sparsegen.plan.pattern_operators import SoftmaxOperator as SoftmaxOperator
+from sparsegen.plan.pattern_operators import SparseAttentionOperator as SparseAttentionOperator
 
 __version__: str

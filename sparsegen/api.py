@@ -9,18 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
-from sparsegen import backends, dense_operator
-from sparsegen.dense_operator import DenseOperator
+from sparsegen import backends
 from sparsegen.dispatch.choice import Choice, How, OnMiss, choose
 from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
-from sparsegen.launching import shared_executor
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix, as_csr
 from sparsegen.matrix.load import load_matrix
-from sparsegen.operator import PreparedOperator, SparseOperator
 from sparsegen.operators import (
     DType,
     Epilogue,
@@ -36,15 +33,19 @@ from sparsegen.operators import (
     member,
     operator_named,
 )
-from sparsegen.pattern_operators import (
+from sparsegen.plan import dense_operator
+from sparsegen.plan.dense_operator import DenseOperator
+from sparsegen.plan.launching import shared_executor
+from sparsegen.plan.operator import PreparedOperator, SparseOperator
+from sparsegen.plan.pattern_operators import (
     SddmmOperator,
     SoftmaxBackwardOperator,
     SoftmaxOperator,
     SparseAttentionOperator,
 )
+from sparsegen.plan.saved_operator import read_operator, save_operator
 from sparsegen.pruner import prune
 from sparsegen.pruning.report import PruneReport
-from sparsegen.saved_operator import read_operator, save_operator
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Effort
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from sparsegen import api, backends
-from sparsegen.arrays import Call, Target, caller
 from sparsegen.attention_choice import Decision, Request, Way, decide
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.dispatch.choice import Choice, OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.kernels.base import Device
-from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
-from sparsegen.operator import PreparedOperator, SparseOperator
 from sparsegen.operators import DType, TensorSpec, member
-from sparsegen.packing import Gather
+from sparsegen.plan.arrays import Call, Target, caller
+from sparsegen.plan.launching import PreparedVariant
+from sparsegen.plan.operator import PreparedOperator, SparseOperator
+from sparsegen.plan.packing import Gather
 
 # Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20

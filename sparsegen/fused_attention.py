@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.arrays import Call, Target, caller
 from sparsegen.attention_choice import Decision
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, TensorSpec
-from sparsegen.pattern_operators import SparseAttentionOperator
+from sparsegen.plan.arrays import Call, Target, caller
+from sparsegen.plan.pattern_operators import SparseAttentionOperator
 
 
 class FusedAttentionOperator:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.kernels.base import empty_as_one
-from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.plan.launching import PreparedVariant
 
 
 def worst_error(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tuning_samples import H100
 
-from sparsegen.arrays import Call, Target, caller
 from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.backends.executor import Address
 from sparsegen.errors import OperandError
 from sparsegen.operators import Epilogue, Layout, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
+from sparsegen.plan.arrays import Call, Target, caller
 
 M, K, N, NNZ = 8, 16, 32, 11
 PROBLEM = SpmmProblem(M, K, N)

@@ -15,8 +15,8 @@ from sparsegen import api, backends
 from sparsegen.backends.emulator import device
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels import families
-from sparsegen.launching import PreparedVariant, shared_executor
 from sparsegen.operators import OPERATORS, DType, Layout, Problem
+from sparsegen.plan.launching import PreparedVariant, shared_executor
 from sparsegen.verification import worst_error
 
 M, N, K, BATCH = 37, 52, 24, 3

@@ -22,11 +22,11 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.kernels import families
 from sparsegen.kernels.base import Family
-from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
+from sparsegen.plan.launching import PreparedVariant
 from sparsegen.verification import worst_error
 
 pytestmark = pytest.mark.gpu

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sparsegen import launching
 from sparsegen.backends.emulator import device
 from sparsegen.kernels.base import Device
+from sparsegen.plan import launching
 
 
 def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> None:

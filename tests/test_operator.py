@@ -13,13 +13,13 @@ import scipy.sparse
 
 import sparsegen
 from sparsegen import api
-from sparsegen.arrays import alignment_of, stream_handle
 from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.kernels import families, families_of
 from sparsegen.matrix.features import Features
-from sparsegen.operator import SparseOperator
 from sparsegen.operators import DType, Layout, SpmmProblem, TensorSpec
+from sparsegen.plan.arrays import alignment_of, stream_handle
+from sparsegen.plan.operator import SparseOperator
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 

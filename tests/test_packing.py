@@ -17,7 +17,7 @@ import pytest
 from contract_cases import csr, matrices
 from tuning_samples import H100
 
-from sparsegen import backends, packing
+from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
 from sparsegen.kernels import family
@@ -27,6 +27,7 @@ from sparsegen.kernels.layouts import lane_stream
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
+from sparsegen.plan import packing
 
 
 @pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -16,7 +16,7 @@ from sparsegen.errors import ConfigError, OperandError, OutputError, SavedOperat
 from sparsegen.kernels import family
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
-from sparsegen.operator import SparseOperator
+from sparsegen.plan.operator import SparseOperator
 
 M, K, N = 70, 200, 5
 PLACES = ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)]

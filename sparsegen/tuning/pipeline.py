@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from sparsegen.backends.executor import CompiledKernel, Toolchain
 from sparsegen.errors import SparsegenError
-from sparsegen.launching import source_digest
 from sparsegen.operators import Problem
+from sparsegen.plan.launching import source_digest
 from sparsegen.render import render
 from sparsegen.tuning.space import Candidate
 from sparsegen.tuning_db.records import Variant

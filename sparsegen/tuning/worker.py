@@ -21,10 +21,10 @@ import numpy as np
 from sparsegen.backends.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
 from sparsegen.errors import LaunchError
 from sparsegen.kernels.base import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
-from sparsegen.launching import zeroed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.packing import Gather, pack
+from sparsegen.plan.launching import zeroed
+from sparsegen.plan.packing import Gather, pack
 from sparsegen.references import judge
 from sparsegen.system.child import answer, requests
 

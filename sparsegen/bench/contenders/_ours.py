@@ -14,8 +14,8 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch.choice import Choice
 from sparsegen.kernels.base import Device
-from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.features import Features
+from sparsegen.plan.launching import PreparedVariant
 from sparsegen.render import render
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsegen.dense_operator import DenseOperator
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.prepared import Prepared
-from sparsegen.operator import SparseOperator
+from sparsegen.plan.dense_operator import DenseOperator
+from sparsegen.plan.operator import SparseOperator
 
 
 class PreparedLinear(nn.Module):

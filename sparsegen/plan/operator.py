@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.arrays import Call, Target, caller
 from sparsegen.backends.executor import Address, Executor, Toolchain
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device, PackedOnDevice
-from sparsegen.launching import PreparedVariant
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Problem, SpmmProblem, TensorSpec
+from sparsegen.plan.arrays import Call, Target, caller
+from sparsegen.plan.launching import PreparedVariant
 from sparsegen.tuning_db.records import Variant
 
 

@@ -24,7 +24,7 @@ from sparsegen.kernels.base import (
 )
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.packing import Gather, pack, value_source
+from sparsegen.plan.packing import Gather, pack, value_source
 from sparsegen.render import render
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.arrays import check_numpy, mismatch, numpy_type, stream_handle
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operator import host_values, missing_bias, missing_residual
 from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
+from sparsegen.plan.arrays import check_numpy, mismatch, numpy_type, stream_handle
+from sparsegen.plan.operator import host_values, missing_bias, missing_residual
 
 
 def is_available(device: Device) -> bool:

@@ -10,8 +10,8 @@ from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operator import PreparedOperator
 from sparsegen.operators import SddmmProblem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
+from sparsegen.plan.operator import PreparedOperator
 
 
 class SddmmOperator(PreparedOperator):
