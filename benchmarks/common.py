@@ -25,7 +25,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.launching import PreparedVariant
-from sparsegen.references import judge
+from sparsegen.verify.references import judge
 
 HERE = Path(__file__).parent
 

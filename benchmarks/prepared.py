@@ -18,10 +18,10 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.operator import PreparedOperator
-from sparsegen.references import judge
 from sparsegen.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
+from sparsegen.verify.references import judge
 
 LEAD_US = 500.0  # that the device waits for the host, which starts up to some fifty kernels meanwhile
 

@@ -23,7 +23,7 @@ from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import NoVariantError
 from sparsegen.matrix.features import Features
 from sparsegen.plan.launching import PreparedVariant, shared_executor
-from sparsegen.verification import worst_error
+from sparsegen.verify.variants import worst_error
 
 
 @click.command()

@@ -17,7 +17,7 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels import families
 from sparsegen.operators import OPERATORS, DType, Layout, Problem
 from sparsegen.plan.launching import PreparedVariant, shared_executor
-from sparsegen.verification import worst_error
+from sparsegen.verify.variants import worst_error
 
 M, N, K, BATCH = 37, 52, 24, 3
 BATCHED = (

@@ -27,7 +27,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
 from sparsegen.plan.launching import PreparedVariant
-from sparsegen.verification import worst_error
+from sparsegen.verify.variants import worst_error
 
 pytestmark = pytest.mark.gpu
 VARIANTS = [variant for name in families() for variant in sample(name)]

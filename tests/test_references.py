@@ -10,7 +10,6 @@ import pytest
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
-from sparsegen.device_references import products, rows
 from sparsegen.errors import SparsegenError
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import (
@@ -26,7 +25,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
-from sparsegen.references import DeviceJudge, HostJudge, judge
+from sparsegen.verify.device_references import products, rows
+from sparsegen.verify.references import DeviceJudge, HostJudge, judge
 
 
 @pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -25,8 +25,8 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.launching import zeroed
 from sparsegen.plan.packing import Gather, pack
-from sparsegen.references import judge
 from sparsegen.system.child import answer, requests
+from sparsegen.verify.references import judge
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies

@@ -11,10 +11,10 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.backends.plain import THREADS, compiled_kernels
-from sparsegen.device_references import device_reference, has_device_reference
 from sparsegen.kernels.base import Array, Launch
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, Reference, TensorSpec
+from sparsegen.verify.device_references import device_reference, has_device_reference
 
 COMPARING_BLOCKS = 1024
 MOST_ON_DEVICE = 1 << 28  # elements, of 12 bytes each

@@ -8,16 +8,16 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.backends.plain import compiled_kernels, elementwise
-from sparsegen.device_references.common import (
+from sparsegen.kernels.base import empty_as_one
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Epilogue, Layout, SddmmEpilogue, SddmmProblem, SpmmProblem
+from sparsegen.verify.device_references.common import (
     SIGNIFICAND_BITS,
     DeviceReference,
     Operands,
     require_equal,
     values_in,
 )
-from sparsegen.kernels.base import empty_as_one
-from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import Epilogue, Layout, SddmmEpilogue, SddmmProblem, SpmmProblem
 
 CHECKED_ELEMENTS = 64  # of the device's product, held against the host's
 ROUNDING = 1e-12  # of sums in float64, relative to the sum of absolute values

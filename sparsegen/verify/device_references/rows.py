@@ -9,15 +9,15 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.backends.plain import compiled_kernels
-from sparsegen.device_references.common import (
+from sparsegen.kernels.base import Array, Launch, empty_as_one
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
+from sparsegen.verify.device_references.common import (
     SIGNIFICAND_BITS,
     DeviceReference,
     Operands,
     require_equal,
 )
-from sparsegen.kernels.base import Array, Launch, empty_as_one
-from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 
 FILE = "rows.cu"
 WARP = 32

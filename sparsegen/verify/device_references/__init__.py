@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.device_references import products, rows
-from sparsegen.device_references.common import DeviceReference, Operands
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
     Problem,
@@ -23,6 +21,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
+from sparsegen.verify.device_references import products, rows
+from sparsegen.verify.device_references.common import DeviceReference, Operands
 
 __all__ = [
     "DeviceReference",
