@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen import baselines
 from sparsegen.backends import toolchain
 from sparsegen.backends.executor import Executor
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
+from sparsegen.measure import baselines
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.launching import PreparedVariant
 from sparsegen.verify.references import judge

@@ -26,11 +26,11 @@ from sparsegen.bench.summary import geometric
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels import family as family_named
 from sparsegen.matrix.generators import random_uniform
+from sparsegen.measure.session import Session
+from sparsegen.measure.worker import Measure
 from sparsegen.operators import SddmmProblem, SpmmProblem
 from sparsegen.render import render
 from sparsegen.settings import Settings
-from sparsegen.tuning.session import Session
-from sparsegen.tuning.worker import Measure
 from sparsegen.tuning_db.exchange import load
 from sparsegen.tuning_db.records import Measurement
 

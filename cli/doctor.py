@@ -24,9 +24,9 @@ from sparsegen.backends.cuda.compiler import find_nvcc
 from sparsegen.backends.cuda.inspection import find_disassembler
 from sparsegen.backends.cuda.toolkit import OFF, find_nvrtc
 from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
-from sparsegen.baselines.libraries import find_library
 from sparsegen.cli.common import emit, json_option
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
+from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.engine import Location
 

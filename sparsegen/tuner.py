@@ -16,6 +16,8 @@ from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.rivals import BASELINE_SESSION, Rivals
+from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.interrupt import interruptible
@@ -31,10 +33,8 @@ from sparsegen.tuning.report import (
     TuneResult,
     silent,
 )
-from sparsegen.tuning.rivals import BASELINE_SESSION, Rivals
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.search import Search
-from sparsegen.tuning.session import OPEN_EXECUTOR, Session
 from sparsegen.tuning.space import Candidate, Space
 from sparsegen.tuning_db.layers import Layers, seeds
 from sparsegen.tuning_db.ranking import ranked
@@ -54,7 +54,7 @@ class Backend:
 
     Attributes:
         open_executor: a function of the device, as ``"module:function"``.
-        baseline_session: a class like `sparsegen.baselines.Session`, as ``"module:class"``; None to skip
+        baseline_session: a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``; None to skip
             baselines, and then ``baselines_skipped`` says why.
         variant_seconds: time limit of one variant; None for the device's usual one.
         jobs: variants compiled at once; None for one on each core.
@@ -78,7 +78,7 @@ class Backend:
             DeviceUnavailableError: its compiler is missing.
         """
         from sparsegen import backends
-        from sparsegen.baselines import unavailable
+        from sparsegen.measure.baselines import unavailable
 
         reason = (
             unavailable(device, problem) if baselines else "dense and vendor baselines were not asked for"

@@ -31,7 +31,7 @@ LAYERS = (
     {"dispatch"},
     {"plan"},
     {"verify"},
-    {"baselines"},
+    {"measure"},
     {"tuner", "tuning"},
     {"api"},
     {"attention", "attention_choice", "fused_attention", "model_tuning"},

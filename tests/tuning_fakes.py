@@ -23,7 +23,6 @@ import scipy.sparse
 
 from sparsegen import kernels
 from sparsegen.backends.executor import CompiledKernel, Timing
-from sparsegen.baselines import Result
 from sparsegen.errors import CompileError, LaunchError
 from sparsegen.kernels.base import (
     Argument,
@@ -40,6 +39,7 @@ from sparsegen.kernels.base import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
+from sparsegen.measure.baselines import Result
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning import pipeline
@@ -241,7 +241,7 @@ def open_nothing(device: Device) -> FakeExecutor:
 
 
 class FakeBaselines:
-    """In the place of `sparsegen.baselines.Session`."""
+    """In the place of `sparsegen.measure.baselines.Session`."""
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         assert matrix.shape == (problem.m, problem.k)

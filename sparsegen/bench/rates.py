@@ -7,11 +7,11 @@ import logging
 import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
-from sparsegen.baselines import cublas
-from sparsegen.baselines.libraries import LibraryUnavailableError, VendorError
 from sparsegen.bench.device_code import Copier, Spinner
 from sparsegen.bench.results import Arithmetic, Floor, Rates
 from sparsegen.bench.task import Task
+from sparsegen.measure.baselines import cublas
+from sparsegen.measure.baselines.libraries import LibraryUnavailableError, VendorError
 from sparsegen.operators import DType
 
 logger = logging.getLogger(__name__)

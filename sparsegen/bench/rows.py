@@ -20,9 +20,9 @@ from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
+from sparsegen.measure.session import device_turn
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
-from sparsegen.tuning.session import device_turn
 
 logger = logging.getLogger(__name__)
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from sparsegen.backends.executor import CompiledKernel, Timing
-from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.errors import CompileError, LaunchError
+from sparsegen.measure.baselines.libraries import LibraryUnavailableError
+from sparsegen.measure.rivals import Rivals
+from sparsegen.measure.session import Session, Verdict
+from sparsegen.measure.summary import summarize
+from sparsegen.measure.worker import Measure
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
 from sparsegen.tuning import finalists
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.ledger import Ledger
 from sparsegen.tuning.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Budget, Phase, Progress, Status
-from sparsegen.tuning.rivals import Rivals
 from sparsegen.tuning.search import Search
-from sparsegen.tuning.session import Session, Verdict
 from sparsegen.tuning.space import Candidate, Key
-from sparsegen.tuning.summary import summarize
-from sparsegen.tuning.worker import Measure
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 log = logging.getLogger(__name__)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.baselines import cublas, cusparse, libraries
 from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contender import UnsupportedError, Way
 from sparsegen.bench.contenders import contenders, cusparse_bsr, cusparse_sddmm
 from sparsegen.bench.parcel import ParcelMaker
 from sparsegen.bench.patterns import Blocks
 from sparsegen.bench.workbench import Workbench
+from sparsegen.measure.baselines import cublas, cusparse, libraries
 from sparsegen.operators import DType, Layout
 from sparsegen.settings import Settings
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.baselines import cublas
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.contenders._vendor import cuda, require_library, ways_of
@@ -20,6 +19,7 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
+from sparsegen.measure.baselines import cublas
 
 LARGEST_DENSE_BYTES = 12 << 30
 

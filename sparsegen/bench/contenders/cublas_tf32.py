@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sparsegen.baselines import cublas
 from sparsegen.bench.contenders.cublas import Cublas
 from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
 from sparsegen.matrix.features import Features
+from sparsegen.measure.baselines import cublas
 from sparsegen.operators import DType
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from sparsegen.backends.executor import Buffer
-from sparsegen.baselines import cusparse
-from sparsegen.baselines.libraries import Handle, checked
 from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Stopwatch, Way
@@ -19,6 +17,8 @@ from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
+from sparsegen.measure.baselines import cusparse
+from sparsegen.measure.baselines.libraries import Handle, checked
 
 ALGORITHMS = {"alg1": 13}
 SIZES_TRIED = 3

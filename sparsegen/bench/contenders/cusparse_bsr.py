@@ -6,13 +6,13 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 from sparsegen.backends.executor import Buffer
-from sparsegen.baselines import cusparse
-from sparsegen.baselines.libraries import Handle, checked, find_library
 from sparsegen.bench.blocks import cut
 from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders._vendor import cuda, ways_of
 from sparsegen.bench.contenders.cusparse_blocked_ell import CusparseBlockedEll
 from sparsegen.bench.workbench import Workbench
+from sparsegen.measure.baselines import cusparse
+from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 
 ALGORITHMS = {"alg1": 14}
 

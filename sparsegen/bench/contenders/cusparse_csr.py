@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.baselines import cusparse
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.contenders._vendor import cuda, dense_orders, require_library, ways_of
@@ -13,6 +12,7 @@ from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
+from sparsegen.measure.baselines import cusparse
 
 
 class CusparseCsr(Contender):

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sparsegen.baselines import cusparse
-from sparsegen.baselines.libraries import VendorError, checked, find_library
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
+from sparsegen.measure.baselines import cusparse
+from sparsegen.measure.baselines.libraries import VendorError, checked, find_library
 from sparsegen.operators import DType
 
 DEFAULT_ALGORITHM = 0

@@ -10,10 +10,10 @@ import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.backends.executor import Buffer
-from sparsegen.baselines import Call
-from sparsegen.baselines.libraries import Handle, checked, find_library
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.baselines import Call
+from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaDataType

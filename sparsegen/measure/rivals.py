@@ -11,23 +11,23 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event
 
-from sparsegen.baselines import Result
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.baselines import Result
+from sparsegen.measure.session import device_turn
+from sparsegen.measure.summary import summarize
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildProcess, answer
-from sparsegen.tuning.session import device_turn
-from sparsegen.tuning.summary import summarize
 from sparsegen.tuning_db.records import Baseline, Workload
 
 START_SECONDS = 120.0
 MEASURE_SECONDS = 60.0
-BASELINE_SESSION = "sparsegen.baselines:Session"
+BASELINE_SESSION = "sparsegen.measure.baselines:Session"
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """``session`` is a class like `sparsegen.baselines.Session`, as ``"module:class"``."""
+    """``session`` is a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``."""
 
     session: str
     matrix: CsrMatrix
@@ -80,7 +80,7 @@ class Rivals:
         stop: Event | None = None,
     ) -> None:
         self._workload, self._device, self._locks = workload, device, locks
-        self._child = ChildProcess("sparsegen.tuning.rivals:serve", stop=stop)
+        self._child = ChildProcess("sparsegen.measure.rivals:serve", stop=stop)
         self._child.send_in_background(Prepare(session, matrix, workload.problem, device))
 
     def is_ready(self) -> bool:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.worker import Go, Measure, Measured, Prepare, Ready, Waiting
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
-from sparsegen.tuning.worker import Go, Measure, Measured, Prepare, Ready, Waiting
 from sparsegen.tuning_db.records import Outcome
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Session:
 
     def _start(self) -> None:
         self._ready = False
-        self._child = ChildProcess("sparsegen.tuning.worker:serve", stop=self._stop)
+        self._child = ChildProcess("sparsegen.measure.worker:serve", stop=self._stop)
         self._child.send_in_background(self._prepare)
 
     def is_ready(self) -> bool:

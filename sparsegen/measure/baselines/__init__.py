@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Timing
-from sparsegen.baselines.libraries import LibraryUnavailableError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.operators import Layout, Problem, SpmmProblem
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def unavailable(device: Device, problem: Problem) -> str | None:
         return "dense and vendor baselines are skipped: tuning times none for a batch"
     if device.backend != "cuda":
         return "dense and vendor baselines are skipped: they need a CUDA device"
-    from sparsegen.baselines.libraries import find_library
+    from sparsegen.measure.baselines.libraries import find_library
 
     for name in ("cublas", "cusparse"):
         try:
@@ -87,7 +87,7 @@ class Session:
 
     def calls(self) -> Iterator[Call]:
         """Every way of every library that is there."""
-        from sparsegen.baselines import cublas, cusparse
+        from sparsegen.measure.baselines import cublas, cusparse
 
         for module in (cublas, cusparse):
             try:
