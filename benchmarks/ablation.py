@@ -19,7 +19,7 @@ from sparsegen.errors import CompileError, LaunchError
 from sparsegen.kernels import family
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, SpmmProblem
-from sparsegen.tuner import Budget, Effort, tune
+from sparsegen.tuning.tuner import Budget, Effort, tune
 from sparsegen.tuning_db.store import Store
 
 SHAPES = [(2048, 512, 512, 0.9), (512, 2048, 256, 0.8), (4096, 1024, 128, 0.8), (8192, 2048, 128, 0.9)]

@@ -21,7 +21,7 @@ from sparsegen.api import lookup
 from sparsegen.backends import find_device
 from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DType, SpmmProblem
-from sparsegen.tuner import Budget, Effort, tune
+from sparsegen.tuning.tuner import Budget, Effort, tune
 from sparsegen.tuning_db.store import Store
 
 TRANSFORMER_N = (64, 256, 512, 2048)

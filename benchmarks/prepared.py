@@ -18,7 +18,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.operator import PreparedOperator
-from sparsegen.tuner import Backend, Budget, tune
+from sparsegen.tuning.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 from sparsegen.verify.references import judge

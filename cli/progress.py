@@ -100,7 +100,7 @@ def plain_lines(write: Callable[[str], None]) -> Progress:
 
 @contextmanager
 def shown(*, as_json: bool, console: Console | None = None) -> Iterator[Progress]:
-    """The progress to hand to `sparsegen.tuner.tune`, shown on stderr until the block ends."""
+    """The progress to hand to `sparsegen.tuning.tuner.tune`, shown on stderr until the block ends."""
     console = console or make_console(stderr=True)
     if as_json:
         yield silent

@@ -25,7 +25,7 @@ from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, show
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SpmmProblem
 from sparsegen.settings import Settings
-from sparsegen.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
 from sparsegen.tuning_db.records import Measurement
 from sparsegen.tuning_db.store import Store
 

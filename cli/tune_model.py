@@ -15,12 +15,12 @@ from sparsegen.cli.progress import shown
 from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
 from sparsegen.cli.tune_model_tables import emit_tuning
 from sparsegen.errors import NoVariantError
-from sparsegen.model_tuning import SharedSearch, tune_model
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
 from sparsegen.pruning.weights import Weights
 from sparsegen.settings import Settings
+from sparsegen.tuning.model import SharedSearch, tune_model
 from sparsegen.tuning.report import Budget, Effort, Progress
 from sparsegen.tuning_db.store import Store
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from sparsegen.cli.common import emit
 from sparsegen.cli.progress import microseconds
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
-from sparsegen.model_tuning import ModelTuning
 from sparsegen.pruning.pruned_layers import PrunedLayers
+from sparsegen.tuning.model import ModelTuning
 
 
 def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTuning, location: str) -> None:

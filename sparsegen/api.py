@@ -52,7 +52,7 @@ from sparsegen.tuning_db.layers import Layers, files_state, open_layers
 from sparsegen.tuning_db.store import Store
 
 if TYPE_CHECKING:
-    from sparsegen.tuner import TuneResult
+    from sparsegen.tuning.tuner import TuneResult
 
 log = logging.getLogger(__name__)
 SCALED = (SoftmaxProblem, SoftmaxBackwardProblem, SparseAttentionProblem)  # that take a scale
@@ -365,12 +365,12 @@ def tune(
         effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
         trials, seconds: when the search ends instead; at whichever comes first.
         db: where to record; default SPARSEGEN_DB, else the user's own.
-        options: see `sparsegen.tuner.tune`: families, progress, baselines, seed.
+        options: see `sparsegen.tuning.tuner.tune`: families, progress, baselines, seed.
 
     Raises:
-        What `sparsegen.tuner.tune` raises, and MatrixError for a malformed matrix.
+        What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
     """
-    from sparsegen import tuner
+    from sparsegen.tuning import tuner
 
     csr, _ = _matrix_of(matrix, operator, transpose)
     given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from tuning_samples import H100, baseline, timed
 
-from sparsegen import model_tuning
 from sparsegen.dispatch.pruned_times import Grounds
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
-from sparsegen.model_tuning import Fate, ModelTuning, shared_searches, tune_model
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruning.pruned_layers import pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
+from sparsegen.tuning import model as model_tuning
+from sparsegen.tuning.model import Fate, ModelTuning, shared_searches, tune_model
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 

@@ -20,10 +20,10 @@ from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig,
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
 from sparsegen.matrix.features import Features
-from sparsegen.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS
 from sparsegen.tuning.run import FIRST
+from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
@@ -97,7 +97,7 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     ]
     unknown = replace(known[0], variant=Variant("gone", (("size", 1),), "cd" * 32))
     packaged = MemoryLayer([*known, unknown], [])
-    monkeypatch.setattr("sparsegen.tuner.seeds", lambda: packaged)
+    monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: packaged)
     tune_toy(store, tmp_path, trials=3, jobs=1)
     guess = tuple(TOY.config_dict(ToyConfig()).items())
     assert [m.variant.config for m in recorded(store)] == [configs[16, 1], guess, configs[4, 4]]
@@ -111,7 +111,7 @@ def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
         Measurement(WORKLOAD, DEVICE, Variant("toy", c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
         for us, c in enumerate(configs, start=1)
     ]
-    monkeypatch.setattr("sparsegen.tuner.seeds", lambda: MemoryLayer(packaged, []))
+    monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: MemoryLayer(packaged, []))
     tune_toy(store, tmp_path, trials=2, jobs=1)
     guess = tuple(TOY.config_dict(ToyConfig()).items())
     assert [m.variant.config for m in recorded(store)] == [configs[1], guess]

@@ -41,9 +41,9 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.baselines import Result
 from sparsegen.operators import SpmmProblem
-from sparsegen.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning import pipeline
 from sparsegen.tuning.report import Progress, silent
+from sparsegen.tuning.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning_db.store import Store
 
 DEVICE = Device("fake", "fake device", "fake", (9, 0), 1, 1 << 17, 1 << 18, 1 << 20)

@@ -20,7 +20,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
-from sparsegen.tuner import Backend, Budget, Effort, tune
+from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
 from sparsegen.tuning_db.records import Baseline, Sample, Workload
 from sparsegen.tuning_db.store import Store
 

@@ -1,4 +1,4 @@
-"""The tuner's parts: search space, surrogate, search, compile-ahead, supervised measuring, finalists.
+"""The search for the fastest variant: space, surrogate, compile-ahead, ledger, finalists; and whole models.
 
-`sparsegen.tuner` puts them together and is what other modules import.
+`sparsegen.tuning.tuner` puts them together.
 """

@@ -14,7 +14,7 @@ from sparsegen.bench.results import L2, Arithmetic, Cell, Kind, Status, Timing
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.operators import DType
-from sparsegen.tuner import Budget, Effort
+from sparsegen.tuning.tuner import Budget, Effort
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 

@@ -19,8 +19,8 @@ from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
-from sparsegen.tuner import tune
 from sparsegen.tuning.report import Budget, Progress, silent
+from sparsegen.tuning.tuner import tune
 from sparsegen.tuning_db.layers import Layers, seeds
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
