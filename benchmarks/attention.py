@@ -25,7 +25,7 @@ import sparsegen
 from benchmarks.common import known_rows, write_results
 from benchmarks.prepared import torch_place, tune_all
 from sparsegen import masks
-from sparsegen.attention_choice import Way
+from sparsegen.attention.choice import Way
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix

@@ -14,10 +14,10 @@ import sparsegen
 from benchmarks.attention_rivals import Referee, rivals
 from benchmarks.common import times_in_turn
 from benchmarks.prepared import torch_place, waiting_lead
-from sparsegen.attention import AttentionOperator
-from sparsegen.attention_choice import Way
+from sparsegen.attention.choice import Way
+from sparsegen.attention.fused import FusedAttentionOperator
+from sparsegen.attention.steps import AttentionOperator
 from sparsegen.errors import NoVariantError, SparsegenError
-from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType

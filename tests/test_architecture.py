@@ -34,7 +34,7 @@ LAYERS = (
     {"measure"},
     {"tuning"},
     {"api"},
-    {"attention", "attention_choice", "fused_attention"},
+    {"attention"},
     {"integrations", "bench"},
     {"report"},
     {"cli"},

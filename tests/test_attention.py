@@ -12,7 +12,7 @@ import scipy.sparse
 
 import sparsegen
 from sparsegen import masks
-from sparsegen.attention import MOST_SCORES_BYTES, at_once
+from sparsegen.attention.steps import MOST_SCORES_BYTES, at_once
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, OperandError
 from sparsegen.operators import DType

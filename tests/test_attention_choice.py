@@ -11,7 +11,7 @@ import pytest
 
 import sparsegen
 from sparsegen import api, masks
-from sparsegen.attention_choice import Request, Way, decide
+from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.backends import emulator
 from sparsegen.dispatch.choice import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError, OperandError

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.attention import at_once
-from sparsegen.attention_choice import Way
+from sparsegen.attention.choice import Way
+from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
@@ -57,7 +57,7 @@ def sparse_attention(
     factor = max(width, 1) ** -0.5 if scale is None else scale
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out: Tensor
-    out, _ = torch.ops.sparsegen.attention(
+    out, _ = torch.ops.sparsegen.attention.steps(
         q.reshape(heads, queries, width),
         k.reshape(heads, keys, width),
         v.reshape(heads, keys, width),
@@ -208,7 +208,7 @@ class Turns:
     for each head's alone, rounded up to `PADDING`.
 
     Attributes:
-        heads: of a turn; see `sparsegen.attention.at_once`.
+        heads: of a turn; see `sparsegen.attention.steps.at_once`.
     """
 
     def __init__(self, heads: int, nnz: int, itemsize: int) -> None:

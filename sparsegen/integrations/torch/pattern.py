@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sparsegen import api, backends
-from sparsegen.attention import at_once
-from sparsegen.attention_choice import Request, Way, decide
+from sparsegen.attention.choice import Request, Way, decide
+from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.choice import OnMiss
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.prepared import Prepared

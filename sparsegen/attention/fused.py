@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.attention_choice import Decision
+from sparsegen.attention.choice import Decision
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from sparsegen import api, backends
-from sparsegen.attention_choice import Decision, Request, Way, decide
+from sparsegen.attention.choice import Decision, Request, Way, decide
+from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.dispatch.choice import Choice, OnMiss
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.fused_attention import FusedAttentionOperator
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr

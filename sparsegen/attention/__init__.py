@@ -1,0 +1,1 @@
+"""Sparse attention out of several operators: in steps, or fused, and which of the two."""
