@@ -10,15 +10,16 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from sparsegen import api, backends, pruner
+from sparsegen import api, backends
 from sparsegen.cli.common import EnumChoice, db_option, device_option, json_option, make_console
 from sparsegen.cli.progress import SECONDS_BETWEEN_LINES
 from sparsegen.cli.prune_tables import emit_comparison, emit_report
 from sparsegen.dispatch.pruned_times import PrunedTimes
 from sparsegen.operators import DType, Layout
-from sparsegen.pruner import OutputFormat
+from sparsegen.pruning import pruner
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Progress, Step, silent
+from sparsegen.pruning.pruner import OutputFormat
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, parse_nm
 

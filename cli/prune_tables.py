@@ -10,8 +10,8 @@ from rich.table import Table
 from sparsegen.cli.common import emit
 from sparsegen.cli.progress import microseconds
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
-from sparsegen.pruner import Comparison
 from sparsegen.pruning.groups import Scope
+from sparsegen.pruning.pruner import Comparison
 from sparsegen.pruning.report import LayerReport, PruneReport
 
 _SCOPES = {Scope.GLOBAL: ", one threshold over all layers", Scope.LAYER: ", every layer by itself", None: ""}

@@ -44,7 +44,7 @@ from sparsegen.plan.pattern_operators import (
     SparseAttentionOperator,
 )
 from sparsegen.plan.saved_operator import read_operator, save_operator
-from sparsegen.pruner import prune
+from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.report import PruneReport
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Effort

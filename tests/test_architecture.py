@@ -24,7 +24,7 @@ LAYERS = (
     {"settings", "system"},
     {"matrix"},
     {"masks"},
-    {"pruning", "pruner"},
+    {"pruning"},
     {"operators"},
     {"kernels"},
     {"render", "templates", "backends", "tuning_db"},

@@ -13,7 +13,7 @@ from tuning_samples import baseline, timed
 import sparsegen
 from sparsegen import backends
 from sparsegen.operators import SpmmProblem
-from sparsegen.pruner import prune_file
+from sparsegen.pruning.pruner import prune_file
 from sparsegen.pruning.request import PruneRequest
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store

@@ -90,9 +90,9 @@ def test_gradients_of_the_second_order_are_refused(pattern: SparsePattern) -> No
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_operators_keep_pytorchs_rules(pattern: SparsePattern, place: str, keeps: bool) -> None:
     given = operands(grad=keeps)
-    torch.library.opcheck(torch.ops.sparsegen.attention.steps, (*given, 0.3, keeps, pattern.handle))
+    torch.library.opcheck(torch.ops.sparsegen.attention, (*given, 0.3, keeps, pattern.handle))
     if keeps:
-        out, weights = torch.ops.sparsegen.attention.steps(*given, 0.3, True, pattern.handle)
+        out, weights = torch.ops.sparsegen.attention(*given, 0.3, True, pattern.handle)
         detached = (torch.ones_like(out), *(t.detach() for t in (*given, weights)))
         torch.library.opcheck(torch.ops.sparsegen.attention_backward, (*detached, 0.3, pattern.handle))
 
@@ -295,7 +295,7 @@ def test_what_does_not_fit_is_refused(pattern: SparsePattern) -> None:
     with pytest.raises(OperandError, match="heads=0"):
         SparseAttention(pattern, 0, WIDTH)
     leaf = q.clone().requires_grad_()
-    out, _ = torch.ops.sparsegen.attention.steps(leaf, k, v, 1.0, False, pattern.handle)
+    out, _ = torch.ops.sparsegen.attention(leaf, k, v, 1.0, False, pattern.handle)
     with pytest.raises(OperandError, match="were not kept for the backward pass"):
         out.sum().backward()
     assert "heads=2, width=12, queries=21, keys=29" in repr(layer)

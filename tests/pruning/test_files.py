@@ -15,9 +15,9 @@ from pruning_reference import Array, as_matrix, network_weights
 
 import sparsegen
 from sparsegen.errors import MatrixError, OutputError, OutputExistsError, PruningError
-from sparsegen.pruner import OutputFormat, compare_file, prune_file
 from sparsegen.pruning.files.safetensors import SafetensorsFile
 from sparsegen.pruning.plan import Stage, Step
+from sparsegen.pruning.pruner import OutputFormat, compare_file, prune_file
 from sparsegen.pruning.request import PatternName, PruneRequest
 
 UNIFORM = PruneRequest.parse("uniform", 0.8)

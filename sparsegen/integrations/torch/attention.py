@@ -57,7 +57,7 @@ def sparse_attention(
     factor = max(width, 1) ** -0.5 if scale is None else scale
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out: Tensor
-    out, _ = torch.ops.sparsegen.attention.steps(
+    out, _ = torch.ops.sparsegen.attention(
         q.reshape(heads, queries, width),
         k.reshape(heads, keys, width),
         v.reshape(heads, keys, width),
