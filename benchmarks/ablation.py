@@ -67,7 +67,7 @@ def main(db: str, dtype: str) -> None:
                 matrix, problem, device=device, store=store, families=["csr_spmm"],
                 budget=Budget(effort=Effort.QUICK), baselines=False,
             )  # fmt: skip
-        tuned = result.winner.variant.config_dict
+        tuned = result.winner.variant.config.to_dict()
         bench = Bench(matrix, problem, device)
         calls, left_out = {"tuned": bench.variant("csr_spmm", tuned)}, {}
         for change in CHANGES:

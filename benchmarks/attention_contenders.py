@@ -21,7 +21,7 @@ from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType
-from sparsegen.plan.launching import shared_executor
+from sparsegen.plan.executors import shared_executor
 
 Attention = AttentionOperator | FusedAttentionOperator
 OURS = "sparsegen"
@@ -113,7 +113,7 @@ def measured(
         "to_flex": float(f"{us['flex'] / us[OURS]:.4g}") if "flex" in us else None,
         "way": str(ours.decision.way),
         "choices": {
-            part: {"family": c.family.name, "config": c.config_dict, "how": str(c.how)}
+            part: {"family": c.family.name, "config": c.config.to_dict(), "how": str(c.how)}
             for part, c in ours.choices.items()
         },
     }

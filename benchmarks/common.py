@@ -24,7 +24,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure import baselines
 from sparsegen.operators import DType, SpmmProblem
-from sparsegen.plan.launching import PreparedVariant
+from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.verify.references import judge
 
 HERE = Path(__file__).parent
@@ -121,15 +121,13 @@ class Bench:
         self._judge = judge(problem, matrix, operands, self.executor)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
         self.output = self.executor.allocate(problem.result(matrix.nnz).nbytes)
-        self._kept: list[PreparedVariant] = []
+        self._kept: list[BoundVariant] = []
 
     def variant(self, family: str, config: Mapping[str, Any]) -> Callable[[], None]:
         """A verified call of a variant; raises ValueError if its result is wrong."""
-        declared = family_named(family)
-        prepared = PreparedVariant(
-            declared,
+        prepared = bind_variant(
+            family_named(family).config(**config),
             self.problem,
-            declared.config(**config),
             self.matrix,
             self.executor,
             toolchain(self.device),

@@ -21,15 +21,13 @@ import numpy as np
 from sparsegen.backends import find_device
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.backends.cuda.toolkit import OFF
-from sparsegen.backends.executor import CompiledKernel
 from sparsegen.bench.summary import geometric
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.kernels import family as family_named
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.session import Session
 from sparsegen.measure.worker import Measure
 from sparsegen.operators import SddmmProblem, SpmmProblem
-from sparsegen.render import render
+from sparsegen.plan.variants import CompiledVariant, compile_variant
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.exchange import load
 from sparsegen.tuning_db.records import Measurement
@@ -65,24 +63,20 @@ def taken() -> list[Measurement]:
     return found
 
 
-def compiled(toolchain: CudaToolchain, listed: list[Measurement]) -> list[CompiledKernel]:
-    def one(measurement: Measurement) -> CompiledKernel:
-        family = family_named(measurement.variant.family)
-        config = family.config(**dict(measurement.variant.config))
-        return toolchain.compile(
-            family.name, family.entry, render(family, measurement.workload.problem, config)
-        )
+def compiled(toolchain: CudaToolchain, listed: list[Measurement]) -> list[CompiledVariant]:
+    def one(measurement: Measurement) -> CompiledVariant:
+        return compile_variant(measurement.variant.config, measurement.workload.problem, toolchain)
 
     with ThreadPoolExecutor() as pool:
         return list(pool.map(one, listed))
 
 
 def times(
-    measurement: Measurement, kernels: dict[str, CompiledKernel], toolchain: CudaToolchain
+    measurement: Measurement, kernels: dict[str, CompiledVariant], toolchain: CudaToolchain
 ) -> dict[str, float]:
     """Medians in µs, by compiler."""
-    workload, family = measurement.workload, family_named(measurement.variant.family)
-    features, config = workload.features, family.config(**dict(measurement.variant.config))
+    workload = measurement.workload
+    features = workload.features
     matrix = random_uniform(features.m, features.k, features.density, 0)
     samples: dict[str, list[float]] = {compiler: [] for compiler in kernels}
     session = Session(
@@ -91,10 +85,12 @@ def times(
     try:
         for turn in range(TURNS):
             for compiler, kernel in kernels.items():
-                asked = Measure(family, config, kernel, samples=SAMPLES, verify=turn == 0)
+                asked = Measure(kernel, samples=SAMPLES, verify=turn == 0)
                 timing = session.measure(asked).measured.timing
                 if timing is None:
-                    raise click.ClickException(f"{family.name} compiled by {compiler} is not right")
+                    raise click.ClickException(
+                        f"{measurement.variant.family} compiled by {compiler} is not right"
+                    )
                 samples[compiler] += timing.samples_us
     finally:
         session.close()

@@ -70,9 +70,9 @@ def main(data: Path, db: Path, tuned: int, tested: int, trials: int, limit: floa
         winner = result.winner.variant
         bench = Bench(matrix, problem, device)
         calls = {
-            "tuned": bench.variant(winner.family, winner.config_dict),
-            "dispatched": bench.variant(choice.family.name, choice.config_dict),
-            "rule_of_thumb": bench.variant(untuned.family.name, untuned.config_dict),
+            "tuned": bench.variant(winner.family, winner.config.to_dict()),
+            "dispatched": bench.variant(choice.family.name, choice.config.to_dict()),
+            "rule_of_thumb": bench.variant(untuned.family.name, untuned.config.to_dict()),
         }
         times = bench.times(calls)
         bench.close()
@@ -83,8 +83,8 @@ def main(data: Path, db: Path, tuned: int, tested: int, trials: int, limit: floa
             "how": str(choice.how),
             "regret": round(times["dispatched"] / times["tuned"], 4),
             "untuned_regret": round(times["rule_of_thumb"] / times["tuned"], 4),
-            "dispatched": [choice.family.name, choice.config_dict],
-            "tuned": [winner.family, winner.config_dict],
+            "dispatched": [choice.family.name, choice.config.to_dict()],
+            "tuned": [winner.family, winner.config.to_dict()],
         }
         rows.append(row)
         click.echo(f"{path} n={n}: {row['us']} regret {row['regret']} ({row['how']})")

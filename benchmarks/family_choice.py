@@ -21,10 +21,10 @@ from benchmarks.common import Bench, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.dispatch.choice import Choice, choose
-from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, configured, nearest, predict
-from sparsegen.kernels import families_of
+from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, nearest, predict
+from sparsegen.kernels import families_of, family_of
 from sparsegen.kernels import family as family_named
-from sparsegen.kernels.base import Device, Family
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows, uniform_rows
@@ -68,21 +68,20 @@ def cases(count: int, seed: int = 11) -> Iterator[Case]:
 
 
 def configs_of(
-    family: Family[Any, Any], case: Case, features: Features, device: Device, known: Layers
+    family: AnyFamily, case: Case, features: Features, device: Device, known: Layers
 ) -> list[dict[str, Any]]:
     """The family's guess, and the two that its measurements on the nearest workloads suggest."""
     found = [family.guess(case.problem, features, device)]
 
     def is_allowed(config: Config) -> bool:
-        theirs, values = configured(config)
-        return theirs is family and family.suits(case.problem, features, values, device)
+        return family_of(config) is family and family.suits(case.problem, features, config, device)
 
     near = nearest(case.problem, features, device, known.list_workloads(like=device))[:NEIGHBOURS]
     votes = [(n, known.measurements(n.workload, n.device)) for n in near]
     workload = Workload(case.problem, case.matrix.fingerprint(), features)
-    found += [configured(p.config)[1] for p in predict(workload, device, votes, is_allowed)[:2]]
+    found += [p.config for p in predict(workload, device, votes, is_allowed)[:2]]
     suited = [c for c in dict.fromkeys(found) if family.suits(case.problem, features, c, device)]
-    return [family.config_dict(config) for config in suited]
+    return [config.to_dict() for config in suited]
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Plan:
             for family in families_of(case.problem.operator)
             for config in configs_of(family, case, features, device, known)
         ]
-        return cls(case, choice, ((choice.family.name, choice.config_dict), *configs))
+        return cls(case, choice, ((choice.family.name, choice.config.to_dict()), *configs))
 
     def compile(self, compiler: Toolchain) -> None:
         for name, values in self.configs:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import click
 
-from sparsegen.dispatch.neighbours import canonical, configured, guessed
+from sparsegen.dispatch.neighbours import guessed
+from sparsegen.kernels import family_of
 from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Measurement
@@ -55,7 +56,7 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     stay = []
     for place, found in enumerate(order):
         variant = found.variant
-        is_guess = canonical(variant.family, variant.config) in guesses
+        is_guess = variant.config in guesses
         if place < keep or variant.family not in seen or is_guess:
             stay.append(found.measurement)
         seen.add(variant.family)
@@ -64,11 +65,10 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
 
 def is_valid(measurement: Measurement) -> bool:
     """Whether the variant's family is still there, and takes its config for this problem."""
-    config = canonical(measurement.variant.family, measurement.variant.config)
-    if config is None:
-        return False
-    family, values = configured(config)
-    return not family.broken_constraints(measurement.workload.problem, values, measurement.device)
+    config = measurement.variant.config
+    return config.is_known and not family_of(config).broken_constraints(
+        measurement.workload.problem, config, measurement.device
+    )
 
 
 if __name__ == "__main__":

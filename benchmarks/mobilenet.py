@@ -148,7 +148,7 @@ def measured(layer: Layer, device: Device, db: str) -> dict[str, Any]:
         "count": layer.count,
         "nonzeros": matrix.nnz,
         "family": operator.choice.family.name,
-        "config": operator.choice.config_dict,
+        "config": operator.choice.config.to_dict(),
         "how": str(operator.choice.how),
         "worst_error": round(ours.worst, 3),
         "us": {contender: round(time_us, 2) for contender, time_us in us.items()},

@@ -42,7 +42,7 @@ def main(
     workload, device = Workload("one", m, k, n, sparsity), find_device("cuda")
     matrix = uniform_rows(m, k, round(k * (1 - sparsity)), 0) if uniform else workload.matrix()
     problem, family = SpmmProblem(m, k, n, DType(dtype), Layout(layout)), family_named(family_name)
-    guess = family.config_dict(family.guess(problem, Features.of(matrix), device))
+    guess = family.guess(problem, Features.of(matrix), device).to_dict()
     config = {**guess, **dict(change.split("=", 1) for change in changes)}
     family.require_valid(problem, family.config(**config), device)
     bench = Bench(matrix, problem, device)

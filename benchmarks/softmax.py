@@ -30,7 +30,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SoftmaxBackwardProblem, SoftmaxProblem
-from sparsegen.plan.launching import shared_executor
+from sparsegen.plan.executors import shared_executor
 
 NAME = "softmax"
 KINDS = ("band", "sliding", "random")
@@ -129,7 +129,7 @@ def measured(matrix: CsrMatrix, problem: Problem, device: Device, db: str) -> di
         "nonzeros": matrix.nnz,
         "bytes": moved,
         "family": operator.choice.family.name,
-        "config": operator.choice.config_dict,
+        "config": operator.choice.config.to_dict(),
         "how": str(operator.choice.how),
         "worst_error": round(ours.worst, 3),
         "us": {contender: round(time_us, 2) for contender, time_us in us.items()},

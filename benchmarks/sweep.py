@@ -24,7 +24,7 @@ from sparsegen.backends import find_device, toolchain
 from sparsegen.bench.device_code import Reader
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family as family_named
-from sparsegen.kernels.base import Device, Family
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -56,7 +56,7 @@ def grid(settings: tuple[str, ...]) -> Iterator[dict[str, str]]:
 
 
 def configs_of(
-    family: Family[Any, Any],
+    family: AnyFamily,
     problem: SpmmProblem,
     matrix: CsrMatrix,
     device: Device,
@@ -64,7 +64,7 @@ def configs_of(
 ) -> tuple[list[Any], int]:
     """The valid configs, the guess first, and how many were not."""
     guess = family.guess(problem, Features.of(matrix), device)
-    combined = [family.config(**family.config_dict(guess) | changes) for changes in grid(settings)]
+    combined = [family.config(**guess.to_dict() | changes) for changes in grid(settings)]
     listed = list(dict.fromkeys([guess, *combined]))
     valid = [c for c in listed if not family.broken_constraints(problem, c, device)]
     return valid, len(listed) - len(valid)
@@ -122,7 +122,7 @@ def measured(
     workload: Workload,
     problem: SpmmProblem,
     matrix: CsrMatrix,
-    family: Family[Any, Any],
+    family: AnyFamily,
     configs: list[Any],
     device: Device,
     l2: str,
@@ -138,13 +138,13 @@ def measured(
     vendors = {contender: median(call) for contender, call in bench.vendor_calls().items()}
     timed, failed = [], []
     for config in configs:
-        values = family.config_dict(config)
+        values = config.to_dict()
         try:
             timed.append({"us": median(bench.variant(family.name, values)), "config": values})
         except (ValueError, SparsegenError) as error:
             failed.append({"config": values, "error": str(error)})
         bench.forget()
-    guess_us = timed[0]["us"] if timed and timed[0]["config"] == family.config_dict(configs[0]) else None
+    guess_us = timed[0]["us"] if timed and timed[0]["config"] == configs[0].to_dict() else None
     bench.close()
     timed.sort(key=lambda one: one["us"])
     return {

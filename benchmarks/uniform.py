@@ -26,7 +26,8 @@ import click
 from benchmarks.common import Bench, geometric_mean, known_rows, write_results
 from benchmarks.prepared import tuned_once
 from sparsegen.backends import find_device
-from sparsegen.kernels.base import Device, Value
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Value
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import uniform_rows
@@ -127,7 +128,7 @@ def measure(point: Point, device: Device, db: str) -> dict[str, Any]:
         measured = store.measurements(workload, device)
     winners: dict[str, dict[str, Value]] = {}
     for found in ranked(measured):
-        winners.setdefault(found.variant.family, found.variant.config_dict)
+        winners.setdefault(found.variant.family, found.variant.config.to_dict())
     bench = Bench(matrix, problem, device)
     calls = {name: bench.variant(name, config) for name, config in winners.items()}
     for name, settings in PAPER_SETTINGS.items():

@@ -102,7 +102,7 @@ def describe_workload(
     for ranked in order[:SHOWN_VARIANTS]:
         m = ranked.measurement
         assert m.sample is not None, "only OK measurements are ranked"
-        values = ", ".join(f"{name}={str(value).lower()}" for name, value in m.variant.config)
+        values = m.variant.config.settings.replace(" ", ", ")
         table.add_row(
             f"{ranked.time_us:.2f} µs" + (" (final)" if m.final else ""),
             f"{m.sample.low_us:.2f} to {m.sample.high_us:.2f}",

@@ -17,7 +17,8 @@ from sparsegen import backends, kernels
 from sparsegen.cli.common import device_option, emit, even_features, json_option
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.base import Constraint, Device, Family, Value, tunables
+from sparsegen.kernels.base import AnyFamily, Constraint, Device
+from sparsegen.kernels.config import Value
 from sparsegen.operators import OPERATORS, Problem
 
 MATRIX_SIZE = 1024  # of a size of the matrix that no option gives
@@ -78,11 +79,11 @@ def _problems(wanted: ProblemOptions, m: int) -> dict[str, Problem]:
     return problems
 
 
-def describe(family: Family[Any, Any], problem: Problem, device: Device) -> dict[str, Any]:
+def describe(family: AnyFamily, problem: Problem, device: Device) -> dict[str, Any]:
     """A family as JSON values: space, example config and its constraints."""
     features = even_features(*problem.matrix_shape, 0.1)
     config = family.guess(problem, features, device)
-    space = tunables(family.config_type)
+    space = family.config_type.tunables()
     return {
         "name": family.name,
         "operator": family.problem_type.operator,
@@ -104,7 +105,7 @@ def describe(family: Family[Any, Any], problem: Problem, device: Device) -> dict
         ],
         "points": math.prod(len(t.choices) for t in space),
         "points_searched": math.prod(len(t.searched) for t in space),
-        "example": family.config_dict(config),
+        "example": config.to_dict(),
         "constraints": _as_data(family.constraints(problem, config, device)),
         "requirements": _as_data(family.requirements(problem, features, config)),
     }

@@ -57,7 +57,7 @@ def as_data(choice: Choice) -> dict[str, Any]:
     return {
         "problem": {"operator": choice.problem.operator, **choice.problem.to_dict()},
         "family": choice.family.name,
-        "config": choice.config_dict,
+        "config": choice.config.to_dict(),
         "how": str(choice.how),
         "why": choice.why,
         "expected_us": choice.expected_us,

@@ -61,8 +61,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
 def _variant(measurement: Measurement | None) -> str:
     if measurement is None:
         return ""
-    settings = (f"{name}={str(value).lower()}" for name, value in measurement.variant.config)
-    return " ".join([measurement.variant.family, *settings])
+    return str(measurement.variant.config)
 
 
 def panel(status: Status) -> RenderableType:

@@ -24,7 +24,7 @@ from sparsegen.cli.common import (
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.choice import choose
-from sparsegen.kernels.base import Device, Family
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
@@ -37,7 +37,7 @@ from sparsegen.tuning_db.layers import open_layers
 class Choice:
     """A variant and who chose it."""
 
-    family: Family[Any, Any]
+    family: AnyFamily
     config: Any
     reason: str
 
@@ -119,7 +119,7 @@ def command(
     if as_json:
         data = {
             "family": choice.family.name,
-            "config": choice.family.config_dict(choice.config),
+            "config": choice.config.to_dict(),
             "chosen_by": choice.reason,
             "problem": {"operator": problem.operator, **problem.to_dict()},
             "device": where.key,
@@ -135,7 +135,7 @@ def command(
 def _named(name: str, config: dict[str, str], problem: Problem, features: Features, device: Device) -> Choice:
     """The family's guess, changed where the user says so."""
     family = kernels.require_family(name, problem)
-    guess = family.config_dict(family.guess(problem, features, device))
+    guess = family.guess(problem, features, device).to_dict()
     return Choice(
         family, family.config(**{**guess, **config}), "the command line" if config else "the family"
     )
@@ -151,9 +151,7 @@ def _dispatched(
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")
 
 
-def _inspect(
-    form: str | None, family: Family[Any, Any], source: str, device: Device
-) -> tuple[str, dict[str, Any]]:
+def _inspect(form: str | None, family: AnyFamily, source: str, device: Device) -> tuple[str, dict[str, Any]]:
     """The text to print and its JSON fields."""
     if form is None:
         return source, {"source": source}

@@ -179,8 +179,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
 
 
 def _config_text(measurement: Measurement) -> str:
-    settings = " ".join(f"{name}={str(value).lower()}" for name, value in measurement.variant.config)
-    return f"{measurement.variant.family}: {settings}"
+    return f"{measurement.variant.family}: {measurement.variant.config.settings}"
 
 
 def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
@@ -192,7 +191,7 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
         assert m.sample is not None
         return {
             "family": m.variant.family,
-            "config": m.variant.config_dict,
+            "config": m.variant.config.to_dict(),
             "source_digest": m.variant.source_digest,
             "median_us": m.sample.median_us,
             "low_us": m.sample.low_us,

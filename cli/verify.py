@@ -22,7 +22,8 @@ from sparsegen.cli.common import (
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import NoVariantError
 from sparsegen.matrix.features import Features
-from sparsegen.plan.launching import PreparedVariant, shared_executor
+from sparsegen.plan.binding import bind_variant
+from sparsegen.plan.executors import shared_executor
 from sparsegen.verify.variants import worst_error
 
 
@@ -64,9 +65,7 @@ def command(
         choice = api.lookup(found, **wanted.keywords(), device=where, db=db)
     else:
         choice = api.named_choice(problem, Features.of(found), where, family, parse_config(config))
-    variant = PreparedVariant(
-        choice.family, problem, choice.config, found, shared_executor(where), backends.toolchain(where)
-    )
+    variant = bind_variant(choice.config, problem, found, shared_executor(where), backends.toolchain(where))
     inputs_seed = secrets.randbelow(2**31) if inputs_seed is None else inputs_seed
     rng = np.random.default_rng(inputs_seed)
     errors = [worst_error(variant, problem, found, rng) for _ in range(rounds)]
@@ -78,7 +77,7 @@ def command(
         "inputs_seed": inputs_seed,
         "device": where.key,
         "family": choice.family.name,
-        "config": choice.config_dict,
+        "config": choice.config.to_dict(),
         "how": str(choice.how),
     }
     verdict = "right" if worst <= 1 else "WRONG"

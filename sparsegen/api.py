@@ -35,7 +35,7 @@ from sparsegen.operators import (
 )
 from sparsegen.plan import dense_operator
 from sparsegen.plan.dense_operator import DenseOperator
-from sparsegen.plan.launching import shared_executor
+from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.operator import PreparedOperator, SparseOperator
 from sparsegen.plan.pattern_operators import (
     SddmmOperator,
@@ -332,10 +332,10 @@ def named_choice(
             valid here, or one that does not suit a matrix of these features.
     """
     known = require_family(family, problem)
-    guess = known.config_dict(known.guess(problem, features, device))
-    values = known.config(**{**guess, **config})
-    known.require_suited(problem, features, values, device)
-    return Choice(problem, known, values, How.NAMED, "named by the caller")
+    guess = known.guess(problem, features, device).to_dict()
+    chosen = known.config(**{**guess, **config})
+    known.require_suited(problem, features, chosen, device)
+    return Choice(problem, chosen, How.NAMED, "named by the caller")
 
 
 def tune(

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, meta
 
-from sparsegen.kernels.base import Family, Value
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.config import Config, Value
 from sparsegen.operators import Problem
 
 
@@ -60,17 +60,13 @@ def described(title: str, values: Mapping[str, Value]) -> str:
     )
 
 
-def render(family: Family[Any, Any], problem: Problem, config: Any) -> str:
+def render(family: AnyFamily, problem: Problem, config: Config) -> str:
     """The complete CUDA source of a variant: deterministic, and the same for all problems with equal constants.
 
-    The config is checked against its declared choices first, so that no value reaches a template unchecked.
-
-    Raises:
-        ConfigError: a value outside its choices.
+    A config holds no value but its tunables' choices, so that nothing unchecked reaches a template.
     """
-    checked = family.config(**family.config_dict(config))
-    constants = dict(family.constants(problem, checked))
+    constants = dict(family.constants(problem, config))
     template = environment().get_template(family.template)
     return template.render(
-        c=checked, p=constants, family=family, digest=template_digest(family.template), described=described
+        c=config, p=constants, family=family, digest=template_digest(family.template), described=described
     )

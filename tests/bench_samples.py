@@ -13,7 +13,6 @@ from sparsegen.bench.results import (
     Arithmetic,
     BenchDevice,
     Cell,
-    ChosenVariant,
     Floor,
     Invocation,
     Kind,
@@ -30,7 +29,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 DEVICE = BenchDevice("made-up-sm90", "Made-up GPU", "cuda", (9, 0), 132, 50 * 2**20, "580.1")
 FAMILY = family("csr_spmm")
-VARIANT = ChosenVariant("csr_spmm", tuple(FAMILY.config_dict(FAMILY.config()).items()))
+VARIANT = FAMILY.config()
 
 
 def timing(us: float, spread: float = 0.02, rounds: int = 5) -> Timing:

@@ -22,10 +22,14 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.kernels import families
-from sparsegen.kernels.base import ArgumentKind, Family, Launch, Packed, Tunable, size_value, tunables
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.config import Tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, Problem, SpmmProblem, field_types
+from sparsegen.plan.binding import launch_arguments
 from sparsegen.render import render
 
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
@@ -115,7 +119,7 @@ class Kind:
         return cls(SpmmProblem, (("n", n),), (("dtype", dtype), ("layout", layout), ("epilogue", epilogue)))
 
     @classmethod
-    def sized(cls, family: Family[Any, Any], size: int, traits: tuple[tuple[str, StrEnum], ...]) -> Kind:
+    def sized(cls, family: AnyFamily, size: int, traits: tuple[tuple[str, StrEnum], ...]) -> Kind:
         """One of the family's operator with this size for each dense size."""
         of = family.problem_type
         return cls(of, tuple((name, size) for name in of.dense_sizes), traits)
@@ -140,7 +144,7 @@ class Kind:
 class Variant:
     """A config, the kind of problem, and the matrices (by name) that lead to this source."""
 
-    family: Family[Any, Any]
+    family: AnyFamily
     config: Any
     kind: Kind
     matrices: tuple[str, ...]
@@ -149,27 +153,27 @@ class Variant:
     def __str__(self) -> str:
         changed = [
             f"{t.name}={getattr(self.config, t.name)}"
-            for t in tunables(self.family.config_type)
+            for t in self.family.config_type.tunables()
             if getattr(self.config, t.name) != t.default
         ]
         return "-".join([self.family.name, str(self.kind), *changed])
 
 
-def guess(family: Family[Any, Any], problem: Problem, matrix: CsrMatrix) -> Any:
+def guess(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
     return family.guess(problem, Features.of(matrix), device())
 
 
-def random_config(family: Family[Any, Any], rng: random.Random) -> Any:
+def random_config(family: AnyFamily, rng: random.Random) -> Any:
     """Any point of the declared space, valid or not."""
-    return family.config_type(**{t.name: rng.choice(t.choices) for t in tunables(family.config_type)})
+    return family.config_type(**{t.name: rng.choice(t.choices) for t in family.config_type.tunables()})
 
 
 def random_valid_config(
-    family: Family[Any, Any], problem: Problem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
+    family: AnyFamily, problem: Problem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
 ) -> Any | None:
     """The guess with some tunables fixed and as many random changes as the constraints let pass."""
-    start = family.config_dict(guess(family, problem, matrix)) | fixed
-    free = [t for t in tunables(family.config_type) if t.name not in fixed]
+    start = guess(family, problem, matrix).to_dict() | fixed
+    free = [t for t in family.config_type.tunables() if t.name not in fixed]
     for attempt in range(TRIES):
         changes = rng.sample(free, round(len(free) * (1 - attempt / TRIES)))
         config = family.config_type(**start | {t.name: rng.choice(t.choices) for t in changes})
@@ -178,7 +182,7 @@ def random_valid_config(
     return None
 
 
-def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
+def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     """Every dtype, layout and epilogue that the family computes, each with some sizes."""
     for traits in traits_of(family.problem_type):
         computed = [size for size in SIZES if family.computes(Kind.sized(family, size, traits).alone())]
@@ -187,7 +191,7 @@ def kinds(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
             yield Kind(family.problem_type, sizes, traits)
 
 
-def batches(family: Family[Any, Any], rng: random.Random) -> Iterator[Kind]:
+def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     """Two batches in two dtypes, if the family computes any; of a product, with values for all items and for each."""
     listed = [kind for kind in kinds(family, rng) if family.computes(replace(kind, batch=BATCH).alone())]
     own: tuple[tuple[str, StrEnum], ...] = ()
@@ -245,7 +249,7 @@ def sample(name: str) -> tuple[Variant, ...]:
         focus = next(names)
         if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
             add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-    points = math.prod(len(t.choices) for t in tunables(family.config_type))
+    points = math.prod(len(t.choices) for t in family.config_type.tunables())
     rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
     guessed = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
     for _ in range(rounds if points > SMALL_SPACE else 1):
@@ -283,22 +287,22 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 def _pairs(config: Any, kind: Kind) -> set[Pair]:
     """Every two of a variant's choices, traits and sizes."""
-    own = [(t.name, getattr(config, t.name)) for t in tunables(type(config))]
+    own = [(t.name, getattr(config, t.name)) for t in type(config).tunables()]
     return set(itertools.combinations([*own, *kind.traits, *kind.sizes], 2))
 
 
-def missing_choices(family: Family[Any, Any], variants: Any) -> list[tuple[Tunable, Any]]:
+def missing_choices(family: AnyFamily, variants: Any) -> list[tuple[Tunable, Any]]:
     """The choices of tunables that no variant makes."""
-    made = {(t.name, getattr(v.config, t.name)) for v in variants for t in tunables(family.config_type)}
+    made = {(t.name, getattr(v.config, t.name)) for v in variants for t in family.config_type.tunables()}
     return [
         (t, choice)
-        for t in tunables(family.config_type)
+        for t in family.config_type.tunables()
         for choice in t.choices
         if (t.name, choice) not in made
     ]
 
 
-def _matrices_of(family: Family[Any, Any], config: Any, kind: Kind, source: str) -> tuple[str, ...]:
+def _matrices_of(family: AnyFamily, config: Any, kind: Kind, source: str) -> tuple[str, ...]:
     names = []
     for name, matrix in matrices().items():
         if kind.batch > 1 and name not in BATCH_MATRICES:
@@ -328,7 +332,7 @@ class Call:
 
 
 def call(
-    family: Family[Any, Any],
+    family: AnyFamily,
     problem: Problem,
     config: Any,
     packed: Packed,
@@ -339,37 +343,27 @@ def call(
     written = problem.result(nnz)
     result = np.full(written.shape, 0, dtype=written.dtype.storage)
     result.view(np.uint8)[...] = 0xFF
+    scratch = {name: np.zeros(max(1, n), dtype=np.uint8) for name, n in packed.scratch.items()}
+    given = {**operands, **scratch, written.name: result}
+    filled = replace(packed, arrays=packed_arrays(problem, packed, operands))
     arguments: list[Array | int] = []
-    given = packed_arrays(problem, packed, operands)
-    place = arrays = 0
-    scratch = []
-    for argument in family.arguments(problem):
-        match argument.kind:
-            case ArgumentKind.SIZE:
-                arguments.append(size_value(problem, packed.sizes, argument.name))
-                continue
-            case ArgumentKind.PACKED:
-                arguments.append(given[argument.name])
-            case ArgumentKind.SCRATCH:
-                scratch.append(arrays)
-                arguments.append(np.zeros(max(1, packed.scratch[argument.name]), dtype=np.uint8))
-            case ArgumentKind.OPERAND:
-                arguments.append(operands[argument.name])
-            case ArgumentKind.RESULT:
-                place = arrays
-                arguments.append(result)
-        arrays += 1
+    for argument in launch_arguments(family, problem, filled, given):
+        assert argument is not None
+        arguments.append(argument)
+    arrays = [a for a in arguments if isinstance(a, np.ndarray)]
+    place = next(i for i, a in enumerate(arrays) if a is result)
+    own = [i for i, a in enumerate(arrays) if any(a is s for s in scratch.values())]
     launch = family.launch(problem, config, packed.sizes, device())
-    return Call(launch, arguments, place, tuple(scratch))
+    return Call(launch, arguments, place, tuple(own))
 
 
 def packed_arrays(problem: Problem, packed: Packed, operands: dict[str, Array]) -> Mapping[str, Array]:
     """What a launch takes; where the items of a batch have values of their own, those among the operands."""
     if problem.value_sets == 1:
         return packed.arrays
-    assert packed.values is not None
+    assert packed.values is not None and packed.value_source is not None
     padded = np.pad(operands["values"], ((0, 0), (0, 1)))  # -1 takes the zero at the end
-    return {**packed.arrays, packed.values: padded[:, packed.value_source.ravel()].ravel()}
+    return {**packed.arrays, packed.values: padded[:, packed.value_source().ravel()].ravel()}
 
 
 def run_and_compare(

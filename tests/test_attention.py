@@ -129,7 +129,9 @@ def test_bound_launches_of_two_threads_use_memory_of_their_own(mask: Any) -> Non
     thread.join()
     assert bounds[0] is attention.bound() and bounds[0] is not bounds[1]
     own = [buffer.address for buffer in attention._kept if hasattr(buffer, "address")]
-    products = {id(part.buffers[part.packed.values]) for part in attention._kept if hasattr(part, "packed")}
+    products = {
+        id(part.packed.arrays[part.packed.values]) for part in attention._kept if hasattr(part, "packed")
+    }
     assert len(set(own)) == 2 and len(products) == 2
     given = operands(None)
     executor = attention.executor

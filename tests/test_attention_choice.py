@@ -48,7 +48,7 @@ def record(call: Request, way: Way, times: list[float]) -> None:
     with Store.open(Path("tuning.db")) as store:
         for options, time in zip(call.options(way), times, strict=True):
             choice = api.lookup(call.mask, **options, **replace(call, on_miss=OnMiss.NEAREST).look_up)
-            variant = Variant(choice.family.name, tuple(choice.config_dict.items()), "ab" * 32)
+            variant = Variant(choice.config, "ab" * 32)
             workload = Workload(choice.problem, call.mask.fingerprint(), features)
             sample = Sample(time, time, time, 50)
             store.add_measurement(

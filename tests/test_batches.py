@@ -16,7 +16,8 @@ from sparsegen.backends.emulator import device
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels import families
 from sparsegen.operators import OPERATORS, DType, Layout, Problem
-from sparsegen.plan.launching import PreparedVariant, shared_executor
+from sparsegen.plan.binding import bind_variant
+from sparsegen.plan.executors import shared_executor
 from sparsegen.verify.variants import worst_error
 
 M, N, K, BATCH = 37, 52, 24, 3
@@ -177,8 +178,8 @@ def test_an_item_that_is_not_computed_is_found(
     choice = api.named_choice(problem, api.Features.of(csr), device(), name, {})
 
     def worst() -> float:
-        variant = PreparedVariant(
-            family, problem, choice.config, csr, shared_executor(device()), backends.toolchain(device())
+        variant = bind_variant(
+            choice.config, problem, csr, shared_executor(device()), backends.toolchain(device())
         )
         return worst_error(variant, problem, csr, np.random.default_rng(0))
 

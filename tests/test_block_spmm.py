@@ -31,7 +31,7 @@ SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)
 def test_tiles_hold_every_nonzero_and_rows_with_most_come_first(name: str) -> None:
     matrix = matrices()[name]
     m, k = matrix.shape
-    packed = FAMILY.prepare(SpmmProblem(m, k, 8, DType.FLOAT16), SMALL, matrix)
+    packed = FAMILY.pack(SpmmProblem(m, k, 8, DType.FLOAT16), SMALL, matrix)
     count, arrays = packed.sizes["row_block_count"], packed.arrays
     assert count == -(-m // 64) and arrays["offsets"].size == count + 1
     assert sorted(arrays["row_blocks"][:count]) == list(range(count))
@@ -98,7 +98,7 @@ def test_a_block_whose_columns_are_all_beyond_c_reads_nothing(
     problem, config = SpmmProblem(64, 96, 64, DType.FLOAT16, layout), replace(SMALL, cluster=2)
     operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
-    launch = call(FAMILY, problem, config, FAMILY.prepare(problem, config, matrix), operands, matrix.nnz)
+    launch = call(FAMILY, problem, config, FAMILY.pack(problem, config, matrix), operands, matrix.nnz)
     arrays = run_sanitized(kernel.binary, launch.launch, launch.arguments)
     assert problem.reference(matrix, operands).worst_error(arrays[launch.result]) <= 1
 

@@ -32,10 +32,13 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families
-from sparsegen.kernels.base import ArgumentKind, Family, Packed, size_value, tunables
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.launch import ArgumentKind
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.plan.binding import launch_arguments
 from sparsegen.render import render
 
 VARIANTS = [variant for name in families() for variant in sample(name)]
@@ -76,7 +79,7 @@ def test_the_product_is_right_and_memory_is_respected(
     for name in variant.matrices:
         matrix = matrices()[name]
         problem = variant.kind.problem(matrix)
-        packed = variant.family.prepare(problem, variant.config, matrix)
+        packed = variant.family.pack(problem, variant.config, matrix)
         run_and_compare(variant, kernel, problem, matrix, packed, where=name)
 
 
@@ -88,7 +91,7 @@ def test_new_values_are_a_gather_through_value_source(
     name = variant.matrices[0]
     old = matrices()[name]
     problem = variant.kind.problem(old)
-    packed = variant.family.prepare(problem, variant.config, old)
+    packed = variant.family.pack(problem, variant.config, old)
     if packed.values is None:
         pytest.skip("the result depends on the pattern alone")
     new = old.with_values(np.random.default_rng(1).standard_normal(old.nnz).astype(np.float32))
@@ -97,8 +100,9 @@ def test_new_values_are_a_gather_through_value_source(
 
 
 def gathered(problem: Problem, packed: Packed, matrix: CsrMatrix) -> Any:
-    """The packed values that ``value_source`` tells, in the shape and dtype of those that `prepare` made."""
-    source = packed.value_source
+    """The packed values that ``value_source`` tells, in the shape and dtype of those that `pack` made."""
+    assert packed.value_source is not None
+    source = packed.value_source()
     values = np.append(problem.dtype.to_storage(matrix.values), np.zeros(1, dtype=problem.dtype.storage))
     assert packed.values is not None
     return values[source].reshape(packed.arrays[packed.values].shape)  # -1 takes the zero at the end
@@ -108,13 +112,13 @@ def gathered(problem: Problem, packed: Packed, matrix: CsrMatrix) -> Any:
 
 
 @each_family
-def test_the_sample_makes_every_choice(family: Family[Any, Any]) -> None:
+def test_the_sample_makes_every_choice(family: AnyFamily) -> None:
     missing = [f"{t.name} = {choice}" for t, choice in missing_choices(family, sample(family.name))]
     assert not missing, "valid for no problem that was tried"
 
 
 @each_family
-def test_the_sample_meets_every_matrix_and_kind(family: Family[Any, Any]) -> None:
+def test_the_sample_meets_every_matrix_and_kind(family: AnyFamily) -> None:
     variants = sample(family.name)
     assert {name for v in variants for name in v.matrices} == set(matrices())
     met = {v.kind.traits for v in variants if v.kind.batch == 1}
@@ -128,7 +132,7 @@ def test_packing_is_consistent(variant: Variant) -> None:
     for name in variant.matrices:
         matrix = matrices()[name]
         problem = variant.kind.problem(matrix)
-        packed = family.prepare(problem, config, matrix)
+        packed = family.pack(problem, config, matrix)
         arguments = family.arguments(problem)
         by_kind = {kind: [a.name for a in arguments if a.kind is kind] for kind in ArgumentKind}
         assert sorted(packed.arrays) == sorted(by_kind[ArgumentKind.PACKED])
@@ -136,15 +140,19 @@ def test_packing_is_consistent(variant: Variant) -> None:
         assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands(matrix.nnz)]
         assert by_kind[ArgumentKind.RESULT] == [problem.result(matrix.nnz).name]
         assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
-        assert all(isinstance(size_value(problem, packed.sizes, n), int) for n in by_kind[ArgumentKind.SIZE])
+        found = launch_arguments(family, problem, packed, {})
+        sizes = [v for a, v in zip(arguments, found, strict=True) if a.kind is ArgumentKind.SIZE]
+        assert all(isinstance(size, int) for size in sizes) and packed.nnz == matrix.nnz
         if packed.values is None:
-            assert packed.value_source.size == 0
+            assert packed.value_source is None
             continue
+        assert packed.value_source is not None
         values = packed.arrays[packed.values]
         assert values.dtype == problem.dtype.storage
-        assert values.size == packed.value_source.size
+        source = packed.value_source()
+        assert values.size == source.size
         np.testing.assert_array_equal(values, gathered(problem, packed, matrix))
-        stored = packed.value_source[packed.value_source >= 0]
+        stored = source[source >= 0]
         np.testing.assert_array_equal(np.sort(stored), np.arange(matrix.nnz), "each nonzero is stored once")
 
 
@@ -153,7 +161,7 @@ def test_launches_are_possible(variant: Variant) -> None:
     for name in variant.matrices:
         matrix = matrices()[name]
         problem = variant.kind.problem(matrix)
-        packed = variant.family.prepare(problem, variant.config, matrix)
+        packed = variant.family.pack(problem, variant.config, matrix)
         launch = variant.family.launch(problem, variant.config, packed.sizes, device())
         assert 1 <= np.prod(launch.block) <= 1024
         assert launch.shared_memory_bytes <= device().shared_memory_per_block
@@ -162,10 +170,10 @@ def test_launches_are_possible(variant: Variant) -> None:
 
 
 @each_family
-def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]) -> None:
+def test_configs_with_one_packing_key_share_one_packing(family: AnyFamily) -> None:
     rng = random.Random(family.name)
     matrix = matrices()["empty_rows"]
-    packs = {t.name for t in tunables(family.config_type) if t.packs}
+    packs = {t.name for t in family.config_type.tunables() if t.packs}
     compared = 0
     for kind in kinds(family, rng):
         problem = kind.problem(matrix)
@@ -178,7 +186,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]
             other = random_valid_config(family, problem, matrix, rng, **fixed)
             if other in (None, one) or family.packing_key(problem, one) != family.packing_key(problem, other):
                 continue
-            first, second = (family.prepare(problem, c, matrix) for c in (one, other))
+            first, second = (family.pack(problem, c, matrix) for c in (one, other))
             assert first.sizes == second.sizes
             for name in first.arrays:
                 np.testing.assert_array_equal(first.arrays[name], second.arrays[name])
@@ -187,7 +195,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: Family[Any, Any]
 
 
 @each_family
-def test_guesses_are_valid(family: Family[Any, Any]) -> None:
+def test_guesses_are_valid(family: AnyFamily) -> None:
     rng = random.Random(family.name)
     for name, matrix in matrices().items():
         for size in (*SIZES, 3, 1000, 100_000):
@@ -198,7 +206,7 @@ def test_guesses_are_valid(family: Family[Any, Any]) -> None:
 
 
 @each_family
-def test_no_config_is_valid_outside_the_scope(family: Family[Any, Any]) -> None:
+def test_no_config_is_valid_outside_the_scope(family: AnyFamily) -> None:
     features = Features.of(matrices()["dense"])
     for size, traits in itertools.product(SIZES, traits_of(family.problem_type)):
         problem = Kind.sized(family, size, traits).problem(matrices()["dense"])
@@ -210,7 +218,7 @@ def test_no_config_is_valid_outside_the_scope(family: Family[Any, Any]) -> None:
 
 
 @each_family
-def test_broken_constraints_are_told_in_sentences(family: Family[Any, Any]) -> None:
+def test_broken_constraints_are_told_in_sentences(family: AnyFamily) -> None:
     rng = random.Random(family.name)
     problem = next(kinds(family, rng)).with_sizes(40).problem(matrices()["odd_shape"])
     told = 0
@@ -225,22 +233,23 @@ def test_broken_constraints_are_told_in_sentences(family: Family[Any, Any]) -> N
 
 
 @each_family
-def test_configs_survive_a_round_trip_through_text(family: Family[Any, Any]) -> None:
+def test_configs_survive_a_round_trip_through_text(family: AnyFamily) -> None:
     rng = random.Random(family.name)
     for config in (random_config(family, rng) for _ in range(50)):
-        fields = family.config_dict(config)
+        fields = config.to_dict()
         assert family.config(**fields) == config
         assert family.config(**{name: str(value) for name, value in fields.items()}) == config
 
 
 @each_family
-def test_values_outside_the_choices_never_reach_a_template(family: Family[Any, Any]) -> None:
+def test_values_outside_the_choices_never_reach_a_template(family: AnyFamily) -> None:
+    """There is no such config."""
     problem = next(kinds(family, random.Random(0))).with_sizes(8).problem(matrices()["dense"])
-    start = family.config_dict(guess(family, problem, matrices()["dense"]))
-    for tunable in tunables(family.config_type):
+    start = guess(family, problem, matrices()["dense"]).to_dict()
+    for tunable in family.config_type.tunables():
         for hostile in ("1; } evil() {", -12345, None):
             with pytest.raises(ConfigError, match=tunable.name):
-                render(family, problem, family.config_type(**start | {tunable.name: hostile}))
+                family.config_type(**start | {tunable.name: hostile})
 
 
 # --- the emitted source ---

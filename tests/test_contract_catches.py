@@ -11,7 +11,7 @@ from contract_cases import Kind, Variant, matrices, run_and_compare
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
 from sparsegen.kernels import family
-from sparsegen.kernels.base import Family
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
     DType,
     Epilogue,
@@ -31,7 +31,7 @@ MATRIX = "odd_shape"
 class Right:
     """A right variant, and what turns it into a wrong one: a piece of its source and what to put in its place."""
 
-    family: Family[Any, Any]
+    family: AnyFamily
     kind: Kind
     config: dict[str, Any]
     planted: dict[str, tuple[str, str]]
@@ -43,7 +43,7 @@ class Right:
         config = self.family.config(**self.config)
         problem = self.kind.problem(matrices()[MATRIX])
         variant = Variant(self.family, config, self.kind, (MATRIX,), source)
-        packed = self.family.prepare(problem, config, matrices()[MATRIX])
+        packed = self.family.pack(problem, config, matrices()[MATRIX])
         kernel = toolchain.compile_sanitized(self.family.name, self.family.entry, source)
         run_and_compare(variant, kernel, problem, matrices()[MATRIX], packed, where=MATRIX)
 

@@ -21,12 +21,12 @@ from contract_cases import Variant, batches, kinds, matrices, sample
 from sparsegen import backends
 from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.kernels import families
-from sparsegen.kernels.base import Family
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
-from sparsegen.plan.launching import PreparedVariant
+from sparsegen.plan.binding import bind_variant
 from sparsegen.verify.variants import worst_error
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +52,7 @@ def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Toolchain:
 
 
 def error_of(
-    family: Family[Any, Any],
+    family: AnyFamily,
     problem: Problem,
     config: Any,
     matrix: CsrMatrix,
@@ -60,7 +60,7 @@ def error_of(
     toolchain: Toolchain,
 ) -> float:
     """Largest error over its bound, of a call on fresh inputs into memory that is filled with NaN."""
-    variant = PreparedVariant(family, problem, config, matrix, executor, toolchain)
+    variant = bind_variant(config, problem, matrix, executor, toolchain)
     return worst_error(variant, problem, matrix, np.random.default_rng())
 
 
@@ -76,9 +76,7 @@ def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: T
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
 @pytest.mark.parametrize("size", [1, 49, 256])
-def test_guesses_at_size(
-    family: Family[Any, Any], size: int, executor: Executor, toolchain: Toolchain
-) -> None:
+def test_guesses_at_size(family: AnyFamily, size: int, executor: Executor, toolchain: Toolchain) -> None:
     """Every kind of problem, with dense sizes that vectors divide and that they do not."""
     for kind in (*kinds(family, random.Random(0)), *batches(family, random.Random(0))):
         for matrix in (random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)):

@@ -33,7 +33,7 @@ def test_sorted_strips_fall_in_length() -> None:
     matrix = matrices()["every_row_length"]
     problem = SddmmProblem(*matrix.shape, 32)
     counts = {
-        order: FAMILY.prepare(problem, FAMILY.config(row_order=order), matrix).arrays["strips"][:, 2]
+        order: FAMILY.pack(problem, FAMILY.config(row_order=order), matrix).arrays["strips"][:, 2]
         for order in ("natural", "sorted")
     }
     assert np.all(np.diff(counts["sorted"]) <= 0) and np.any(np.diff(counts["natural"]) > 0)

@@ -26,6 +26,7 @@ from sparsegen.dispatch.choice import Choice, How, OnMiss, choose, forget
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import UnknownConfig
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout
 from sparsegen.tuning_db.layers import MemoryLayer, seeds
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
@@ -53,8 +54,12 @@ def test_the_measured_winner_is_exact() -> None:
 
 def test_an_invalid_winner_gives_way_to_the_next() -> None:
     invalid = timed(1, tile_n=32, dense_vector_width=8)  # 8 float32 are more than 16 bytes
-    unknown = replace(timed(2), variant=replace(variant(), config=(("tile_n", "64; evil()"),)))
-    stranger = replace(timed(3), variant=replace(variant(), family="of_the_future"))
+    unknown = replace(
+        timed(2), variant=Variant(UnknownConfig("csr_spmm", (("tile_n", "64; evil()"),)), DIGEST)
+    )
+    stranger = replace(
+        timed(3), variant=Variant(UnknownConfig("of_the_future", variant().config.key[1]), DIGEST)
+    )
     choice = ask([invalid, unknown, stranger, timed(10, tile_n=32)])
     assert (choice.how, choice.config.tile_n, choice.expected_us) == (How.EXACT, 32, 10)
 
@@ -143,11 +148,11 @@ def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
         ]
     asked = workload(64, tag="asked")
     wanted = csr.guess(asked.problem, asked.features, H100)
-    assert all(m.variant.config_dict != csr.config_dict(wanted) for m in measured)
+    assert all(m.variant.config.to_dict() != csr.config_dict(wanted) for m in measured)
     choice = ask(measured, asked)
     assert (choice.how, choice.config) == (How.NEAREST, wanted)
     slower = [
-        timed(14 if m.sample.median_us == 10 else 11, m.workload, **m.variant.config_dict)
+        timed(14 if m.sample.median_us == 10 else 11, m.workload, **m.variant.config.to_dict())
         for m in measured
         if m.sample
     ]
@@ -219,10 +224,8 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
     of = workload()
     failures = []
     for each in families_of("spmm"):
-        guess = each.config_dict(each.guess(of.problem, of.features, H100))
-        failures.append(
-            replace(failed(Outcome.WRONG), variant=Variant(each.name, tuple(guess.items()), DIGEST))
-        )
+        guess = each.guess(of.problem, of.features, H100)
+        failures.append(replace(failed(Outcome.WRONG), variant=Variant(guess, DIGEST)))
     with pytest.raises(NoVariantError, match="failed on this workload"):
         ask(failures)
 
@@ -252,8 +255,8 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     assert ask(same, wide).family.name == "block_spmm"
     assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
     of = family("block_spmm")
-    guess = of.config_dict(of.guess(half.problem, half.features, H100))
-    slow = replace(timed(90, half), variant=Variant("block_spmm", tuple(guess.items()), DIGEST))
+    guess = of.guess(half.problem, half.features, H100)
+    slow = replace(timed(90, half), variant=Variant(guess, DIGEST))
     assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
 

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tuning_samples import H100, baseline, failed, other_operators, timed, variant, workload
+from tuning_samples import DIGEST, H100, baseline, failed, other_operators, timed, variant, workload
 
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import family
+from sparsegen.kernels.config import UnknownConfig
 from sparsegen.operators import ItemValues
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import Content, dump, export_json, import_file, import_json, load, merge
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers, seeds
-from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.records import Outcome, Variant
 from sparsegen.tuning_db.store import Store
 
 RECORDS = Content(
@@ -108,8 +109,10 @@ def test_merge_adds_what_is_missing(store: Store, tmp_path: Path) -> None:
 
 
 def test_configs_of_unknown_families_stay_behind(store: Store) -> None:
-    stranger = replace(timed(1.0), variant=replace(variant(), family="of_the_future"))
-    odd = replace(timed(1.0), variant=replace(variant(), config=(("tile_n", "64; evil()"),)))
+    stranger = replace(
+        timed(1.0), variant=Variant(UnknownConfig("of_the_future", variant().config.key[1]), DIGEST)
+    )
+    odd = replace(timed(1.0), variant=Variant(UnknownConfig("csr_spmm", (("tile_n", "64; evil()"),)), DIGEST))
     store.add_all([stranger, odd, timed(2.0)], ())
     text, left_out = export_json(store)
     assert left_out == 2 and len(load(text, "x").measurements) == 1
@@ -262,7 +265,7 @@ def test_a_config_of_an_older_version_gets_the_defaults(store: Store) -> None:
     del config["staging"]
     import_json(store, json.dumps(old), "x")
     found = next(m for m in store.all_measurements() if m.final)
-    assert found.variant.config_dict["staging"] == family("csr_spmm").config().staging
+    assert found.variant.config.to_dict()["staging"] == family("csr_spmm").config().staging
     assert found == RECORDS.measurements[0]
 
 

@@ -63,7 +63,7 @@ def test_masks_and_heads(emulator_toolchain: EmulatorToolchain, queries: str) ->
         kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
         kind = Kind(SparseAttentionProblem, (("k", 16),), (("dtype", DType.FLOAT16),), batch=3)
         variant = Variant(FAMILY, config, kind, (), source)
-        run_and_compare(variant, kernel, problem, mask, FAMILY.prepare(problem, config, mask), where=name)
+        run_and_compare(variant, kernel, problem, mask, FAMILY.pack(problem, config, mask), where=name)
 
 
 @pytest.mark.sanitizer
@@ -73,7 +73,7 @@ def test_scales_of_either_sign_and_none(emulator_toolchain: EmulatorToolchain, q
     problem = problem_of(mask, 16, DType.FLOAT16, 1)
     config = FAMILY.config(**SMALL, queries=queries)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
-    packed = FAMILY.prepare(problem, config, mask)
+    packed = FAMILY.pack(problem, config, mask)
     for scale in (0.25, -0.25, 0.0, -0.0, 300.0, 1e-42):
         operands = problem.random_operands(np.random.default_rng(1), mask.nnz)
         operands["scale"] = np.array([scale], dtype=np.float32)
@@ -98,10 +98,10 @@ def test_guesses_fit_the_device(k: int, device: Device) -> None:
 def test_long_lists_start_first() -> None:
     mask = masks.sliding_window(1024, 1024)
     problem = problem_of(mask, 64, DType.FLOAT16, 1)
-    tasks = FAMILY.prepare(problem, FAMILY.config(tile_m=64), mask).arrays["tiles"]
+    tasks = FAMILY.pack(problem, FAMILY.config(tile_m=64), mask).arrays["tiles"]
     np.testing.assert_array_equal(tasks[:, 0], np.arange(16)[::-1])
     assert (np.diff(tasks[:, 2]) <= 0).all()
-    natural = FAMILY.prepare(problem, FAMILY.config(tile_m=64, order="natural"), mask).arrays["tiles"]
+    natural = FAMILY.pack(problem, FAMILY.config(tile_m=64, order="natural"), mask).arrays["tiles"]
     np.testing.assert_array_equal(natural[:, 0], np.arange(16))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from sparsegen.backends.emulator import device
 from sparsegen.kernels import families
-from sparsegen.kernels.base import Family, tunables
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
     DType,
     Epilogue,
@@ -34,9 +34,9 @@ from sparsegen.render import render
 FOLDER = Path(__file__).with_name("golden")
 
 
-def simplest_config(family: Family[Any, Any], problem: Problem) -> Any:
+def simplest_config(family: AnyFamily, problem: Problem) -> Any:
     """The valid config with the fewest changes to the defaults; unlike a guess, it stays where it is."""
-    choices = tunables(family.config_type)
+    choices = family.config_type.tunables()
     for changed in range(len(choices) + 1):
         for some in itertools.combinations(choices, changed):
             for values in itertools.product(*(t.choices for t in some)):
@@ -50,7 +50,7 @@ def simplest_config(family: Family[Any, Any], problem: Problem) -> Any:
 class Golden:
     """The simplest config of a family for one problem, with a name for the file."""
 
-    family: Family[Any, Any]
+    family: AnyFamily
     name: str
     problem: Problem
 

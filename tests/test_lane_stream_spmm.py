@@ -148,9 +148,9 @@ def test_blocks_end_with_groups_of_rows_where_they_can() -> None:
 
 def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
     config = LaneStreamConfig(blocks=8, row_order="balanced")
-    half = FAMILY.prepare(decoding(8), config, MATRIX)
-    brain = FAMILY.prepare(decoding(8, DType.BFLOAT16), config, MATRIX)
-    np.testing.assert_array_equal(half.value_source, brain.value_source)
+    half = FAMILY.pack(decoding(8), config, MATRIX)
+    brain = FAMILY.pack(decoding(8, DType.BFLOAT16), config, MATRIX)
+    np.testing.assert_array_equal(half.value_source(), brain.value_source())
     assert half.arrays["values"].dtype == np.float16 and brain.arrays["values"].dtype == np.uint16
 
 
@@ -225,7 +225,7 @@ def test_long_streams_go_round_their_rings(
     problem = kind.problem(matrix)
     source = render(FAMILY, problem, config)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    packed = FAMILY.prepare(problem, config, matrix)
+    packed = FAMILY.pack(problem, config, matrix)
     assert np.diff(packed.arrays["starts"]).max() * 16 > 3 * config.ring_rows
     variant = Variant(FAMILY, config, kind, (), source)
     run_and_compare(variant, kernel, problem, matrix, packed, where="long streams")

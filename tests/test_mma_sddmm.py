@@ -51,7 +51,7 @@ def test_a_sparse_band_prefers_tensor_cores_because_its_rows_share_columns() -> 
     assert by_guessed_rate(problem, features)[0] is FAMILY
     guess = FAMILY.guess(problem, features, H100)
     assert FAMILY.suits(problem, features, guess, H100)
-    tiles = FAMILY.prepare(problem, guess, band).sizes["tiles"]
+    tiles = FAMILY.pack(problem, guess, band).sizes["tiles"]
     assert band.nnz > 0.25 * tiles * guess.tile_m * guess.tile_n, "tiles are well filled"
 
 

@@ -237,7 +237,7 @@ def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
     problem = api.problem_of(csr, "spmm", n=N)
     choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
-    variant = Variant("csr_spmm", tuple(choice.config_dict.items()), "ab" * 32)
+    variant = Variant(choice.config, "ab" * 32)
     sample = Sample(microseconds, microseconds, microseconds, 5)
     with Store.open(at) as store:
         store.add_measurement(Measurement(workload, emulator_device(), variant, Outcome.OK, sample))

@@ -21,9 +21,10 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
 from sparsegen.kernels import family
-from sparsegen.kernels.base import Array, PackedOnDevice
+from sparsegen.kernels.base import Array
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.kernels.layouts import lane_stream
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
@@ -47,11 +48,11 @@ def downloaded(executor: Executor, buffer: Any) -> Array:
     return found
 
 
-def assert_same(executor: Executor, one: PackedOnDevice, other: PackedOnDevice) -> None:
+def assert_same(executor: Executor, one: Packed, other: Packed) -> None:
     assert one.sizes == other.sizes and one.scratch == other.scratch and one.values == other.values
-    assert one.buffers.keys() == other.buffers.keys()
-    pairs = [(name, one.buffers[name], other.buffers[name]) for name in one.buffers]
-    for name, a, b in [*pairs, ("source", one.source(), other.source())]:
+    assert one.arrays.keys() == other.arrays.keys()
+    pairs = [(name, one.arrays[name], other.arrays[name]) for name in one.arrays]
+    for name, a, b in [*pairs, ("source", one.value_source(), other.value_source())]:
         np.testing.assert_array_equal(downloaded(executor, a), downloaded(executor, b), name)
 
 
@@ -118,9 +119,9 @@ def test_nothing_that_packing_needs_stays_on_the_device(
     packed = packing.by_device(FAMILY, decoding(matrix), LaneStreamConfig(), matrix, executor)
     assert packed is not None
     for more in (0, 1):
-        source = packed.source() if more else None
+        source = packed.value_source() if more else None
         gc.collect()
-        assert len({id(b) for ref in made if (b := ref())}) == len(packed.buffers) + more
+        assert len({id(b) for ref in made if (b := ref())}) == len(packed.arrays) + more
     del source
 
 
@@ -135,14 +136,14 @@ def test_large_matrices_are_packed_by_a_cuda_device(monkeypatch: pytest.MonkeyPa
     emulator = backends.open_executor(backends.find_device("emulator"))
     by_device = []
 
-    def prepare_on(self: Any, problem: Any, config: Any, matrix: CsrMatrix, device: Any) -> None:
+    def pack_on(self: Any, problem: Any, config: Any, matrix: CsrMatrix, device: Any) -> None:
         by_device.append(matrix.nnz)
 
     monkeypatch.setattr(packing, "LARGE", 1000)
     matrix, small = random_rows(64, 256, 0.5, 0.0, 0), random_rows(64, 256, 0.01, 0.0, 0)
     for name in ("lane_stream_spmm", "csr_spmm"):
         with monkeypatch.context() as patched:
-            patched.setattr(type(family(name)), "prepare_on", prepare_on)
+            patched.setattr(type(family(name)), "pack_on", pack_on)
             config = family(name).config_type()
             for of in (matrix, small):
                 assert packing.pack(family(name), decoding(of), config, of, Cuda()).nbytes  # type: ignore[arg-type]
@@ -174,9 +175,9 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
 
     def stored(values: Array) -> Array:
         alone = packing.by_host(one, problem.item, config, matrix.with_values(values), executor)
-        return downloaded(executor, alone.buffers["values"])
+        return downloaded(executor, alone.arrays["values"])
 
-    held = packed.buffers["values"]
+    held = packed.arrays["values"]
     assert np.array_equal(downloaded(executor, held), np.tile(stored(matrix.values), 11)), (
         "the matrix's at first"
     )
@@ -188,7 +189,7 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 @pytest.mark.parametrize("name", ["lane_stream.cu", "gather.cu"])
 def test_nvcc_compiles_the_packing_kernels(name: str, tmp_path: Path) -> None:
-    source = files("sparsegen") / "cuda" / name
+    source = files("sparsegen.backends.plain") / name
     (tmp_path / "kernel.cu").write_text(source.read_text(encoding="utf-8"))
     command = ["nvcc", "-cubin", "-std=c++17", "-arch=sm_80", "-Xptxas", "-v", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

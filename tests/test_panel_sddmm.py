@@ -21,7 +21,7 @@ def test_sorting_lets_subwarps_end_together() -> None:
     matrix = matrices()["every_row_length"]
     problem = SddmmProblem(*matrix.shape, 32)
     sizes = {
-        order: FAMILY.prepare(problem, FAMILY.config(row_order=order), matrix).arrays["indices"].size
+        order: FAMILY.pack(problem, FAMILY.config(row_order=order), matrix).arrays["indices"].size
         for order in ("natural", "sorted")
     }
     assert matrix.nnz <= sizes["sorted"] < sizes["natural"]
@@ -33,7 +33,7 @@ def test_blocks_share_out_panels_and_items() -> None:
         problem = SddmmProblem(16384, 2048, 64, batch=batch)
         for turns in (1, 4):
             config = FAMILY.config(panel_n=256, turns=turns)
-            launch = FAMILY.launch(problem, config, FAMILY.prepare(problem, config, matrix).sizes, H100)
+            launch = FAMILY.launch(problem, config, FAMILY.pack(problem, config, matrix).sizes, H100)
             x, panels, items = launch.grid
             assert (panels, items) == (8, batch)
             assert x * panels * items <= turns * 132 or x == 1

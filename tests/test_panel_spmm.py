@@ -58,7 +58,7 @@ def test_short_rows_of_a_panel_are_read_nearly_without_conflicts(
     tile_n: int, threads_per_row: int, row_splits: int
 ) -> None:
     config = PanelSpmmConfig(tile_n=tile_n, threads_per_row=threads_per_row, row_splits=row_splits, step=8)
-    packed = FAMILY.prepare(SpmmProblem(M, K, 32), config, random_uniform(M, K, 0.3, 0))
+    packed = FAMILY.pack(SpmmProblem(M, K, 32), config, random_uniform(M, K, 0.3, 0))
     offsets, run_offsets = packed.arrays["offsets"], packed.arrays["run_offsets"]
     ordered = wavefronts(config, offsets, run_offsets)
     by_column = offsets.copy()
@@ -98,7 +98,7 @@ def test_items_with_values_of_their_own(
     matrix = matrices()[matrix_name]
     problem = kind.problem(matrix)
     FAMILY.require_valid(problem, config, device())
-    packed = FAMILY.prepare(problem, config, matrix)
+    packed = FAMILY.pack(problem, config, matrix)
     if config is KEPT:
         blocks = FAMILY.launch(problem, config, packed.sizes, device()).grid[0]
         assert packed.sizes["groups"] > blocks * config.warps, "a block takes several turns"
@@ -121,7 +121,7 @@ def test_local_blocks_skip_panels(stages: int, emulator_toolchain: EmulatorToolc
     problem = kind.problem(matrix)
     source = render(FAMILY, problem, config)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    packed = FAMILY.prepare(problem, config, matrix)
+    packed = FAMILY.pack(problem, config, matrix)
     assert packed.sizes["panels"] > 64
     variant = Variant(FAMILY, config, kind, (), source)
     run_and_compare(variant, kernel, problem, matrix, packed, where="a window")

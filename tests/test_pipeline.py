@@ -10,7 +10,6 @@ from sparsegen.backends.executor import CompiledKernel
 from sparsegen.kernels import family
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.pipeline import CompileAhead
-from sparsegen.tuning.space import Candidate
 
 
 class Waiting:
@@ -29,7 +28,7 @@ class Waiting:
 def test_results_come_in_the_order_of_proposals() -> None:
     csr, toolchain = family("csr_spmm"), Waiting()
     ahead = CompileAhead(toolchain, SpmmProblem(64, 64, 64), jobs=4)
-    candidates = [Candidate(csr, csr.config(tile_k=k)) for k in (32, 4, 16, 8)]
+    candidates = [csr.config(tile_k=k) for k in (32, 4, 16, 8)]
     for candidate in candidates:
         ahead.submit(candidate)
     toolchain.go.set()

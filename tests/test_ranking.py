@@ -9,7 +9,7 @@ from sparsegen.tuning_db.records import Measurement, Outcome
 
 
 def tiles(measurements: list[Measurement]) -> list[object]:
-    return [r.variant.config_dict["tile_n"] for r in ranking.ranked(measurements)]
+    return [r.variant.config.to_dict()["tile_n"] for r in ranking.ranked(measurements)]
 
 
 def test_the_fastest_comes_first() -> None:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from sparsegen.dispatch.regression import UNKNOWN, Point, expected, log_slowdowns
+from sparsegen.kernels.config import Config, tunable
+
+
+@dataclass(frozen=True)
+class AConfig(Config):
+    size: int = tunable(8, (1, 4, 8, 32, 64, 128), "")
+    word: str = tunable("x", ("x", "y"), "")
+
+
+@dataclass(frozen=True)
+class BConfig(AConfig):
+    """Of another family."""
 
 
 def point(place: float, family: str, *values: int | str, is_guess: bool = False) -> Point:
-    return Point(np.array([place, 0.0]), family, values, is_guess)
+    config = (AConfig if family == "a" else BConfig)(*values)  # type: ignore[arg-type]
+    return Point(np.array([place, 0.0]), config, is_guess)
 
 
 def test_what_is_known_comes_back_nearly() -> None:

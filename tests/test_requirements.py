@@ -75,13 +75,13 @@ def test_single_configs_are_left_out_too() -> None:
     features = replace(Features.of(matrix), row_cov=0.9)
     problem = SpmmProblem(*matrix.shape, 32)
     space = Space.build([family("uspmm_vec")], problem, device(), features=features)
-    assert {c.config.ell_width for c in space.candidates} == {"quartile"} and not space.left_out
+    assert {c.ell_width for c in space.candidates} == {"quartile"} and not space.left_out
 
 
 def test_tuning_tries_what_suits(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_of_toy(monkeypatch, 4)
     result = tune_toy(store, tmp_path, trials=100)
-    assert result.winner.variant.config_dict["size"] == 4
+    assert result.winner.variant.config.to_dict()["size"] == 4
     assert result.pruned[f"toy: size suits rows of {Features.of(MATRIX).row_max}"] == 6
     assert not result.left_out
 
@@ -104,8 +104,8 @@ def test_a_named_family_is_refused_in_words() -> None:
 
 def measured_with(name: str, of: Workload, microseconds: float) -> Measurement:
     chosen = family(name)
-    config = chosen.config_dict(chosen.guess(of.problem, of.features, H100))
-    return replace(timed(microseconds, of), variant=Variant(name, tuple(config.items()), DIGEST))
+    config = chosen.guess(of.problem, of.features, H100)
+    return replace(timed(microseconds, of), variant=Variant(config, DIGEST))
 
 
 def test_dispatch_does_not_follow_neighbours_where_a_family_does_not_suit() -> None:

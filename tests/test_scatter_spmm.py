@@ -43,7 +43,7 @@ def problem_of(matrix: CsrMatrix, n: int = 40, **traits: object) -> SpmmProblem:
 def test_tasks_hold_every_nonzero_once_and_by_columns(name: str, panel_m: int) -> None:
     matrix = matrices()[name]
     config = ScatterSpmmConfig(panel_m=panel_m, task_nonzeros=256)
-    packed = FAMILY.prepare(problem_of(matrix), config, matrix)
+    packed = FAMILY.pack(problem_of(matrix), config, matrix)
     tasks = packed.arrays["tasks"][: 4 * packed.sizes["task_count"]].reshape(-1, 4)
     rows, columns, values = (packed.arrays[part] for part in ("rows", "columns", "values"))
     panels = -(-matrix.shape[0] // panel_m)
@@ -64,7 +64,7 @@ def test_tasks_hold_every_nonzero_once_and_by_columns(name: str, panel_m: int) -
 
 
 def test_a_full_panel_is_cut_to_tasks() -> None:
-    packed = FAMILY.prepare(problem_of(MATRIX), ScatterSpmmConfig(panel_m=128, task_nonzeros=1024), MATRIX)
+    packed = FAMILY.pack(problem_of(MATRIX), ScatterSpmmConfig(panel_m=128, task_nonzeros=1024), MATRIX)
     tasks = packed.arrays["tasks"].reshape(-1, 4)
     assert packed.sizes["task_count"] == 4 * 5
     assert tasks[:5].tolist() == [[1024 * i, 1024, 0, 5] for i in range(5)]
@@ -73,7 +73,7 @@ def test_a_full_panel_is_cut_to_tasks() -> None:
 def test_scratch_serves_every_width_of_vectors() -> None:
     """They do not pack: what one config packed, another runs with."""
     problem = problem_of(MATRIX, 96, batch=3)
-    scratch = FAMILY.prepare(problem, ScatterSpmmConfig(), MATRIX).scratch
+    scratch = FAMILY.pack(problem, ScatterSpmmConfig(), MATRIX).scratch
     assert scratch == {"sums": 3 * 512 * 96 * 4, "counters": 3 * 4 * 3 * 4}
 
 
@@ -89,7 +89,7 @@ def test_launch_after_launch_is_right_and_leaves_scratch_zero(
         MATRIX, 36, dtype=DType.FLOAT16, epilogue=epilogue, batch=2, item_values=ItemValues.OWN
     )
     config = ScatterSpmmConfig(vector=2, panel_m=64, task_nonzeros=256, warps=4)
-    packed = FAMILY.prepare(problem, config, MATRIX)
+    packed = FAMILY.pack(problem, config, MATRIX)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
     operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
     reference = problem.reference(MATRIX, operands)
@@ -152,7 +152,7 @@ def test_a_search_tries_all_of_it_or_says_why_not() -> None:
     assert not space.candidates and "stay in L2" in space.left_out[FAMILY.name]
     low = uniform_rows(40, 64, 20, 0)
     space = Space.build([FAMILY], problem_of(low, 32), H100, features=Features.of(low))
-    assert {c.config.panel_m for c in space.candidates} == {32, 64}
+    assert {c.panel_m for c in space.candidates} == {32, 64}
 
 
 def test_it_is_never_the_rule_of_thumb() -> None:

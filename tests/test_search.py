@@ -13,17 +13,18 @@ import optuna
 import pytest
 from tuning_fakes import DEVICE, PROBLEM, TOY, Toy, ToyConfig
 
-from sparsegen.kernels.base import Constraint, Device, Value, tunable, tunables
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.search import Search
-from sparsegen.tuning.space import Candidate, Space
+from sparsegen.tuning.space import Space
 
 JOBS = 16
 
 
 @dataclass(frozen=True)
-class WideConfig:
-    """Like a real family: seven tunables, and constraints that couple them."""
+class WideConfig(Config):
+    """Like a real family: seven and constraints that couple them."""
 
     rows: int = tunable(4, (1, 2, 4, 8), "")
     tile: int = tunable(64, (32, 64, 128, 256), "")
@@ -34,11 +35,14 @@ class WideConfig:
     unroll: int = tunable(1, (1, 2, 4), "")
 
 
-class Wide(Toy):
-    config_type: type[Any] = WideConfig
+@dataclass(frozen=True)
+class OtherConfig(WideConfig):
+    """The same space of another family."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name  # type: ignore[misc]
+
+class Wide(Toy):
+    name = "wide"
+    config_type: type[Any] = WideConfig
 
     def constraints(self, problem: SpmmProblem, config: Any, device: Device) -> Iterator[Constraint]:
         yield Constraint(128 <= config.rows * config.tile <= 256, "threads")
@@ -46,16 +50,21 @@ class Wide(Toy):
         yield Constraint(config.staging != "async" or config.vector > 1, "copies")
 
 
-def landscape(seed: int) -> tuple[Space, dict[Candidate, float]]:
+class Other(Wide):
+    name = "other"
+    config_type = OtherConfig
+
+
+def landscape(seed: int) -> tuple[Space, dict[Config, float]]:
     """A made-up run time for every config of two families: main effects, interactions, a cliff and noise."""
     rng = np.random.default_rng(seed)
-    families = [Wide("first"), Wide("second")]
+    families = [Wide(), Other()]
     space = Space.build(families, PROBLEM, DEVICE)
-    times: dict[Candidate, float] = {}
+    times: dict[Config, float] = {}
     for family in families:
-        mine = [c for c in space.candidates if c.family is family]
-        described = tunables(WideConfig)
-        levels = np.array([[t.choices.index(getattr(c.config, t.name)) for t in described] for c in mine])
+        mine = [c for c in space.candidates if type(c) is family.config_type]
+        described = WideConfig.tunables()
+        levels = np.array([[t.choices.index(getattr(c, t.name)) for t in described] for c in mine])
         log_time = np.full(len(mine), 4.0 + 0.15 * rng.normal())
         for column, t in enumerate(described):
             steps = np.arange(len(t.choices)) - rng.uniform(-0.5, len(t.choices) - 0.5)
@@ -69,10 +78,12 @@ def landscape(seed: int) -> tuple[Space, dict[Candidate, float]]:
     return space, times
 
 
-def regret(space: Space, times: Mapping[Candidate, float], trials: int) -> float:
+def regret(space: Space, times: Mapping[Config, float], trials: int) -> float:
     """By how much the best of so many trials is slower than the best of all, with 16 proposals under way."""
-    search = Search(space, [next(c for c in space.candidates if c.family is f) for f in space.families])
-    waiting: list[Candidate] = []
+    search = Search(
+        space, [next(c for c in space.candidates if c.family_name == f.name) for f in space.families]
+    )
+    waiting: list[Config] = []
     best = math.inf
     for _ in range(trials):
         while len(waiting) < JOBS and (candidate := search.ask()) is not None:
@@ -83,16 +94,16 @@ def regret(space: Space, times: Mapping[Candidate, float], trials: int) -> float
     return best / min(times.values()) - 1.0
 
 
-def regret_of_tpe(space: Space, times: Mapping[Candidate, float], trials: int) -> float:
+def regret_of_tpe(space: Space, times: Mapping[Config, float], trials: int) -> float:
     """The same with Optuna's own sampler, whose draws are moved to the most similar valid unseen config."""
     sampler = optuna.samplers.TPESampler(seed=0, multivariate=True, constant_liar=True)
     study = optuna.create_study(sampler=sampler)
     unseen = list(space.candidates)
-    waiting: list[tuple[optuna.Trial, Candidate]] = []
+    waiting: list[tuple[optuna.Trial, Config]] = []
     best = math.inf
 
-    def unlikeness(candidate: Candidate, family: str, drawn: Mapping[str, Value]) -> int:
-        if candidate.family.name != family:
+    def unlikeness(candidate: Config, family: str, drawn: Mapping[str, Value]) -> int:
+        if candidate.family_name != family:
             return 1000
         return sum(value != drawn[name] for name, value in candidate.key[1])
 
@@ -102,7 +113,7 @@ def regret_of_tpe(space: Space, times: Mapping[Candidate, float], trials: int) -
             family = trial.suggest_categorical("family", space.family_names)
             drawn = {
                 t.name: trial.suggest_categorical(f"{family}.{t.name}", t.choices)
-                for t in tunables(WideConfig)
+                for t in WideConfig.tunables()
             }
             nearest = min(unseen, key=lambda c: unlikeness(c, family, drawn))
             unseen.remove(nearest)
@@ -140,7 +151,7 @@ def space() -> Space:
 
 
 def test_a_space_holds_every_valid_config_once_and_counts_the_others(space: Space) -> None:
-    configs = [c.config for c in space.candidates]
+    configs = space.candidates
     assert configs[0] == ToyConfig()
     assert set(configs) == set(TOY.space(PROBLEM, DEVICE)) and len(configs) == len(set(configs)) == 12
     assert space.pruned == {"toy: width is at most size": 3}
@@ -148,17 +159,17 @@ def test_a_space_holds_every_valid_config_once_and_counts_the_others(space: Spac
 
 def test_a_whole_space_holds_what_is_not_searched() -> None:
     whole = Space.build([TOY], PROBLEM, DEVICE, whole=True)
-    assert {c.config for c in whole.candidates} == set(TOY.space(PROBLEM, DEVICE, whole=True))
+    assert set(whole.candidates) == set(TOY.space(PROBLEM, DEVICE, whole=True))
 
 
 def test_a_very_large_space_is_explored_from_where_the_search_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sparsegen.tuning.space.LARGEST_ENUMERATED", 10)
-    wide = Wide("wide")
-    start = Candidate(wide, WideConfig())
+    wide = Wide()
+    start = WideConfig()
     explored = Space.build([wide], PROBLEM, DEVICE, first=[start])
-    assert {c.config for c in explored.candidates} == set(wide.space(PROBLEM, DEVICE))
+    assert set(explored.candidates) == set(wide.space(PROBLEM, DEVICE))
 
 
 def test_every_candidate_is_proposed_once_the_first_ones_first(space: Space) -> None:
@@ -172,7 +183,7 @@ def test_every_candidate_is_proposed_once_the_first_ones_first(space: Space) -> 
     assert len(proposed) == len(set(proposed)) == len(space.candidates)
     states = [t.state for t in search.study.trials]
     assert states.count(optuna.trial.TrialState.FAIL) == len(proposed) // 3
-    assert search.study.best_trial.params["toy.size"] == first[0].config.size
+    assert search.study.best_trial.params["toy.size"] == first[0].size
 
 
 def test_a_family_far_behind_is_tried_no_more_than_others_leave() -> None:
@@ -182,16 +193,16 @@ def test_a_family_far_behind_is_tried_no_more_than_others_leave() -> None:
     for _ in range(40):
         candidate = search.ask()
         assert candidate is not None
-        tried.append(candidate.family)
-        search.tell(candidate, times[candidate] * (20.0 if candidate.family is slow else 1.0))
-    assert 2 <= tried.count(slow) <= 5, "its share would be ten"
+        tried.append(candidate.family_name)
+        search.tell(candidate, times[candidate] * (20.0 if candidate.family_name == slow.name else 1.0))
+    assert 2 <= tried.count(slow.name) <= 5, "its share would be ten"
 
 
 def test_what_is_preferred_comes_next_once(space: Space) -> None:
     a, b, c, d, *_ = space.candidates
     search = Search(space, [a, b])
     assert search.ask() == a
-    search.prefer([c, a, Candidate(c.family, replace(c.config, behaviour="wrong")), d, b])
+    search.prefer([c, a, replace(c, behaviour="wrong"), d, b])
     assert [search.ask() for _ in range(3)] == [c, d, b]
     assert search.ask() not in (a, b, c, d)
 

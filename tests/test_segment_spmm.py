@@ -12,7 +12,6 @@ from tuning_samples import H100
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_guessed_rate
-from sparsegen.kernels.base import tunables
 from sparsegen.kernels.segment_spmm import FAMILY, SegmentSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -33,7 +32,7 @@ def problem_of(matrix: CsrMatrix, n: int = 32, **traits: object) -> SpmmProblem:
 @pytest.mark.parametrize("name", matrices())
 def test_segments_hold_every_nonzero_once(name: str, segment: int, order: str) -> None:
     matrix = matrices()[name]
-    packed = FAMILY.prepare(problem_of(matrix), SegmentSpmmConfig(segment=segment, order=order), matrix)
+    packed = FAMILY.pack(problem_of(matrix), SegmentSpmmConfig(segment=segment, order=order), matrix)
     count, part_count = packed.sizes["segment_count"], packed.sizes["part_count"]
     segments = packed.arrays["segments"][: 4 * count].reshape(-1, 4)
     cuts = packed.arrays["cuts"][: 2 * part_count].reshape(-1, 2)
@@ -58,9 +57,7 @@ def test_segments_hold_every_nonzero_once(name: str, segment: int, order: str) -
 def test_long_rows_are_cut_evenly() -> None:
     dense = np.zeros((3, 200), dtype=np.float32)
     dense[0, :3] = dense[1, :130] = 1
-    packed = FAMILY.prepare(
-        problem_of(csr(dense)), SegmentSpmmConfig(segment=64, order="natural"), csr(dense)
-    )
+    packed = FAMILY.pack(problem_of(csr(dense)), SegmentSpmmConfig(segment=64, order="natural"), csr(dense))
     segments = packed.arrays["segments"].reshape(-1, 4)
     assert segments.tolist() == [
         [0, 4, 0, -1],
@@ -76,7 +73,7 @@ def test_scratch_serves_every_tile() -> None:
     """Tiles do not pack: what one config packed, another runs with."""
     dense = np.ones((2, 100), dtype=np.float32)
     problem = problem_of(csr(dense), 40, batch=3)
-    scratch = FAMILY.prepare(problem, SegmentSpmmConfig(segment=64), csr(dense)).scratch
+    scratch = FAMILY.pack(problem, SegmentSpmmConfig(segment=64), csr(dense)).scratch
     assert scratch == {"parts": 4 * 3 * 4 * 40, "counters": 4 * 3 * 4 * 10}
 
 
@@ -92,7 +89,7 @@ def test_sums_of_parts_leave_the_counters_at_zero_and_give_equal_bits(
     problem = problem_of(matrix, 24, epilogue=epilogue)
     config = SegmentSpmmConfig(segment=32, tile_n=8, threads_per_segment=4, vector=2)
     packed, operands = (
-        FAMILY.prepare(problem, config, matrix),
+        FAMILY.pack(problem, config, matrix),
         problem.random_operands(np.random.default_rng(0), matrix.nnz),
     )
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
@@ -116,7 +113,7 @@ def test_every_config_is_judged() -> None:
     """`is_worth_trying` is asked about configs that break constraints too."""
     for n in (1, 32, 132):
         problem = SpmmProblem(100, 100, n)
-        listed = itertools.product(*(t.choices for t in tunables(SegmentSpmmConfig)))
+        listed = itertools.product(*(t.choices for t in SegmentSpmmConfig.tunables()))
         kept = [
             c
             for c in itertools.starmap(SegmentSpmmConfig, listed)

@@ -16,7 +16,7 @@ from sparsegen.kernels.mma_spmm import FAMILY, MmaSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
-from sparsegen.tuning.space import Candidate, Space
+from sparsegen.tuning.space import Space
 
 TILES = MmaSpmmConfig(
     tile_m=32, tile_n=32, tile_k=32, warps_m=2, warps_n=1, storage="tiles", stages=2, prefetch=1
@@ -30,7 +30,7 @@ TILES = MmaSpmmConfig(
 def test_tiles_hold_every_nonzero_at_its_place(name: str) -> None:
     matrix = matrices()[name]
     problem, c = SpmmProblem(*matrix.shape, 8), TILES
-    packed = FAMILY.prepare(problem, c, matrix)
+    packed = FAMILY.pack(problem, c, matrix)
     panels, area = packed.sizes["panels"], c.tile_m * c.tile_k
     counts = packed.arrays["tile_counts"]
     if not matrix.shape[0]:
@@ -93,7 +93,7 @@ def test_products_with_empty_rows_of_tiles_and_more_tiles_than_stages(
         dtype=dtype,
         layout=layout,
         family="mma_spmm",
-        config=FAMILY.config_dict(config),
+        config=config.to_dict(),
         device="emulator",
     )
     rng = np.random.default_rng(1)
@@ -115,16 +115,16 @@ def test_it_suits_filled_blocks_alone() -> None:
     for matrix, suits in ((dense_blocks(2048, 1024, 32, 0.3), True), (scattered, False)):
         features = Features.of(matrix)
         assert FAMILY.suits(problem, features, TILES, H100) is suits
-        guess = Candidate(FAMILY, FAMILY.guess(problem, features, H100))
+        guess = FAMILY.guess(problem, features, H100)
         space = Space.build([FAMILY], problem, H100, features=features, first=[guess])
-        assert any(c.config.storage == "tiles" for c in space.candidates) is suits
+        assert any(c.storage == "tiles" for c in space.candidates) is suits
     with pytest.raises(ConfigError, match="whole tiles want 15% or more"):
         sparsegen.prepare(
             scattered,
             n=64,
             dtype="float16",
             family="mma_spmm",
-            config=FAMILY.config_dict(TILES),
+            config=TILES.to_dict(),
             device="emulator",
         )
 

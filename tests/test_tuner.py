@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 import tuning_fakes
-from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, backend, tune_toy
+from tuning_fakes import DEVICE, MATRIX, PROBLEM, FakeToolchain, ToyConfig, backend, tune_toy
 
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
+from sparsegen.kernels.config import UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS
@@ -57,7 +58,7 @@ def test_the_best_config_of_a_small_space_wins_and_everything_is_recorded(
     store: Store, tmp_path: Path
 ) -> None:
     result = tune_toy(store, tmp_path, trials=100)
-    assert result.winner.variant.config_dict == {"size": 8, "width": 4, "behaviour": "right"}
+    assert result.winner.variant.config.to_dict() == {"size": 8, "width": 4, "behaviour": "right"}
     assert result.winner.final and result.winner.outcome is Outcome.OK
     assert result.space_size == 12 and result.counts.done == 12 and result.counts.pruned == 3
     assert result.pruned == {"toy: width is at most size": 3}
@@ -70,16 +71,16 @@ def test_the_best_config_of_a_small_space_wins_and_everything_is_recorded(
 
 def test_without_measurements_the_guess_is_measured_first(store: Store, tmp_path: Path) -> None:
     tune_toy(store, tmp_path, trials=1, jobs=1)
-    assert [m.variant.config_dict for m in recorded(store)] == [TOY.config_dict(ToyConfig())]
+    assert [m.variant.config.to_dict() for m in recorded(store)] == [ToyConfig().to_dict()]
 
 
 def test_what_won_on_a_similar_workload_is_measured_first(store: Store, tmp_path: Path) -> None:
     other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
-    config = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
-    variant = Variant("toy", config, "cd" * 32)
+    config = ToyConfig(size=16, width=1)
+    variant = Variant(config, "cd" * 32)
     store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
     tune_toy(store, tmp_path, trials=2, jobs=1)
-    guess = tuple(TOY.config_dict(ToyConfig()).items())
+    guess = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [config, guess]
 
 
@@ -88,32 +89,30 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
 ) -> None:
     """Else a short search could end with something slower than dispatch would have taken without it."""
     times = {(8, 1): 3.0, (16, 1): 1.0, (4, 4): 2.0}
-    configs = {size: tuple(TOY.config_dict(ToyConfig(*size)).items()) for size in times}
+    configs = {size: ToyConfig(*size) for size in times}
     known = [
-        Measurement(
-            WORKLOAD, DEVICE, Variant("toy", configs[s], "cd" * 32), Outcome.OK, Sample(us, us, us, 30)
-        )
+        Measurement(WORKLOAD, DEVICE, Variant(configs[s], "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
         for s, us in times.items()
     ]
-    unknown = replace(known[0], variant=Variant("gone", (("size", 1),), "cd" * 32))
+    unknown = replace(known[0], variant=Variant(UnknownConfig("gone", (("size", 1),)), "cd" * 32))
     packaged = MemoryLayer([*known, unknown], [])
     monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: packaged)
     tune_toy(store, tmp_path, trials=3, jobs=1)
-    guess = tuple(TOY.config_dict(ToyConfig()).items())
+    guess = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[16, 1], guess, configs[4, 4]]
 
 
 def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configs = [tuple(TOY.config_dict(ToyConfig(*size)).items()) for size in ((2, 4), (16, 1))]
+    configs = [ToyConfig(*size) for size in ((2, 4), (16, 1))]
     packaged = [
-        Measurement(WORKLOAD, DEVICE, Variant("toy", c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
+        Measurement(WORKLOAD, DEVICE, Variant(c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
         for us, c in enumerate(configs, start=1)
     ]
     monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: MemoryLayer(packaged, []))
     tune_toy(store, tmp_path, trials=2, jobs=1)
-    guess = tuple(TOY.config_dict(ToyConfig()).items())
+    guess = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[1], guess]
 
 
@@ -121,11 +120,11 @@ def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(
     store: Store, tmp_path: Path
 ) -> None:
     other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
-    config = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
+    config = ToyConfig(size=16, width=1)
 
     def listen(status: Status, measurement: Measurement | None = None) -> None:
         if measurement and status.counts.done == 1:
-            variant = Variant("toy", config, "cd" * 32)
+            variant = Variant(config, "cd" * 32)
             store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
 
     tune_toy(store, tmp_path, trials=4, jobs=1, progress=listen)
@@ -203,11 +202,11 @@ def test_the_first_few_variants_are_measured_whatever_the_budget(store: Store, t
 def test_what_another_search_finds_does_not_come_before_them(store: Store, tmp_path: Path) -> None:
     """A start so slow that half of the budget is gone leaves the first proposals what they are."""
     other = replace(WORKLOAD, fingerprint="ab" * 32, problem=replace(PROBLEM, n=16))
-    found = tuple(TOY.config_dict(ToyConfig(size=16, width=1)).items())
+    found = ToyConfig(size=16, width=1)
 
     def listen(status: Status, measurement: Measurement | None = None) -> None:
         if status.phase is Phase.STARTING:
-            variant = Variant("toy", found, "cd" * 32)
+            variant = Variant(found, "cd" * 32)
             store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
 
     tune(
@@ -220,7 +219,7 @@ def test_what_another_search_finds_does_not_come_before_them(store: Store, tmp_p
         backend=backend(tmp_path, jobs=1),
         progress=listen,
     )
-    assert recorded(store)[0].variant.config == tuple(TOY.config_dict(ToyConfig()).items())
+    assert recorded(store)[0].variant.config == ToyConfig()
 
 
 def test_limits() -> None:
@@ -273,7 +272,7 @@ def behave(monkeypatch: pytest.MonkeyPatch, behaviour: str, **values: int) -> No
         matches = all(getattr(config, name) == value for name, value in values.items())
         return honest(family, problem, replace(config, behaviour=behaviour) if matches else config)
 
-    monkeypatch.setattr("sparsegen.tuning.pipeline.render", render)
+    monkeypatch.setattr("sparsegen.plan.variants.render", render)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +297,7 @@ def test_a_bad_variant_is_recorded_and_never_wins(
     behave(monkeypatch, behaviour, size=8, width=4)  # it would be the fastest
     result = tune_toy(store, tmp_path, trials=12, variant_seconds=1.0)
     bad = [m for m in recorded(store) if m.outcome is not Outcome.OK]
-    assert [(m.outcome, m.variant.config_dict["size"]) for m in bad] == [(outcome, 8)]
+    assert [(m.outcome, m.variant.config.to_dict()["size"]) for m in bad] == [(outcome, 8)]
     assert reason in bad[0].reason and bad[0].sample is None
     assert result.counts.done == 11 and result.counts.failed == 1
     assert result.winner.variant != bad[0].variant and result.winner.outcome is Outcome.OK
@@ -419,9 +418,10 @@ def test_it_runs_in_a_thread(store: Store, tmp_path: Path) -> None:
 
 
 def timed(median_us: float, size: int, family: str = "toy") -> Measurement:
-    config = tuple(TOY.config_dict(ToyConfig(size=size, width=1)).items())
+    toy = ToyConfig(size=size, width=1)
+    config = toy if family == "toy" else UnknownConfig(family, toy.key[1])
     sample = Sample(median_us, median_us, median_us, 30)
-    return Measurement(WORKLOAD, DEVICE, Variant(family, config, "ab" * 32), Outcome.OK, sample)
+    return Measurement(WORKLOAD, DEVICE, Variant(config, "ab" * 32), Outcome.OK, sample)
 
 
 def test_finalists_are_the_best_few_and_each_familys_best() -> None:
@@ -448,5 +448,5 @@ def test_a_finalist_that_turns_out_wrong_loses(
     assert [m.outcome for m in recorded(store)] == [Outcome.OK] * 12
     finals = recorded(store, final=True)
     wrong = [m.variant for m in finals if m.outcome is Outcome.WRONG]
-    assert [v.config_dict for v in wrong] == [{"size": 8, "width": 4, "behaviour": "right"}]
+    assert [v.config.to_dict() for v in wrong] == [{"size": 8, "width": 4, "behaviour": "right"}]
     assert result.winner.variant not in wrong and result.winner.final  # of the next best few

@@ -39,7 +39,7 @@ def wavefronts(config: UspmmVecConfig, indices: np.ndarray, steps: int) -> float
 def test_neighbouring_sets_read_different_banks(tile_n: int, threads_per_row: int, most: float) -> None:
     config = UspmmVecConfig(tile_n=tile_n, threads_per_row=threads_per_row, vec_size=2, step=4)
     problem = SpmmProblem(M, K, 64, DType.FLOAT16, Layout.COLUMN)
-    packed = FAMILY.prepare(problem, config, uniform_rows(M, K, 200, 0))
+    packed = FAMILY.pack(problem, config, uniform_rows(M, K, 200, 0))
     indices, steps = packed.arrays["indices"].astype(np.int64), packed.sizes["steps"]
     assert wavefronts(config, indices, steps) <= most
     if threads_per_row < UNITS_PER_CYCLE:
@@ -54,8 +54,8 @@ def hyb_config() -> UspmmVecConfig:
 def test_hyb_keeps_three_quarters_of_the_rows_whole() -> None:
     matrix = matrices()["few_long_rows"]
     problem = SpmmProblem(*matrix.shape, 32)
-    longest = FAMILY.prepare(problem, UspmmVecConfig(tile_n=32, threads_per_row=4), matrix)
-    packed = FAMILY.prepare(problem, hyb_config(), matrix)
+    longest = FAMILY.pack(problem, UspmmVecConfig(tile_n=32, threads_per_row=4), matrix)
+    packed = FAMILY.pack(problem, hyb_config(), matrix)
     assert packed.nbytes < longest.nbytes / 3
     lengths = np.diff(matrix.row_offsets)
     rests = np.diff(packed.arrays["rest_offsets"])
@@ -66,7 +66,7 @@ def test_hyb_keeps_three_quarters_of_the_rows_whole() -> None:
 
 def test_uniform_rows_have_no_rest() -> None:
     matrix = matrices()["uniform_rows"]
-    packed = FAMILY.prepare(SpmmProblem(*matrix.shape, 32), hyb_config(), matrix)
+    packed = FAMILY.pack(SpmmProblem(*matrix.shape, 32), hyb_config(), matrix)
     assert not np.diff(packed.arrays["rest_offsets"]).any()
 
 

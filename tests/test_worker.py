@@ -15,14 +15,17 @@ from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig,
 from sparsegen.errors import LaunchError, SparsegenError
 from sparsegen.measure.session import Session, device_turn
 from sparsegen.measure.worker import Measure
+from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.tuning_db.records import Outcome
 
 
 def request(folder: Path, samples: int = 12, limit_us: float = float("inf"), **config: Any) -> Measure:
     chosen = ToyConfig(**config)
-    compiled = FakeToolchain(folder).compile("toy", "toy", render_toy(TOY, PROBLEM, chosen))
-    return Measure(TOY, chosen, compiled, samples=samples, first_samples=3, limit_us=limit_us)
+    rendered = RenderedVariant(TOY, PROBLEM, chosen, render_toy(TOY, PROBLEM, chosen), "ab" * 32)
+    return Measure(
+        rendered.compile(FakeToolchain(folder)), samples=samples, first_samples=3, limit_us=limit_us
+    )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import scipy.sparse
@@ -24,24 +25,16 @@ import scipy.sparse
 from sparsegen import kernels
 from sparsegen.backends.executor import CompiledKernel, Timing
 from sparsegen.errors import CompileError, LaunchError
-from sparsegen.kernels.base import (
-    Argument,
-    ArgumentKind,
-    Array,
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    Value,
-    tunable,
-)
+from sparsegen.kernels.base import AnyFamily, Array, Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.baselines import Result
 from sparsegen.operators import SpmmProblem
-from sparsegen.tuning import pipeline
+from sparsegen.plan import variants
 from sparsegen.tuning.report import Progress, silent
 from sparsegen.tuning.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning_db.store import Store
@@ -54,7 +47,7 @@ BEHAVIOURS = ("right", "wrong", "unstable", "crash", "hang", "fault", "poison", 
 
 
 @dataclass(frozen=True)
-class ToyConfig:
+class ToyConfig(Config):
     size: int = tunable(4, (1, 2, 4, 8, 16), "made-up", packs=True)
     width: int = tunable(2, (1, 2, 4), "made-up")
     behaviour: str = tunable("right", BEHAVIOURS, "what the fake device does", searched=("right",))
@@ -79,10 +72,10 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     def constants(self, problem: SpmmProblem, config: ToyConfig) -> Mapping[str, Value]:
         return {}
 
-    def prepare(self, problem: SpmmProblem, config: ToyConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: ToyConfig, matrix: CsrMatrix) -> Packed[Array]:
         arrays = {"offsets": matrix.row_offsets, "indices": matrix.column_indices, "values": matrix.values}
         arrays["values"] = problem.dtype.to_storage(arrays["values"])
-        return Packed(arrays, {}, "values", np.arange(matrix.nnz))
+        return Packed(arrays, {}, matrix.nnz, "values", lambda: np.arange(matrix.nnz, dtype=np.int32))
 
     def launch(
         self, problem: SpmmProblem, config: ToyConfig, sizes: Mapping[str, int], device: Device
@@ -99,7 +92,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
 TOY = Toy()
 
 
-def render_toy(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> str:
+def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
     """In the place of the real `render`: the config as JSON, which the fake device reads."""
     return json.dumps({"family": family.name, "n": problem.n, **family.config_dict(config)})
 
@@ -107,7 +100,7 @@ def render_toy(family: Family[Any, Any], problem: SpmmProblem, config: Any) -> s
 def install(patch: Callable[[Any, str, Any], None]) -> None:
     """Make the toy family known, and rendered; ``patch`` is like `setattr`."""
     kernels.families()[TOY.name] = TOY
-    patch(pipeline, "render", render_toy)
+    patch(variants, "render", render_toy)
 
 
 def uninstall() -> None:
@@ -139,10 +132,19 @@ def time_of(config: Mapping[str, Any]) -> float:
     return 10.0 + abs(config["size"] - 8) + 2.0 * abs(config["width"] - 4)
 
 
+LIVE: WeakValueDictionary[int, FakeBuffer] = WeakValueDictionary()
+
+
 class FakeBuffer:
     def __init__(self, data: bytes) -> None:
         self.array = np.frombuffer(data, dtype=np.uint8).copy()
         self.address, self.nbytes = int(self.array.ctypes.data), self.array.nbytes
+        LIVE[self.address] = self
+
+    @classmethod
+    def at(cls, address: int) -> FakeBuffer:
+        """The buffer that begins there."""
+        return LIVE[address]
 
 
 class FakeExecutor:
@@ -179,6 +181,16 @@ class FakeExecutor:
         self._check()
         array.view(np.uint8).reshape(-1)[:] = buffer.array[: array.nbytes]
         self.is_lost = self.is_poisoned
+
+    def activate(self) -> None:
+        """Nothing to ready."""
+
+    def bind(self, kernel: Any, launch: Launch, arguments: Sequence[Any]) -> Callable[..., None]:
+        def call(stream: int, *addresses: int) -> None:
+            given = iter(addresses)
+            self.launch(kernel, launch, [FakeBuffer.at(next(given)) if a is None else a for a in arguments])
+
+        return call
 
     def launch(self, kernel: Any, launch: Launch, arguments: Sequence[Any], stream: int = 0) -> None:
         self._check()

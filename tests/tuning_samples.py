@@ -19,7 +19,6 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
-from sparsegen.tuning_db.conversion import ordered_config
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,9 +51,7 @@ def other_operators() -> list[Measurement]:
     return [
         replace(
             timed(7.0, Workload(problem, seen.fingerprint, seen.features)),
-            variant=Variant(
-                name, ordered_config(name, family(name).config_dict(family(name).config())), DIGEST
-            ),
+            variant=Variant(family(name).config(), DIGEST),
         )
         for name, some in problems.items()
         for problem in some
@@ -63,9 +60,7 @@ def other_operators() -> list[Measurement]:
 
 def variant(digest: str = DIGEST, **values: Any) -> Variant:
     """A complete config of csr_spmm, valid for every tile_n from 32 on."""
-    csr = family("csr_spmm")
-    values = {"threads_per_row": 8} | values
-    return Variant("csr_spmm", ordered_config("csr_spmm", csr.config_dict(csr.config(**values))), digest)
+    return Variant(family("csr_spmm").config(**{"threads_per_row": 8} | values), digest)
 
 
 def timed(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from sparsegen.errors import DatabaseCorruptError
-from sparsegen.kernels import families
-from sparsegen.kernels.base import Device, Value, tunables
+from sparsegen.kernels import read_config
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (
@@ -37,17 +38,22 @@ def printable(text: str) -> str:
     return "".join(kept)[:LONGEST_REASON]
 
 
-def canonical_config(config: Mapping[str, Value]) -> str:
-    return json.dumps(dict(config), sort_keys=True, separators=(",", ":"))
+def canonical_config(config: Config) -> str:
+    """A config's values as JSON that is the same for equal values."""
+    return json.dumps(config.to_dict(), sort_keys=True, separators=(",", ":"))
 
 
-def ordered_config(family: str, config: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
-    """The config in its family's declaration order; what the family does not know comes last, by name."""
-    known = families().get(family)
-    names = [t.name for t in tunables(known.config_type)] if known else []
-    return tuple(
-        (name, config[name]) for name in [*names, *sorted(set(config) - set(names))] if name in config
-    )
+@lru_cache(maxsize=65536)
+def _read_config(family: str, text: str) -> Config:
+    """The config of a row; one that was read is not checked again.
+
+    Raises:
+        ValueError: not a JSON object.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("not an object")
+    return read_config(family, values)
 
 
 # --- values to columns -------------------------------------------------------------------------------------
@@ -83,7 +89,7 @@ def problem_columns(problem: Problem) -> Columns:
 def variant_columns(variant: Variant) -> Columns:
     return {
         "family": variant.family,
-        "config": canonical_config(variant.config_dict),
+        "config": canonical_config(variant.config),
         "source_digest": variant.source_digest,
     }
 
@@ -155,12 +161,12 @@ def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
 def to_variant(row: VariantRow) -> Variant:
     """Raises DatabaseCorruptError when the config is not a JSON object."""
     try:
-        config = json.loads(row.config)
+        config = _read_config(row.family, row.config)
     except ValueError:
-        config = None
-    if not isinstance(config, dict):
-        raise DatabaseCorruptError(f"variant {row.id}: its config is not a JSON object: {row.config[:80]!r}")
-    return Variant(row.family, ordered_config(row.family, config), row.source_digest)
+        raise DatabaseCorruptError(
+            f"variant {row.id}: its config is not a JSON object: {row.config[:80]!r}"
+        ) from None
+    return Variant(config, row.source_digest)
 
 
 def to_sample(row: TimedRow) -> Sample | None:

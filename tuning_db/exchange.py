@@ -21,10 +21,9 @@ from typing import Any
 
 from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.kernels import family
-from sparsegen.kernels.base import Device, Family
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import LATER_FIELDS, MAX_INDEX, OPERATORS, Problem, field_types
-from sparsegen.tuning_db.check import is_known
 from sparsegen.tuning_db.conversion import LONGEST_REASON
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
@@ -54,7 +53,7 @@ def export_json(store: Store) -> tuple[str, int]:
     Left out are those of families and config values that this sparsegen does not declare (any more).
     """
     everything = store.all_measurements()
-    kept = [m for m in everything if is_known(m.variant)]
+    kept = [m for m in everything if m.variant.config.is_known]
     return dump(Content(tuple(kept), tuple(store.all_baselines()))), len(everything) - len(kept)
 
 
@@ -122,7 +121,7 @@ def measurement_dict(m: Measurement) -> dict[str, Any]:
         facts["worst_error"] = min(m.worst_error, LARGEST_ERROR)
     return {
         "family": m.variant.family,
-        "config": m.variant.config_dict,
+        "config": m.variant.config.to_dict(),
         "source_digest": m.variant.source_digest,
         "outcome": str(m.outcome),
         **({"sample": asdict(m.sample)} if m.sample else {}),
@@ -284,11 +283,10 @@ def _variant(f: dict[str, Node], problem: Problem) -> Variant:
         wrong = _wrong_tunable(known, members) or f["config"]
         raise ImportFileError(f"{wrong.source}: {wrong.path}: {error}") from None
     digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
-    # A tunable added since has its default.
-    return Variant(known.name, tuple(known.config_dict(config).items()), digest)
+    return Variant(config, digest)  # a tunable added since has its default
 
 
-def _wrong_tunable(known: Family[Any, Any], members: dict[str, Node]) -> Node | None:
+def _wrong_tunable(known: AnyFamily, members: dict[str, Node]) -> Node | None:
     """The first member that the family does not take."""
     for name, member in members.items():
         try:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from sparsegen.kernels import families
-from sparsegen.kernels.base import Value, tunables
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by
@@ -86,18 +84,9 @@ def best(measurements: Iterable[Measurement]) -> Measurement | None:
     return order[0].measurement if order else None
 
 
-def simplicity(variant: Variant) -> int:
-    """How many tunables differ from their defaults; a family that is not installed counts every tunable."""
-    known = families().get(variant.family)
-    if known is None:
-        return len(variant.config)
-    defaults: dict[str, Value] = {t.name: t.default for t in tunables(known.config_type)}
-    return sum(value != defaults.get(name) for name, value in variant.config)
-
-
 def _by_time(candidates: Iterable[Ranked]) -> list[Ranked]:
     order = sorted(candidates, key=lambda r: r.time_us)
     if not order:
         return []
     tied = [r for r in order if r.time_us <= order[0].time_us * (1 + TIE)]
-    return sorted(tied, key=lambda r: (simplicity(r.variant), r.time_us)) + order[len(tied) :]
+    return sorted(tied, key=lambda r: (r.variant.config.simplicity, r.time_us)) + order[len(tied) :]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from sparsegen.kernels.base import Device, Value
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
@@ -32,15 +33,20 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A family and a config, as stored. ``source_digest`` is the SHA-256 of source + toolchain fingerprint."""
+    """A config, and the source that it made.
 
-    family: str
-    config: tuple[tuple[str, Value], ...]  # in declaration order
+    Attributes:
+        config: of an installed family, or an `UnknownConfig`.
+        source_digest: SHA-256 of the source and the toolchain's fingerprint.
+    """
+
+    config: Config
     source_digest: str
 
     @property
-    def config_dict(self) -> dict[str, Value]:
-        return dict(self.config)
+    def family(self) -> str:
+        """The family's name."""
+        return self.config.family_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
 from sparsegen.operators import DType, TensorSpec, member
 from sparsegen.plan.arrays import Call, Target, caller
-from sparsegen.plan.launching import PreparedVariant
+from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.operator import PreparedOperator, SparseOperator
 from sparsegen.plan.packing import Gather
 
@@ -166,7 +166,7 @@ class AttentionOperator:
             self._gather = Gather(packed, product.problem, self.executor)
             self.executor.synchronize()  # calls may come on other streams than the upload
         self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
-        self.work_bytes = self._scores_bytes + packed.buffers[packed.values].nbytes
+        self.work_bytes = self._scores_bytes + packed.arrays[packed.values].nbytes
         self._mine = threading.local()
         self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
         self._growing = threading.Lock()
@@ -245,7 +245,7 @@ class AttentionOperator:
 
         return run
 
-    def _own_product(self) -> tuple[PreparedVariant, Gather]:
+    def _own_product(self) -> tuple[BoundVariant, Gather]:
         """The product with packed values of the calling thread's own; all else is shared."""
         part = self._parts["product"]
         packed, choice = part.prepared.packed, part.choice
@@ -254,16 +254,13 @@ class AttentionOperator:
                 self._kept.append(part)
                 return part.prepared, self._gather
         assert packed.values is not None
-        values = self.executor.allocate(packed.buffers[packed.values].nbytes)
+        values = self.executor.allocate(packed.arrays[packed.values].nbytes)
         own = replace(
-            packed, buffers={**packed.buffers, packed.values: values}, source=lambda: self._gather.source
+            packed,
+            arrays={**packed.arrays, packed.values: values},
+            value_source=lambda: self._gather.source,
         )
-        variant = PreparedVariant(
-            choice.family,
-            choice.problem,
-            choice.config,
-            own,
-            self.executor,
-            backends.toolchain(self.device),
+        variant = bind_variant(
+            choice.config, choice.problem, own, self.executor, backends.toolchain(self.device)
         )
         return variant, Gather(own, choice.problem, self.executor)

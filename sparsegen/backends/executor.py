@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparsegen.kernels.base import Array, Device, Launch
+from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.device_memory import Buffer
+from sparsegen.kernels.launch import Launch
 
 __all__ = ["Address", "Buffer", "CompiledKernel", "Executor", "LoadedKernel", "Timing", "Toolchain"]
 

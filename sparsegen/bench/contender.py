@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Arithmetic, ChosenVariant, Kind
+from sparsegen.bench.results import Arithmetic, Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 
 
@@ -49,7 +50,7 @@ class Way:
     read: Callable[[], Array]
     preparation_ms: float
     memory_bytes: int
-    variant: ChosenVariant | None = None
+    variant: Config | None = None
 
 
 class Stopwatch:

@@ -11,7 +11,8 @@ from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.kernels.base import Array, Launch
+from sparsegen.kernels.base import Array
+from sparsegen.kernels.launch import Launch
 from sparsegen.operators import Layout
 
 SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which does no harm

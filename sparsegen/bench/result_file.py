@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.bench.result_reader import NAME, VERSION, load
-from sparsegen.bench.results import Cell, ChosenVariant, Results, Row
+from sparsegen.bench.results import Cell, Results, Row
 from sparsegen.errors import ResultsError
+from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.json_reader import read_text
 
@@ -85,8 +86,8 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not None or name == "reason"}
 
 
-def _variant_dict(variant: ChosenVariant | None) -> dict[str, Any] | None:
-    return None if variant is None else {"family": variant.family, "config": dict(variant.config)}
+def _variant_dict(variant: Config | None) -> dict[str, Any] | None:
+    return None if variant is None else {"family": variant.family_name, "config": variant.to_dict()}
 
 
 def _finite(error: float) -> float:

@@ -11,7 +11,6 @@ from sparsegen.bench.results import (
     Arithmetic,
     BenchDevice,
     Cell,
-    ChosenVariant,
     Floor,
     Invocation,
     Kind,
@@ -23,6 +22,8 @@ from sparsegen.bench.results import (
     Timing,
 )
 from sparsegen.errors import ResultsError, ResultsNewerError
+from sparsegen.kernels import read_config
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, DType, Layout
 from sparsegen.tuning_db.json_reader import Node, parse_json
@@ -191,16 +192,14 @@ def _cell(node: Node) -> Cell:
     )
 
 
-def _variant(node: Node) -> ChosenVariant:
-    """Not held against the families: a file outlives the config that it was measured with."""
+def _variant(node: Node) -> Config:
+    """Perhaps an `UnknownConfig`: a file outlives the config that it was measured with."""
     f = node.fields(("family", "config"))
     config = f["config"].members()
     for member in config.values():
         if type(member.value) not in (int, bool, str):
             member.refuse("an integer, true, false or a word")
-    return ChosenVariant(
-        f["family"].text(80, ".+"), tuple((name, member.value) for name, member in config.items())
-    )
+    return read_config(f["family"].text(80, ".+"), {name: member.value for name, member in config.items()})
 
 
 def _timing(cell: Node, f: dict[str, Node]) -> Timing:

@@ -12,7 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from sparsegen.errors import ResultsMismatchError
-from sparsegen.kernels.base import Device, Value
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout
 
@@ -142,14 +143,6 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenVariant:
-    """Family and config that one of our contenders ran, so that its source can be rendered again."""
-
-    family: str
-    config: tuple[tuple[str, Value], ...]  # in declaration order
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """A contender on a workload.
 
@@ -168,7 +161,7 @@ class Cell:
     arithmetic: Arithmetic
     status: Status
     detail: str = ""
-    variant: ChosenVariant | None = None
+    variant: Config | None = None
     reason: str = ""
     timing: Timing | None = None
     preparation_ms: float | None = None

@@ -18,10 +18,11 @@ from sparsegen.bench.contender import Contender, UnsupportedError, Way
 from sparsegen.bench.device_code import Reader, Spinner
 from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import L2, ChosenVariant, Kind
+from sparsegen.bench.results import L2, Kind
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.system.child import answer, requests
 
 WARMUP = 2
@@ -74,7 +75,7 @@ class Chosen:
     """The way that stands for the contender; ``wrong``: how many faster ones gave wrong results."""
 
     detail: str
-    variant: ChosenVariant | None
+    variant: Config | None
     preparation_ms: float
     memory_bytes: int
     worst_error: float

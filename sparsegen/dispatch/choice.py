@@ -1,9 +1,8 @@
 """From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
 
 In this order: the same problem and sparsity pattern; a workload of equal sizes and close features; the vote
-of the nearest measured workloads; the family's own guess. Dispatch never tunes, and it never trusts what it
-reads: a config from a database passes through `Family.config` and the constraints before anything else sees
-it.
+of the nearest measured workloads; the family's own guess. Dispatch never tunes. A config
+from a database was checked when it was read; whether it may run here, its family's constraints say.
 """
 
 from __future__ import annotations
@@ -13,23 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
-    Config,
     Neighbour,
-    canonical,
-    configured,
-    guess_of,
     nearest,
     predict,
     suspects,
 )
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import by_guessed_rate, families
-from sparsegen.kernels.base import Device, Family, Value
+from sparsegen.kernels import by_guessed_rate, families, family_of
+from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
@@ -86,8 +81,7 @@ class Choice:
     """
 
     problem: Problem
-    family: Family[Any, Any]
-    config: Any
+    config: Config
     how: How
     why: str
     expected_us: float | None = None
@@ -96,8 +90,9 @@ class Choice:
     neighbours: tuple[Neighbour, ...] = ()
 
     @property
-    def config_dict(self) -> dict[str, Value]:
-        return self.family.config_dict(self.config)
+    def family(self) -> AnyFamily:
+        """The config's."""
+        return family_of(self.config)
 
     @property
     def is_hit(self) -> bool:
@@ -111,7 +106,7 @@ class Choice:
 
     def explain(self) -> str:
         """The choice in words, several lines."""
-        values = ", ".join(f"{name}={str(value).lower()}" for name, value in self.config_dict.items())
+        values = self.config.settings.replace(" ", ", ")
         lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
         if self.expected_us is not None:
             verb = "measured" if self.how is How.EXACT else "estimated"
@@ -279,11 +274,11 @@ class _Search:
             gain = family.guessed_rate(self.problem, features) / known
             if gain < WORTH_UNTRIED:
                 return None
-            config = guess_of(family, self.problem, features, self.device)
+            config = family.guess(self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
                 why = (
                     f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
-                    f"faster than what was, of which {best[0]} is the fastest"
+                    f"faster than what was, of which {best.family_name} is the fastest"
                 )
                 return self.choice(config, How.DEFAULT, why, dense_us=None)
         return None
@@ -291,16 +286,16 @@ class _Search:
     def default(self) -> Choice:
         reasons = []
         for family in by_guessed_rate(self.problem, self.workload.features):
-            key = guess_of(family, self.problem, self.workload.features, self.device)
+            guess = family.guess(self.problem, self.workload.features, self.device)
             try:
-                family.require_suited(self.problem, self.workload.features, configured(key)[1], self.device)
+                family.require_suited(self.problem, self.workload.features, guess, self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
-            if key in self.suspects:
+            if guess in self.suspects:
                 reasons.append(f"{family.name}'s guess failed on this workload")
                 continue
-            return self.choice(key, How.DEFAULT, "a rule of thumb: nothing measured is near", dense_us=None)
+            return self.choice(guess, How.DEFAULT, "a rule of thumb: nothing measured is near", dense_us=None)
         raise NoVariantError(
             f"no family has a variant for {self.problem} on {self.device.name}: " + "; ".join(reasons)
         )
@@ -308,19 +303,18 @@ class _Search:
     # --- what they share ---------------------------------------------------------------------------------
 
     def is_allowed(self, config: Config) -> bool:
-        family, values = configured(config)
-        return (
-            family.problem_type.operator == self.problem.operator
-            and config not in self.suspects
-            and family.suits(self.problem, self.workload.features, values, self.device)
+        if not config.is_known or config in self.suspects:
+            return False
+        family, features = family_of(config), self.workload.features
+        return family.problem_type.operator == self.problem.operator and family.suits(
+            self.problem, features, config, self.device
         )
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
         """The best-ranked config that may run here, and its time there in µs."""
         for found in ranking.ranked(measurements):
-            config = canonical(found.variant.family, found.variant.config)
-            if config is not None and self.is_allowed(config):
-                return config, found.time_us
+            if self.is_allowed(found.variant.config):
+                return found.variant.config, found.time_us
         return None
 
     def choice(
@@ -333,11 +327,9 @@ class _Search:
         dense_us: float | None,
         neighbours: Sequence[Neighbour] = (),
     ) -> Choice:
-        family, values = configured(config)
         return Choice(
             self.problem,
-            family,
-            values,
+            config,
             how,
             why,
             expected_us=expected_us,

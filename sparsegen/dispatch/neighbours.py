@@ -3,8 +3,8 @@
 The k nearest workloads in log-feature space each vote on every candidate with its slowdown against the best config
 there, weighted by nearness. Candidates are the configs that were good there, and every family's guess: that is another
 config on another workload, made for its sizes, and is judged by how good the guesses were where they were measured. A
-config that a neighbour has not tried is judged by the similar ones it has (Nadaraya-Watson regression over the share of
-equal tunables). The winner of a single neighbour would be its noise as much as its merit.
+config that a neighbour has not tried is judged by the similar ones it has (Nadaraya-Watson regression over how
+alike configs are). The winner of a single neighbour would be its noise as much as its merit.
 
 A Gaussian process over the same measurements is asked too, and what is expected is the mean of both in logs: the vote
 knows what has been good everywhere near, the process what changes with the sizes and what families differ in.
@@ -16,15 +16,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from sparsegen.dispatch.regression import Point, expected, log_slowdowns
-from sparsegen.errors import ConfigError
-from sparsegen.kernels import families, families_of
-from sparsegen.kernels.base import Array, Device, Family, Value
+from sparsegen.kernels import families_of
+from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.similarity import differences
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
@@ -38,9 +37,7 @@ REGRESSED = 0.5  # share of the Gaussian process in what is expected
 OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
 OTHER_EPILOGUE = 0.5  # distance added for another of `NEAR_TRAITS`; an epilogue touches the result once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
-SIMILARITY = 0.35  # weight of a config for each tunable in which it differs
-
-Config = tuple[str, tuple[tuple[str, Value], ...]]  # family and values, in declaration order
+SIMILARITY = 0.35  # weight of a config for each tunable in which it differs (`differences`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +98,13 @@ def nearest(problem: Problem, features: Features, device: Device, known: Iterabl
     return sorted(found, key=lambda n: n.distance)
 
 
-def canonical(family_name: str, values: Iterable[tuple[str, Value]]) -> Config | None:
-    """The complete config as its family declares it, or None when no installed family does."""
-    known = families().get(family_name)
-    if known is None:
-        return None
-    try:
-        config = known.config(**dict(values))
-    except ConfigError:
-        return None
-    return family_name, tuple(known.config_dict(config).items())
-
-
-def configured(config: Config) -> tuple[Family[Any, Any], Any]:
-    """The family and its config object."""
-    known = families()[config[0]]
-    return known, known.config(**dict(config[1]))
-
-
 def suspects(measurements: Iterable[Measurement]) -> set[Config]:
     """Configs that were wrong, crashed or hung and have not been put right since."""
     listed = list(measurements)
     good = {m.variant for m in ranking.dispatchable(listed)}
     bad = (Outcome.WRONG, Outcome.CRASHED, Outcome.TIMED_OUT)
     blamed = {m.variant for m in listed if m.outcome in bad} - good
-    found = (canonical(v.family, v.config) for v in blamed)
-    return {config for config in found if config is not None}
+    return {v.config for v in blamed}
 
 
 def predict(
@@ -200,8 +178,7 @@ def _regressed(
 
 
 def _point(place: Array, config: Config, guesses: dict[str, Config]) -> Point:
-    family, values = config
-    return Point(place, family, tuple(value for _, value in values), guesses.get(family) == config)
+    return Point(place, config, guesses.get(config.family_name) == config)
 
 
 def _telling(times: dict[Config, float]) -> list[Config]:
@@ -210,57 +187,35 @@ def _telling(times: dict[Config, float]) -> list[Config]:
     of_family: Counter[str] = Counter()
     kept = []
     for place, config in enumerate(ordered):
-        if place < CANDIDATES or of_family[config[0]] < OF_EACH_FAMILY:
+        if place < CANDIDATES or of_family[config.family_name] < OF_EACH_FAMILY:
             kept.append(config)
-            of_family[config[0]] += 1
+            of_family[config.family_name] += 1
     return kept
 
 
 def guessed(problem: Problem, features: Features, device: Device) -> dict[str, Config]:
     """What each family of the operator guesses, by its name."""
-    return {f.name: guess_of(f, problem, features, device) for f in families_of(problem.operator)}
-
-
-def guess_of(family: Family[Any, Any], problem: Problem, features: Features, device: Device) -> Config:
-    """What a family guesses."""
-    return family.name, tuple(family.config_dict(family.guess(problem, features, device)).items())
+    return {f.name: f.guess(problem, features, device) for f in families_of(problem.operator)}
 
 
 def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:
     """Microseconds of every dispatchable config; of several sources of one config the best-ranked counts."""
     times: dict[Config, float] = {}
     for found in ranking.ranked(measurements):
-        config = canonical(found.variant.family, found.variant.config)
-        if config is not None:
-            times.setdefault(config, found.time_us)
+        if found.variant.config.is_known:
+            times.setdefault(found.variant.config, found.time_us)
     return times
 
 
 def _log_times(candidates: Sequence[Config], times: dict[Config, float]) -> Array:
     """log(µs) of each candidate on one neighbour, measured or inferred from similar ones."""
     logs = np.full(len(candidates), math.log(max(times.values())))  # of a family that was not tried at all
-    for name in {family for family, _ in candidates}:
-        tried = [config for config in times if config[0] == name]
-        mine = [i for i, config in enumerate(candidates) if config[0] == name]
-        if not tried:
-            continue
-        theirs = np.array([_codes(config) for config in tried])
-        ours = np.array([_codes(candidates[i]) for i in mine])
-        differing = (ours[:, None, :] != theirs[None, :, :]).sum(axis=2)
-        weights = SIMILARITY**differing
-        known = np.log([times[config] for config in tried])
-        logs[mine] = (weights @ known) / weights.sum(axis=1)
+    tried = list(times)
+    weights = SIMILARITY ** differences(candidates, tried)
+    alike = weights.sum(axis=1)
+    is_inferred = alike > 0
+    logs[is_inferred] = (weights @ np.log(list(times.values())))[is_inferred] / alike[is_inferred]
     for i, config in enumerate(candidates):
         if config in times:
             logs[i] = math.log(times[config])
     return logs
-
-
-@cache
-def _code(value: Value) -> int:
-    """A number for a tunable's value; only those of one tunable are compared."""
-    return hash(str(value)) & 0x7FFFFFFF
-
-
-def _codes(config: Config) -> list[int]:
-    return [_code(value) for _, value in config[1]]

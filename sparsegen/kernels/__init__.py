@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.base import Family
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.config import Config, UnknownConfig, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
 
 @cache
-def families() -> dict[str, Family[Any, Any]]:
+def families() -> dict[str, AnyFamily]:
     """Every family by name, in alphabetical order."""
     modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
     found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
     return {family.name: family for family in sorted(found, key=lambda f: f.name)}
 
 
-def family(name: str) -> Family[Any, Any]:
+def family(name: str) -> AnyFamily:
     """The family of that name.
 
     Raises:
@@ -33,7 +34,23 @@ def family(name: str) -> Family[Any, Any]:
         raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}") from None
 
 
-def require_family(name: str, problem: Problem) -> Family[Any, Any]:
+def family_of(config: Config) -> AnyFamily:
+    """The family whose space a config is from; it must be known (`Config.is_known`)."""
+    return families()[config.family_name]
+
+
+def read_config(family_name: str, values: Mapping[str, Value]) -> Config:
+    """The config that a database or a file holds; an `UnknownConfig` where no installed family declares it."""
+    known = families().get(family_name)
+    if known is not None:
+        try:
+            return known.config_type.parse(values)  # type: ignore[no-any-return]
+        except ConfigError:
+            pass
+    return UnknownConfig(family_name, tuple(sorted(values.items())))
+
+
+def require_family(name: str, problem: Problem) -> AnyFamily:
     """The family of that name, which must compute the problem.
 
     Raises:
@@ -48,12 +65,12 @@ def require_family(name: str, problem: Problem) -> Family[Any, Any]:
     return named
 
 
-def families_of(operator: str) -> list[Family[Any, Any]]:
+def families_of(operator: str) -> list[AnyFamily]:
     """The families that compute an operator."""
     return [f for f in families().values() if f.problem_type.operator == operator]
 
 
-def by_guessed_rate(problem: Problem, features: Features) -> list[Family[Any, Any]]:
+def by_guessed_rate(problem: Problem, features: Features) -> list[AnyFamily]:
     """The families that compute the problem, the one whose guess should be fastest first."""
     candidates = families_of(problem.operator)
     return sorted(candidates, key=lambda f: f.guessed_rate(problem, features), reverse=True)

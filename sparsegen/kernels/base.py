@@ -1,30 +1,28 @@
-"""What a kernel family declares: tuning space, constraints, launch geometry and preparation.
+"""What a kernel family declares: tuning space, constraints, launch geometry and packing.
 
 Pure Python and NumPy: no GPU, no database, no template engine, so that every declaration is tested on a CPU.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from sparsegen.errors import ConfigError
+from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.device_memory import Buffer, PackingDevice
+from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 
 Array = npt.NDArray[Any]
-Value = int | bool | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,134 +44,6 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_memory_bytes: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing to launch: some grid dimension is zero (an empty result)."""
-        return 0 in self.grid
-
-
-class ArgumentKind(StrEnum):
-    """Where a kernel parameter comes from."""
-
-    PACKED = "packed"  # pointer to an array that `Family.prepare` made
-    SCRATCH = "scratch"  # pointer to memory that the kernel may write; see `Packed.scratch`
-    OPERAND = "operand"  # pointer to a dense input of the call
-    RESULT = "result"  # pointer to the dense output
-    SIZE = "size"  # a 32-bit signed integer: a field of the problem or a size of the packed matrix
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One kernel parameter, in the order of the CUDA signature."""
-
-    kind: ArgumentKind
-    name: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Packed:
-    """A matrix laid out for one variant.
-
-    Attributes:
-        arrays: by the names of the family's PACKED arguments.
-        sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
-        values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.
-            Where the items of a batch have their own (`Problem.value_sets`), the kernel finds so many of this array
-            behind each other.
-        value_source: for each element of that array the nonzero's number in CSR order, or -1 for padding;
-            new values on the same pattern are a gather through it. Empty where there is no such array.
-        scratch: bytes of each SCRATCH argument. Zero before the first launch, and left by every launch as the next one
-            needs it; launches that share it must not overlap. Depends on the problem and the tunables that pack.
-    """
-
-    arrays: Mapping[str, Array]
-    sizes: Mapping[str, int]
-    values: str | None = None
-    value_source: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    scratch: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedOnDevice:
-    """A matrix laid out for one variant in its device's memory.
-
-    Attributes:
-        buffers: what `Packed.arrays` holds, by the same names.
-        sizes, values, scratch: as in `Packed`.
-        source: makes the int32 elements of `Packed.value_source` on the device, which only new values need; None where
-            they were not kept.
-        nnz: nonzeros of the matrix.
-    """
-
-    buffers: Mapping[str, Buffer]
-    sizes: Mapping[str, int]
-    values: str | None
-    source: Callable[[], Buffer] | None
-    nnz: int
-    scratch: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self.buffers.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Tunable:
-    """A dimension of a tuning space.
-
-    Attributes:
-        choices: every value that renders.
-        searched: the values that the tuner tries at normal effort; the rest exist for ablations and
-            ``--effort max``.
-        packs: whether `Family.prepare` depends on it.
-    """
-
-    name: str
-    doc: str
-    default: Value
-    choices: tuple[Value, ...]
-    searched: tuple[Value, ...]
-    packs: bool
-
-
-def tunable(
-    default: Value,
-    choices: tuple[Value, ...],
-    doc: str,
-    *,
-    searched: tuple[Value, ...] | None = None,
-    packs: bool = False,
-) -> Any:
-    """Declare a field of a config dataclass; see `Tunable`."""
-    metadata = {"choices": choices, "searched": searched or choices, "doc": doc, "packs": packs}
-    return field(default=default, metadata=metadata)
-
-
-def tunables(config_type: type[Any]) -> tuple[Tunable, ...]:
-    """The tunables of a config dataclass in declaration order."""
-    return _tunables(cast(Any, config_type))
-
-
-@cache
-def _tunables(config_type: Any) -> tuple[Tunable, ...]:
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(config_type)
-    return tuple(
-        Tunable(name=f.name, default=cast(Value, f.default), **f.metadata) for f in fields if f.metadata
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Constraint:
     """A sentence that says what must hold, and whether it does."""
 
@@ -182,7 +52,7 @@ class Constraint:
 
 
 P = TypeVar("P", bound=Problem)
-C = TypeVar("C")
+C = TypeVar("C", bound=Config)
 
 
 class Family(ABC, Generic[P, C]):
@@ -197,9 +67,14 @@ class Family(ABC, Generic[P, C]):
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
     deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call
-    packing_version: ClassVar[int] = 1  # raised whenever `prepare` lays out the same matrix otherwise
+    packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
     problem_type: type[P]
-    config_type: type[C]
+    config_type: type[C]  # of this family alone
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "config_type" in vars(cls):
+            cls.config_type.declared_by = cls.name
 
     def arguments(self, problem: P) -> tuple[Argument, ...]:
         """The kernel's parameters in the CUDA signature's order: sizes, packed arrays, scratch, operands, result."""
@@ -240,7 +115,7 @@ class Family(ABC, Generic[P, C]):
         """All that the source is specialised on beside the config; the rendered source depends on nothing else."""
 
     @abstractmethod
-    def prepare(self, problem: P, config: C, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
         """Lay the matrix out for this config; may read only the tunables declared with ``packs=True``."""
 
     @abstractmethod
@@ -259,10 +134,10 @@ class Family(ABC, Generic[P, C]):
         nothing was measured, and which family to try first.
         """
 
-    def prepare_on(
+    def pack_on(
         self, problem: P, config: C, matrix: CsrMatrix, device: PackingDevice
-    ) -> PackedOnDevice | None:
-        """What `prepare` makes, bit for bit, made by the device; None where the family packs on the host alone."""
+    ) -> Packed[Buffer] | None:
+        """What `pack` makes, bit for bit, made by the device; None where the family packs on the host alone."""
         return None
 
     def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
@@ -283,31 +158,12 @@ class Family(ABC, Generic[P, C]):
     # --- what every family gets ---
 
     def config(self, **values: Any) -> C:
-        """A config from names and values, each checked against its declared choices.
-
-        Values may be strings (from a command line or a file); nothing outside the choices passes, so that a
-        database or an import file that someone else wrote cannot reach a template.
-
-        Raises:
-            ConfigError: an unknown name or a value that is none of the choices.
-        """
-        known = {t.name: t for t in tunables(self.config_type)}
-        chosen: dict[str, Value] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise ConfigError(f"{self.name} has no tunable {name!r}; it has {', '.join(known)}")
-            choices = known[name].choices
-            match = [c for c in choices if type(c) is type(value) and c == value] or [
-                c for c in choices if str(c).lower() == str(value).lower()
-            ]
-            if not match:
-                listed = ", ".join(str(c).lower() for c in choices)
-                raise ConfigError(f"{self.name}: {name} = {value!r} is none of {listed}")
-            chosen[name] = match[0]
-        return self.config_type(**chosen)
+        """A config from names and values; see `Config.parse`."""
+        return self.config_type.parse(values)
 
     def config_dict(self, config: C) -> dict[str, Value]:
-        return {t.name: getattr(config, t.name) for t in tunables(self.config_type)}
+        """The values by name; the header of every source lists them."""
+        return config.to_dict()
 
     def broken_constraints(self, problem: P, config: C, device: Device) -> list[str]:
         return [c.sentence for c in self.constraints(problem, config, device) if not c.holds]
@@ -316,8 +172,9 @@ class Family(ABC, Generic[P, C]):
         """Raises ConfigError with the broken constraints in words."""
         broken = self.broken_constraints(problem, config, device)
         if broken:
-            values = " ".join(f"{k}={str(v).lower()}" for k, v in self.config_dict(config).items())
-            raise ConfigError(f"{self.name} cannot run with {values}; it must hold: {'; '.join(broken)}")
+            raise ConfigError(
+                f"{self.name} cannot run with {config.settings}; it must hold: {'; '.join(broken)}"
+            )
 
     def broken_requirements(self, problem: P, features: Features, config: C) -> list[str]:
         return [c.sentence for c in self.requirements(problem, features, config) if not c.holds]
@@ -334,19 +191,18 @@ class Family(ABC, Generic[P, C]):
         self.require_valid(problem, config, device)
         broken = self.broken_requirements(problem, features, config)
         if broken:
-            values = " ".join(f"{k}={str(v).lower()}" for k, v in self.config_dict(config).items())
             raise ConfigError(
-                f"{self.name} with {values} does not suit this matrix; it must hold: {'; '.join(broken)}; "
+                f"{self.name} with {config.settings} does not suit this matrix; it must hold: {'; '.join(broken)}; "
                 "name another family or none"
             )
 
     def space(self, problem: P, device: Device, *, whole: bool = False) -> list[C]:
         """All valid configs over the searched values (``whole``: over every choice), defaults first."""
         axes = []
-        for t in tunables(self.config_type):
+        for t in self.config_type.tunables():
             values = t.choices if whole else t.searched
             axes.append(sorted(values, key=lambda v, t=t: v != t.default))  # type: ignore[misc]
-        names = [t.name for t in tunables(self.config_type)]
+        names = [t.name for t in self.config_type.tunables()]
         configs = (
             self.config_type(**dict(zip(names, point, strict=True))) for point in itertools.product(*axes)
         )
@@ -363,18 +219,7 @@ class Family(ABC, Generic[P, C]):
 
     def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:
         """Configs with equal keys share one packed matrix of a problem."""
-        return tuple(getattr(config, t.name) for t in tunables(self.config_type) if t.packs)
-
-    def simplicity(self, config: C) -> int:
-        """How many tunables differ from their defaults; ties go to the smaller."""
-        return sum(getattr(config, t.name) != t.default for t in tunables(self.config_type))
+        return tuple(getattr(config, t.name) for t in self.config_type.tunables() if t.packs)
 
 
-def size_value(problem: Problem, packed_sizes: Mapping[str, int], name: str) -> int:
-    """The value of a SIZE argument: a size of the packed matrix, else a field of the problem."""
-    return packed_sizes[name] if name in packed_sizes else int(getattr(problem, name))
-
-
-def empty_as_one(array: Array) -> Array:
-    """An array of at least one element, so that its device pointer is never null."""
-    return array if array.size else np.zeros(1, dtype=array.dtype)
+AnyFamily: TypeAlias = Family[Any, Any]  # whatever it computes

@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places, whole_tiles_requirement
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 WARP = 32
@@ -28,7 +31,7 @@ LEAST_ROUNDS = 1.5  # of all multiprocessors, so that what rows differ in evens 
 
 
 @dataclass(frozen=True)
-class BlockSpmmConfig:
+class BlockSpmmConfig(Config):
     """One point of the tuning space of `BlockSpmm`."""
 
     tile_m: int = tunable(128, (64, 128, 256), "rows of a tile of A, and of C per block", packs=True)
@@ -119,7 +122,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SpmmProblem, config: BlockSpmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: BlockSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         tile_m = config.tile_m
         panels, blocks = max(1, -(-problem.k // TILE_K)), -(-problem.m // tile_m)
         row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
@@ -141,8 +144,9 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"row_block_count": blocks, **({"stored": source.size} if problem.value_sets > 1 else {})},
+            nnz=matrix.nnz,
             values="values",
-            value_source=source,
+            value_source=lambda: source,
         )
 
     def launch(

@@ -7,19 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.layouts.rows import align_runs
 from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
@@ -30,7 +25,7 @@ FILLING_BLOCKS = 4  # for each multiprocessor: fewer leave some of them idle
 
 
 @dataclass(frozen=True)
-class CsrSddmmConfig:
+class CsrSddmmConfig(Config):
     """One point of the tuning space of `CsrSddmm`."""
 
     strip: int = tunable(
@@ -128,7 +123,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SddmmProblem, config: CsrSddmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SddmmProblem, config: CsrSddmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         strips = cut(matrix, config.strip)
         if config.row_order == "sorted":
             strips = strips[np.argsort(-strips[:, 2], kind="stable")]

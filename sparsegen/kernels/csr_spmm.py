@@ -7,20 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -33,7 +27,7 @@ MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
 @dataclass(frozen=True)
-class CsrSpmmConfig:
+class CsrSpmmConfig(Config):
     """One point of the tuning space of `CsrSpmm`."""
 
     tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block", searched=(8, 32, 64, 128))
@@ -212,7 +206,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SpmmProblem, config: CsrSpmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: CsrSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         width = config.sparse_vector_width
         rows = align_rows(matrix, width if config.row_alignment == "padded" else 1, tail=width)
         indices: Array = rows.gather_repeating(matrix.column_indices)
@@ -229,8 +223,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
                 "values": problem.dtype.to_storage(rows.gather(matrix.values)),
             },
             sizes={"stored": rows.source.size} if problem.value_sets > 1 else {},
+            nnz=matrix.nnz,
             values="values",
-            value_source=rows.source,
+            value_source=lambda: rows.source,
         )
 
     def launch(

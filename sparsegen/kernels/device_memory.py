@@ -20,7 +20,7 @@ class Buffer(Protocol):
 
 
 class PackingDevice(Protocol):
-    """What `Family.prepare_on` works with. What is started here runs in the order of the calls."""
+    """What `Family.pack_on` works with. What is started here runs in the order of the calls."""
 
     def upload(self, array: Array) -> Buffer:
         """An empty array becomes one zero, so that addresses are never null."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.key_tiles import KeyTiles
 from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
@@ -17,8 +19,9 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks_fit,
     shared_memory_fits,
 )
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import BLOCK, Features
-from sparsegen.matrix.formats import MAX_INDEX, CsrMatrix
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SparseAttentionProblem
 
 WARP = 32
@@ -29,7 +32,7 @@ LEAST_FILLED = 1 / 128  # of the places of listed tiles; with fewer the three st
 
 
 @dataclass(frozen=True)
-class FusedAttentionConfig:
+class FusedAttentionConfig(Config):
     """One point of the tuning space of `FusedAttention`."""
 
     tile_m: int = tunable(64, (64, 128, 256), "queries of a block", packs=True)
@@ -171,9 +174,9 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
             "divides_n": problem.n % config.tile_n == 0,
         }
 
-    def prepare(
+    def pack(
         self, problem: SparseAttentionProblem, config: FusedAttentionConfig, matrix: CsrMatrix
-    ) -> Packed:
+    ) -> Packed[Array]:
         listed = KeyTiles.of(matrix, config.tile_m, config.tile_n)
         counts = listed.counts
         order = np.arange(counts.size)
@@ -186,7 +189,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
             "entries": empty_as_one(np.column_stack((listed.keys, listed.bits))),
             "bits": empty_as_one(listed.words),
         }
-        return Packed(arrays, {"tasks": counts.size})
+        return Packed(arrays, {"tasks": counts.size}, matrix.nnz)
 
     def launch(
         self,

@@ -7,18 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Array,
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    PackedOnDevice,
-    Value,
-    empty_as_one,
-)
-from sparsegen.kernels.device_memory import PackingDevice
+from sparsegen.kernels.base import Array, Constraint, Device, Family
+from sparsegen.kernels.config import Value
+from sparsegen.kernels.device_memory import Buffer, PackingDevice
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
@@ -32,6 +24,7 @@ from sparsegen.kernels.layouts.lane_stream_config import (
 from sparsegen.kernels.layouts.lane_stream_device import DeviceStreams
 from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
@@ -181,7 +174,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             "aligned_b": problem.k % 8 == 0,
         }
 
-    def prepare(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed[Array]:
         c, partition = config, partition_of(problem, config)
         rows = _row_order(c, matrix, partition)
         streams = pack(
@@ -203,14 +196,15 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
                 "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
             },
             sizes=self._packed_sizes(partition),
+            nnz=matrix.nnz,
             values="values",
-            value_source=source,
+            value_source=lambda: source,
             scratch=self._scratch(problem, partition),
         )
 
-    def prepare_on(
+    def pack_on(
         self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PackingDevice
-    ) -> PackedOnDevice:
+    ) -> Packed[Buffer]:
         partition = partition_of(problem, config)
         rows = _row_order(config, matrix, partition)
 
@@ -226,8 +220,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             )
 
         layout = laid_out()
-        return PackedOnDevice(
-            buffers={
+        return Packed(
+            arrays={
                 "masks": layout.masks,
                 "starts": layout.starts,
                 "orders": layout.orders,
@@ -237,8 +231,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             sizes=self._packed_sizes(partition),
             values="values",
             # Laid out again: the pattern does not stay on the device for it.
-            source=lambda: laid_out().source(),
             nnz=matrix.nnz,
+            value_source=lambda: laid_out().source(),
             scratch=self._scratch(problem, partition),
         )
 

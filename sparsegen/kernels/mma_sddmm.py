@@ -7,15 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
@@ -27,6 +21,7 @@ from sparsegen.kernels.layouts.limits import (
 )
 from sparsegen.kernels.layouts.panels import Panels, expected_tiles
 from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
@@ -41,7 +36,7 @@ PLACE_MICROSECONDS = (
 
 
 @dataclass(frozen=True)
-class MmaSddmmConfig:
+class MmaSddmmConfig(Config):
     """One point of the tuning space of `MmaSddmm`."""
 
     tile_m: int = tunable(64, (16, 32, 64, 128), "rows of a tile: a panel", packs=True)
@@ -183,7 +178,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SddmmProblem, config: MmaSddmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SddmmProblem, config: MmaSddmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         panels = Panels.of(matrix, config.tile_m, config.tile_n, sort_rows=config.row_order == "by_column")
         begins, places = _interleaved(panels, WARP * config.step)
         tiles = np.column_stack((panels.of_tile, begins, panels.counts, np.zeros_like(begins)))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import (
@@ -28,8 +30,9 @@ from sparsegen.kernels.layouts.tensor_tiles import (
     tile_lists,
     whole_tiles_requirement,
 )
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
@@ -42,7 +45,7 @@ FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better guess, wha
 
 
 @dataclass(frozen=True)
-class MmaSpmmConfig:
+class MmaSpmmConfig(Config):
     """One point of the tuning space of `MmaSpmm`."""
 
     tile_m: int = tunable(
@@ -261,7 +264,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SpmmProblem, config: MmaSpmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: MmaSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         c = config
         place_of = swizzled_places(c.tile_m, c.tile_k, 16 // problem.dtype.itemsize)
         panels = max(1, -(-problem.k // c.tile_k))
@@ -289,8 +292,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"panels": panels, **({"stored": source.size} if problem.value_sets > 1 else {})},
+            nnz=matrix.nnz,
             values="values",
-            value_source=source,
+            value_source=lambda: source,
         )
 
     def launch(

@@ -9,15 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import (
     capable,
@@ -27,8 +21,9 @@ from sparsegen.kernels.layouts.limits import (
 )
 from sparsegen.kernels.layouts.panel_tasks import Groups
 from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 
 WARP = 32
@@ -54,7 +49,7 @@ TASK_ROWS = 1.5  # that could be read from shared memory while a subwarp goes on
 
 
 @dataclass(frozen=True)
-class PanelSddmmConfig:
+class PanelSddmmConfig(Config):
     """One point of the tuning space of `PanelSddmm`."""
 
     panel_n: int = tunable(
@@ -179,7 +174,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SddmmProblem, config: PanelSddmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SddmmProblem, config: PanelSddmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         c = config
         groups = Groups.of(
             matrix,

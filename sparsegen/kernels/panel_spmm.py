@@ -7,20 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-    tunables,
-)
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.rows import align_runs, order_rows
 from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -36,7 +29,7 @@ ROWS_OF_A_BLOCK = 150  # that share one load of B, as measured on graphs
 
 
 @dataclass(frozen=True)
-class PanelSpmmConfig:
+class PanelSpmmConfig(Config):
     """One point of the tuning space of `PanelSpmm`."""
 
     tile_n: int = tunable(32, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
@@ -202,7 +195,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SpmmProblem, config: PanelSpmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: PanelSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         c, m = config, problem.m
         panel_k = c.panel_k or max(1, problem.k)
         panels = max(1, -(-problem.k // panel_k))
@@ -238,8 +231,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
                 "values": problem.dtype.to_storage(values),
             },
             sizes={"groups": groups, "panels": panels, **stored},
+            nnz=matrix.nnz,
             values="values",
-            value_source=value_source,
+            value_source=lambda: value_source,
         )
 
     @staticmethod
@@ -323,7 +317,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         if config.tile_n * problem.dtype.itemsize < BANK_BYTES:
             return key
         without = {"row_splits"} if config.row_order == "binned" else {"row_splits", "threads_per_row"}
-        names = [t.name for t in tunables(PanelSpmmConfig) if t.packs]
+        names = [t.name for t in PanelSpmmConfig.tunables() if t.packs]
         return tuple(value for name, value in zip(names, key, strict=True) if name not in without)
 
     def launch(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from sparsegen.kernels.layouts.row_wise import RowWise
+from dataclasses import dataclass
+
+from sparsegen.kernels.layouts.row_wise import RowConfig, RowWise
 from sparsegen.operators import SoftmaxProblem
 
 
-class RowSoftmax(RowWise[SoftmaxProblem]):
+@dataclass(frozen=True)
+class RowSoftmaxConfig(RowConfig):
+    """One point of the tuning space of `row_softmax`."""
+
+
+class RowSoftmax(RowWise[SoftmaxProblem, RowSoftmaxConfig]):
     """A row's largest value and its sum of powers are kept together and corrected as larger values come, so that a row
     that does not fit the registers is read twice, not three times.
     """
@@ -17,6 +24,7 @@ class RowSoftmax(RowWise[SoftmaxProblem]):
     template = "sparse_softmax/row_softmax.cu.j2"
     entry = "row_softmax"
     problem_type = SoftmaxProblem
+    config_type = RowSoftmaxConfig
     arrays_kept = 1
 
 

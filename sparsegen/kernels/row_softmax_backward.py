@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from sparsegen.kernels.layouts.row_wise import RowWise
+from dataclasses import dataclass
+
+from sparsegen.kernels.layouts.row_wise import RowConfig, RowWise
 from sparsegen.operators import SoftmaxBackwardProblem
 
 
-class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem]):
+@dataclass(frozen=True)
+class RowSoftmaxBackwardConfig(RowConfig):
+    """One point of the tuning space of `row_softmax_backward`."""
+
+
+class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem, RowSoftmaxBackwardConfig]):
     """One pass for a row's sum of Y · dY and one for the result; the second finds in registers what fits there."""
 
     name = "row_softmax_backward"
@@ -15,6 +22,7 @@ class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem]):
     template = "sparse_softmax_backward/row_softmax_backward.cu.j2"
     entry = "row_softmax_backward"
     problem_type = SoftmaxBackwardProblem
+    config_type = RowSoftmaxBackwardConfig
     arrays_kept = 2
 
 

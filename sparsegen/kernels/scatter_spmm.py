@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
@@ -24,7 +27,7 @@ ENOUGH_TASKS = 32  # for a multiprocessor: half of the warps that it holds
 
 
 @dataclass(frozen=True)
-class ScatterSpmmConfig:
+class ScatterSpmmConfig(Config):
     """One point of the tuning space of `ScatterSpmm`."""
 
     vector: int = tunable(
@@ -113,7 +116,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SpmmProblem, config: ScatterSpmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: ScatterSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         panels = -(-problem.m // config.panel_m)
         by_column = matrix.transposition()
         panel = by_column.column_indices // config.panel_m
@@ -132,8 +135,9 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
                 "values": problem.dtype.to_storage(gather_values(matrix, source)),
             },
             sizes={"task_count": len(tasks), **stored},
+            nnz=matrix.nnz,
             values="values",
-            value_source=source,
+            value_source=lambda: source,
             scratch={
                 "sums": _sum_bytes(problem),
                 "counters": 4 * problem.batch * panels * -(-problem.n // WARP),  # with the narrowest tiles

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint, Device, Family, Launch, Packed, Value, empty_as_one, tunable
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_runs
 from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -27,7 +30,7 @@ MANY_NONZEROS = 1_000_000  # from which longer segments fill an H100 too
 
 
 @dataclass(frozen=True)
-class SegmentSpmmConfig:
+class SegmentSpmmConfig(Config):
     """One point of the tuning space of `SegmentSpmm`."""
 
     segment: int = tunable(
@@ -126,7 +129,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             **batch_constants(problem),
         }
 
-    def prepare(self, problem: SpmmProblem, config: SegmentSpmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: SegmentSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         cut, of_part = _cut(matrix.row_offsets.astype(np.int64), config.segment)
         if config.order == "sorted":
             cut = cut[np.argsort(-cut[:, 1], kind="stable")]
@@ -146,8 +149,9 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
                 "part_count": len(of_part),
                 **({"stored": runs.source.size} if problem.value_sets > 1 else {}),
             },
+            nnz=matrix.nnz,
             values="values",
-            value_source=runs.source,
+            value_source=lambda: runs.source,
             scratch={
                 "parts": max(4, 4 * problem.batch * len(of_part) * problem.n),
                 "counters": max(4, 4 * problem.batch * len(of_part) * width),

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
@@ -27,8 +20,9 @@ from sparsegen.kernels.layouts.ell import (
     places_in_rows,
 )
 from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import SpmmProblem
 
 MAX_GRID_Y = 65535
@@ -36,7 +30,7 @@ WARP = 32
 
 
 @dataclass(frozen=True)
-class UspmmConfig:
+class UspmmConfig(Config):
     """One point of the tuning space of `Uspmm`; the paper times (vsize, nwarp) = (1, 8) and (2, 8)."""
 
     vsize: int = tunable(2, (1, 2, 4, 8), "columns of B that a thread multiplies its element of A with")
@@ -85,7 +79,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             "columns_divide": problem.n % config.vsize == 0,
         }
 
-    def prepare(self, problem: SpmmProblem, config: UspmmConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: UspmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         width = int(np.diff(matrix.row_offsets).max(initial=0))
         by_row = ell_sources(matrix, problem.m, width, places_in_rows(matrix))
         source = empty_as_padding(by_row.T)  # coalesced along m
@@ -96,8 +90,9 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
                 "ellidx": empty_as_one(columns.ravel()),
             },
             sizes={"width": width},
+            nnz=matrix.nnz,
             values="ellval",
-            value_source=source,
+            value_source=lambda: source,
         )
 
     def launch(

@@ -8,15 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    Value,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
@@ -29,6 +23,7 @@ from sparsegen.kernels.layouts.ell import (
 )
 from sparsegen.kernels.layouts.loads import indices_fit
 from sparsegen.kernels.layouts.streaming import with_streaming
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -46,7 +41,7 @@ MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
 
 
 @dataclass(frozen=True)
-class UspmmVecConfig:
+class UspmmVecConfig(Config):
     """One point of the tuning space of `UspmmVec`."""
 
     tile_n: int = tunable(64, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
@@ -253,7 +248,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             "rows_aligned": by_row or problem.m % config.vec_size == 0,
         }
 
-    def prepare(self, problem: SpmmProblem, config: UspmmVecConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: SpmmProblem, config: UspmmVecConfig, matrix: CsrMatrix) -> Packed[Array]:
         c = config
         lengths = np.diff(matrix.row_offsets).astype(np.int64)
         width = self._ell_width(c, lengths)
@@ -280,8 +275,9 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 "rest_offsets": (ell.size + np.concatenate([[0], np.cumsum(rest_lengths)])).astype(np.int32),
             },
             sizes={"steps": steps},
+            nnz=matrix.nnz,
             values="values",
-            value_source=source,
+            value_source=lambda: source,
         )
 
     @staticmethod

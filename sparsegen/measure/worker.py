@@ -18,13 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
+from sparsegen.backends.executor import Buffer, Executor, LoadedKernel, Timing
 from sparsegen.errors import LaunchError
-from sparsegen.kernels.base import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Value
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.plan.launching import zeroed
+from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
+from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, requests
 from sparsegen.verify.references import judge
 
@@ -69,9 +72,7 @@ class Measure:
         verify: False for one that was verified in this session before.
     """
 
-    family: Family[Any, Any]
-    config: Any
-    compiled: CompiledKernel
+    compiled: CompiledVariant
     samples: int
     first_samples: int = 5
     limit_us: float = float("inf")
@@ -139,9 +140,9 @@ def _wait_for_turn(connection: Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    buffers: dict[str, Buffer]
-    sizes: dict[str, int]
-    nbytes: int
+    """A packed matrix, and how long that took."""
+
+    packed: Packed[Buffer]
     seconds: float
 
 
@@ -168,19 +169,15 @@ class Bench:
         launched = False
         facts: dict[str, Any] = {}
         try:
-            packed = self._pack(m.family, m.config)
-            facts |= {"prepare_seconds": packed.seconds, "packed_bytes": packed.nbytes}
-            launch, arguments, kernel = self._bind(m, packed)
+            packing = self._pack(m.compiled)
+            facts |= {"prepare_seconds": packing.seconds, "packed_bytes": packing.packed.nbytes}
+            bound = self._bind(m.compiled, packing.packed)
             self._executor.fill(self._result, UNWRITTEN)
             self._executor.synchronize()
             wait_for_turn()
             launched = True
 
-            def call() -> None:
-                if not launch.is_empty:
-                    self._executor.launch(kernel, launch, arguments)
-
-            return self._verify_and_time(call, m, facts)
+            return self._verify_and_time(bound, m, facts)
         except LaunchError as error:
             return Measured(
                 None, str(error), crashed=True, launched=launched, sticky=self._is_lost(), **facts
@@ -215,42 +212,32 @@ class Bench:
         rest = self._executor.measure(call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent)
         return replace(rest, samples_us=timing.samples_us + rest.samples_us)
 
-    def _pack(self, family: Family[Any, Any], config: Any) -> Packing:
-        key: tuple[str | Value, ...] = (family.name, *family.packing_key(self._problem, config))
+    def _pack(self, compiled: CompiledVariant) -> Packing:
+        """The matrix packed for a variant, kept for others that take the same."""
+        variant, problem = compiled.rendered, self._problem
+        key: tuple[Value, ...] = (variant.family.name, *variant.family.packing_key(problem, variant.config))
         if key not in self._packings:
             began = time.perf_counter()
-            packed = pack(family, self._problem, config, self._matrix, self._executor)
+            packed = pack(variant.family, problem, variant.config, self._matrix, self._executor)
             seconds = time.perf_counter() - began
-            kept = sum(p.nbytes for p in self._packings.values())
+            kept = sum(p.packed.nbytes for p in self._packings.values())
             while self._packings and kept + packed.nbytes > MOST_PACKED_BYTES:
-                kept -= self._packings.popitem(last=False)[1].nbytes
-            if self._problem.value_sets > 1:
-                Gather(packed, self._problem, self._executor)(self._operands["values"])
+                kept -= self._packings.popitem(last=False)[1].packed.nbytes
+            if problem.value_sets > 1:
+                Gather(packed, problem, self._executor)(self._operands["values"])
                 self._executor.synchronize()
-            buffers = dict(packed.buffers)
-            for name, nbytes in packed.scratch.items():
-                buffers[name] = zeroed(self._executor, nbytes)
-            self._packings[key] = Packing(buffers, dict(packed.sizes), packed.nbytes, seconds)
+            self._packings[key] = Packing(packed, seconds)
         self._packings.move_to_end(key)
         return self._packings[key]
 
-    def _bind(self, m: Measure, packed: Packing) -> tuple[Launch, list[Buffer | int], LoadedKernel]:
-        launch = m.family.launch(self._problem, m.config, packed.sizes, self._device)
-        arguments: list[Buffer | int] = []
-        for argument in m.family.arguments(self._problem):
-            match argument.kind:
-                case ArgumentKind.PACKED | ArgumentKind.SCRATCH:
-                    arguments.append(packed.buffers[argument.name])
-                case ArgumentKind.OPERAND:
-                    arguments.append(self._operands[argument.name])
-                case ArgumentKind.RESULT:
-                    arguments.append(self._result)
-                case ArgumentKind.SIZE:
-                    arguments.append(size_value(self._problem, packed.sizes, argument.name))
-        binary = m.compiled.binary
+    def _bind(self, compiled: CompiledVariant, packed: Packed[Buffer]) -> Callable[[], None]:
+        """A call of the variant on this workload's operands."""
+        binary = compiled.kernel.binary
         if binary not in self._kernels:
-            self._kernels[binary] = self._executor.load(m.compiled)
-        return launch, arguments, self._kernels[binary]
+            self._kernels[binary] = self._executor.load(compiled.kernel)
+        variant = BoundVariant(compiled, packed, self._executor, kernel=self._kernels[binary])
+        addresses = [self._operands[spec.name].address for spec in variant.operands]
+        return partial(variant.bound(), 0, *addresses, self._result.address)
 
     def _is_lost(self) -> bool:
         """Whether the failed launch took the device's context with it."""

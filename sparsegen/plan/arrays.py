@@ -24,7 +24,7 @@ Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, ou
 
 
 class Launchable(Protocol):
-    """One launch, or several that are started together: a `PreparedVariant`, an `AttentionOperator`."""
+    """One launch, or several that are started together: a `BoundVariant`, an `AttentionOperator`."""
 
     @property
     def operands(self) -> tuple[TensorSpec, ...]:

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Address, Executor, Toolchain
+from sparsegen.backends.executor import Address, Buffer, Executor, Toolchain
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import Array, Device, PackedOnDevice
+from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Problem, SpmmProblem, TensorSpec
 from sparsegen.plan.arrays import Call, Target, caller
-from sparsegen.plan.launching import PreparedVariant
+from sparsegen.plan.binding import bind_variant
 from sparsegen.tuning_db.records import Variant
 
 
@@ -45,7 +46,7 @@ class PreparedOperator:
     def __init__(
         self,
         choice: Choice,
-        matrix: CsrMatrix | PackedOnDevice,
+        matrix: CsrMatrix | Packed[Buffer],
         *,
         executor: Executor,
         toolchain: Toolchain,
@@ -67,8 +68,8 @@ class PreparedOperator:
         self.choice = choice
         self.problem: Problem = choice.problem
         self.device: Device = executor.device
-        self.prepared = PreparedVariant(
-            choice.family, choice.problem, choice.config, matrix, executor, toolchain, value_order
+        self.prepared = bind_variant(
+            choice.config, choice.problem, matrix, executor, toolchain, value_order=value_order
         )
         specs = {spec.name: spec for spec in self.prepared.operands}
         with executor.entered():
@@ -88,8 +89,7 @@ class PreparedOperator:
     @property
     def variant(self) -> Variant:
         """Family, config and source digest, as the database knows them."""
-        config = tuple(self.choice.config_dict.items())
-        return Variant(self.choice.family.name, config, self.prepared.digest)
+        return Variant(self.choice.config, self.prepared.digest)
 
     @property
     def source(self) -> str:
@@ -103,7 +103,7 @@ class PreparedOperator:
 
     def explain(self) -> str:
         """What runs, and why, in words."""
-        compiled, packed = self.prepared.compiled, self.prepared.packed
+        compiled, packed = self.prepared.compiled.kernel, self.prepared.packed
         facts = [f"{packed.nbytes} bytes packed"]
         if compiled.registers is not None:
             facts.append(f"{compiled.registers} registers, {compiled.spill_bytes or 0} bytes spilled")
@@ -159,7 +159,7 @@ class SparseOperator(PreparedOperator):
     def __init__(
         self,
         choice: Choice,
-        matrix: CsrMatrix | PackedOnDevice,
+        matrix: CsrMatrix | Packed[Buffer],
         *,
         executor: Executor,
         toolchain: Toolchain,

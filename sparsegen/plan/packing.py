@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,11 @@ import numpy.typing as npt
 from sparsegen.backends.executor import Executor, LoadedKernel
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import Array, Family, Launch, Packed, PackedOnDevice, empty_as_one
+from sparsegen.kernels.base import AnyFamily, Array
+from sparsegen.kernels.config import Config
 from sparsegen.kernels.device_memory import Buffer
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 
@@ -24,8 +26,8 @@ SETS = 8  # of values for each thread, as in gather.cu
 
 
 def pack(
-    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
-) -> PackedOnDevice:
+    family: AnyFamily, problem: Problem, config: Config, matrix: CsrMatrix, executor: Executor
+) -> Packed[Buffer]:
     """The packed matrix, on the device.
 
     A CUDA device packs large matrices itself, if the family can have it do so. It needs memory for the matrix in
@@ -45,15 +47,15 @@ def pack(
 
 
 def by_device(
-    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
-) -> PackedOnDevice | None:
+    family: AnyFamily, problem: Problem, config: Config, matrix: CsrMatrix, executor: Executor
+) -> Packed[Buffer] | None:
     """Packed by the device; None where the family's packer is on the host alone."""
     packer = Packer(executor)
-    packed = family.prepare_on(problem, config, matrix, packer)
+    packed = family.pack_on(problem, config, matrix, packer)
     if packed is None:
         return None
     packer.finish()
-    make_source = packed.source
+    make_source = packed.value_source
     assert make_source is not None
 
     def source() -> Buffer:
@@ -61,31 +63,35 @@ def by_device(
         packer.finish()
         return made
 
-    return replace(packed, source=source)
+    return replace(packed, value_source=source)
 
 
 def by_host(
-    family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
-) -> PackedOnDevice:
+    family: AnyFamily, problem: Problem, config: Config, matrix: CsrMatrix, executor: Executor
+) -> Packed[Buffer]:
     """Packed by the host, and sent."""
-    packed = family.prepare(problem, config, matrix)
-    numbers = packed.value_source.astype(np.int32, copy=False)
-    if not numbers.size:
-        numbers = np.full(1, -1, dtype=np.int32)
-    arrays = {name: empty_as_one(array) for name, array in with_all_values(problem, packed).items()}
-    buffers = {name: executor.upload(array) for name, array in arrays.items()}
+    packed = family.pack(problem, config, matrix)
+    arrays = with_all_values(problem, packed)
+    buffers = {name: executor.upload(empty_as_one(array)) for name, array in arrays.items()}
     executor.synchronize()  # launches may come on other streams than the uploads
-    return PackedOnDevice(
-        buffers=buffers,
+    make_source = packed.value_source
+
+    def source() -> Buffer:
+        assert make_source is not None
+        numbers = make_source().astype(np.int32, copy=False)
+        return executor.upload(numbers if numbers.size else np.full(1, -1, dtype=np.int32))
+
+    return Packed(
+        arrays=buffers,
         sizes=packed.sizes,
+        nnz=packed.nnz,
         values=packed.values,
-        source=lambda: executor.upload(numbers),
-        nnz=matrix.nnz,
+        value_source=None if make_source is None else source,
         scratch=packed.scratch,
     )
 
 
-def with_all_values(problem: Problem, packed: Packed) -> Mapping[str, Array]:
+def with_all_values(problem: Problem, packed: Packed[Array]) -> Mapping[str, Array]:
     """The packed arrays as a launch takes them: where items have values of their own, all begin with the matrix's."""
     if problem.value_sets == 1:
         return packed.arrays
@@ -93,18 +99,18 @@ def with_all_values(problem: Problem, packed: Packed) -> Mapping[str, Array]:
     return {**packed.arrays, packed.values: np.tile(packed.arrays[packed.values].ravel(), problem.value_sets)}
 
 
-def value_source(packed: PackedOnDevice) -> Buffer:
+def value_source(packed: Packed[Buffer]) -> Buffer:
     """int32: of each packed value the nonzero's number in CSR order, or -1.
 
     Raises:
         OperandError: these numbers were not kept.
     """
-    if packed.source is None:
+    if packed.value_source is None:
         raise OperandError(
             "where each packed value came from was not kept: the operator was saved with updatable=False; "
             "prepare it again for new values"
         )
-    return packed.source()
+    return packed.value_source()
 
 
 class Packer:
@@ -157,10 +163,10 @@ class Gather:
         OperandError: these numbers were not kept.
     """
 
-    def __init__(self, packed: PackedOnDevice, problem: Problem, executor: Executor) -> None:
+    def __init__(self, packed: Packed[Buffer], problem: Problem, executor: Executor) -> None:
         assert packed.values is not None
         itemsize = problem.dtype.itemsize
-        self._target, self._executor = packed.buffers[packed.values], executor
+        self._target, self._executor = packed.arrays[packed.values], executor
         self.source = value_source(packed)
         (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))
         self._sets, self._nnz = problem.value_sets, packed.nnz

@@ -19,10 +19,11 @@ from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.choice import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
-from sparsegen.kernels.base import Array, Device, PackedOnDevice
+from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.device_memory import Buffer
+from sparsegen.kernels.packed import Packed
 from sparsegen.operators import SpmmProblem
-from sparsegen.plan.launching import shared_executor
+from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.operator import SparseOperator
 from sparsegen.system.publish import publish_file
 
@@ -115,7 +116,7 @@ class Saved:
         why = f"loaded from a file; when it was prepared: {header['why']}"
         bias = arrays.get("bias")
         return cls(
-            choice=Choice(problem, family, family.config(**header["config"]), How.NAMED, why),
+            choice=Choice(problem, family.config(**header["config"]), How.NAMED, why),
             packing_version=int(header["packing_version"]),
             packed={name: arrays[PREFIX + name] for name in family.packed_names},
             sizes={str(name): int(value) for name, value in header["sizes"].items()},
@@ -126,17 +127,17 @@ class Saved:
             bias=None if bias is None else problem.dtype.from_storage(bias),
         )
 
-    def uploaded(self, executor: Executor) -> PackedOnDevice:
+    def uploaded(self, executor: Executor) -> Packed[Buffer]:
         source = self.source
         with executor.entered():
             buffers = {name: executor.upload(array) for name, array in self.packed.items()}
             executor.synchronize()  # launches may come on other streams than the uploads
-        return PackedOnDevice(
-            buffers=buffers,
+        return Packed(
+            arrays=buffers,
             sizes=self.sizes,
-            values=self.values,
-            source=None if source is None else lambda: executor.upload(source),
             nnz=self.nnz,
+            values=self.values,
+            value_source=None if source is None else lambda: executor.upload(source),
             scratch=self.scratch,
         )
 
@@ -148,7 +149,7 @@ def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
         "format": FORMAT,
         "family": choice.family.name,
         "packing_version": choice.family.packing_version,
-        "config": choice.config_dict,
+        "config": choice.config.to_dict(),
         "problem": choice.problem.to_dict(),
         "why": choice.why,
         "sizes": {name: int(value) for name, value in packed.sizes.items()},
@@ -159,7 +160,7 @@ def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
     arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
     with executor.entered():
         executor.synchronize()  # new values may be on their way
-        for name, buffer in packed.buffers.items():
+        for name, buffer in packed.arrays.items():
             arrays[PREFIX + name] = _bytes(buffer, executor)
         if updatable:
             arrays["source"] = _bytes(prepared.value_source(), executor).view(np.int32)

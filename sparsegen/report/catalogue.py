@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.results import ChosenVariant
 from sparsegen.errors import ConfigError
-from sparsegen.kernels import family
+from sparsegen.kernels import family_of
+from sparsegen.kernels.config import Config
 from sparsegen.operators import OPERATORS
 from sparsegen.render import render
 from sparsegen.report import words
@@ -28,7 +28,7 @@ class Entry:
     """
 
     number: int
-    variant: ChosenVariant
+    variant: Config
     wins: tuple[Point, ...]
     sources: tuple[str, ...]
     unrendered: str
@@ -49,13 +49,13 @@ class Catalogue:
     entries: tuple[Entry, ...]
     sources: tuple[Source, ...]
 
-    def entry(self, variant: ChosenVariant) -> Entry:
+    def entry(self, variant: Config) -> Entry:
         return next(entry for entry in self.entries if entry.variant == variant)
 
 
 def catalogue(points: Sequence[Point]) -> Catalogue:
     """Number the winners of these points and render each for every problem that makes another source."""
-    wins: dict[ChosenVariant, list[Point]] = {}
+    wins: dict[Config, list[Point]] = {}
     for point in points:
         if point.variant is not None and point.ours is not None:
             wins.setdefault(point.variant, []).append(point)
@@ -90,12 +90,14 @@ def catalogue(points: Sequence[Point]) -> Catalogue:
     return Catalogue(entries, sources)
 
 
-def _source(variant: ChosenVariant, point: Point) -> str:
+def _source(variant: Config, point: Point) -> str:
     """The CUDA source of a variant for a workload.
 
     Raises:
         ConfigError: this sparsegen does not have the operator, the family or a value of the config (any more).
     """
+    if not variant.is_known:
+        raise ConfigError(f"no installed family declares {variant}")
     if point.operator not in OPERATORS:
         raise ConfigError(f"there is no family for {point.operator}")
     fields = {
@@ -107,13 +109,12 @@ def _source(variant: ChosenVariant, point: Point) -> str:
         "epilogue": point.epilogue,
     }
     problem = OPERATORS[point.operator].from_dict(fields)
-    known = family(variant.family)
-    return render(known, problem, known.config(**dict(variant.config)))
+    return render(family_of(variant), problem, variant)
 
 
-def _title(order: Sequence[ChosenVariant], uses: Sequence[tuple[int, Point]]) -> str:
+def _title(order: Sequence[Config], uses: Sequence[tuple[int, Point]]) -> str:
     number, point = uses[0]
-    return f"V{number}: {order[number - 1].family}, {words.kind(*point.kind)}"
+    return f"V{number}: {order[number - 1].family_name}, {words.kind(*point.kind)}"
 
 
 def _uses(uses: Sequence[tuple[int, Point]]) -> str:

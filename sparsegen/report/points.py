@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, ChosenVariant, Results, Row
+from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.report import words
@@ -51,7 +52,7 @@ class Point:
     untuned: float | None
     dense: Time | None
     sparse: Time | None
-    variant: ChosenVariant | None
+    variant: Config | None
 
     @property
     def density(self) -> float:
@@ -158,5 +159,5 @@ def _of_workload(workload: Workload, winner: ranking.Ranked, baselines: list[Bas
         untuned=None,
         dense=min(dense, key=lambda time: time.us, default=None),
         sparse=min(sparse, key=lambda time: time.us, default=None),
-        variant=ChosenVariant(winner.variant.family, winner.variant.config),
+        variant=winner.variant.config,
     )

@@ -13,7 +13,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from sparsegen.kernels.base import Value
+from sparsegen.kernels.config import Value
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement
 
@@ -40,7 +40,7 @@ def importances(measurements: Iterable[Measurement]) -> dict[str, dict[str, floa
 
 
 def _of_family(configs: list[ranking.Ranked]) -> dict[str, float]:
-    choices = _varied([ranked.variant.config_dict for ranked in configs])
+    choices = _varied([ranked.variant.config.to_dict() for ranked in configs])
     if not choices or len({ranked.time_us for ranked in configs}) == 1:
         return {}  # nothing to decide, or it made no difference
     distributions: dict[str, BaseDistribution] = {
@@ -49,7 +49,7 @@ def _of_family(configs: list[ranking.Ranked]) -> dict[str, float]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
     for ranked in configs:
-        config = ranked.variant.config_dict
+        config = ranked.variant.config.to_dict()
         study.add_trial(
             optuna.trial.create_trial(
                 params={name: config[name] for name in choices},

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
+from sparsegen.plan.variants import RenderedVariant
 from sparsegen.tuning.finalists import median_us
-from sparsegen.tuning.pipeline import identify
 from sparsegen.tuning.report import Counts
-from sparsegen.tuning.space import Candidate, Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Store
 
 
@@ -35,21 +36,21 @@ class Ledger:
         self.failures: Counter[str] = Counter()
         self._fastest: Measurement | None = None
 
-    def resume(self, space: Space, toolchain: Toolchain) -> Iterator[tuple[Candidate, Measurement]]:
+    def resume(self, space: Space, toolchain: Toolchain) -> Iterator[tuple[Config, Measurement]]:
         """Take up what earlier runs recorded of the space's variants, as they render and compile today.
 
         Yields each such candidate once, with the latest of its measurements.
         """
-        candidates = {c.key: c for c in space.candidates}
-        today: dict[Candidate, Variant] = {}
-        latest: dict[Candidate, Measurement] = {}
+        candidates = set(space.candidates)
+        today: dict[Config, str] = {}  # digests
+        latest: dict[Config, Measurement] = {}
         for m in self._store.measurements(self.workload, self.device):
-            candidate = candidates.get((m.variant.family, m.variant.config))
-            if candidate is None:
+            candidate = m.variant.config
+            if candidate not in candidates:
                 continue
             if candidate not in today:
-                today[candidate] = identify(candidate, self.workload.problem, toolchain)[1]
-            if today[candidate] == m.variant:
+                today[candidate] = RenderedVariant.of(candidate, self.workload.problem, toolchain).digest
+            if today[candidate] == m.variant.source_digest:
                 self._take(m)
                 latest[candidate] = m
         self.counts = replace(self.counts, resumed=len(latest))

@@ -10,15 +10,11 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sparsegen.backends.executor import CompiledKernel, Toolchain
+from sparsegen.backends.executor import Toolchain
 from sparsegen.errors import SparsegenError
+from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
-from sparsegen.plan.launching import source_digest
-from sparsegen.render import render
-from sparsegen.tuning.space import Candidate
-from sparsegen.tuning_db.records import Variant
-
-COMPILE_SECONDS = 60.0
+from sparsegen.plan.variants import CompiledVariant, RenderedVariant
 
 
 def cores() -> int:
@@ -26,20 +22,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def identify(candidate: Candidate, problem: Problem, toolchain: Toolchain) -> tuple[str, Variant]:
-    """A candidate's source, and its name in the records."""
-    source = render(candidate.family, problem, candidate.config)
-    family, config = candidate.key
-    return source, Variant(family, config, source_digest(source, toolchain))
-
-
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A candidate's binary, or why there is none. ``error`` is a `CompileError`, or what must end the run."""
+    """What became of a candidate.
 
-    candidate: Candidate
-    variant: Variant | None
-    kernel: CompiledKernel | None
+    Attributes:
+        rendered: None where it could not even be rendered.
+        variant: its binary; None where there is none.
+        error: why there is none: a `CompileError`, or what must end the run.
+    """
+
+    candidate: Config
+    rendered: RenderedVariant | None
+    variant: CompiledVariant | None
     error: SparsegenError | None
     seconds: float
 
@@ -81,7 +76,7 @@ class CompileAhead:
         """What a compile took of late; 0 before the first, and when all come from the cache nearly so."""
         return sum(self._recent_seconds) / max(1, len(self._recent_seconds))
 
-    def submit(self, candidate: Candidate) -> None:
+    def submit(self, candidate: Config) -> None:
         self._pending += 1
         self._pool.submit(self._compile, next(self._numbers), candidate)
 
@@ -99,19 +94,18 @@ class CompileAhead:
         """Forget what has not been handed out; compiles under way end on their own, into the cache."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def compile(self, candidate: Candidate) -> Compiled:
+    def compile(self, candidate: Config) -> Compiled:
         """Compile one now, in the calling thread."""
         began = time.perf_counter()
-        variant, kernel, error = None, None, None
-        family = candidate.family
+        rendered, variant, error = None, None, None
         try:
-            source, variant = identify(candidate, self._problem, self._toolchain)
-            kernel = self._toolchain.compile(family.name, family.entry, source, timeout=COMPILE_SECONDS)
+            rendered = RenderedVariant.of(candidate, self._problem, self._toolchain)
+            variant = rendered.compile(self._toolchain)
         except SparsegenError as failure:
             error = failure
         except Exception as failure:
-            error = SparsegenError(f"compiling {candidate.label}: {type(failure).__name__}: {failure}")
-        return Compiled(candidate, variant, kernel, error, time.perf_counter() - began)
+            error = SparsegenError(f"compiling {candidate}: {type(failure).__name__}: {failure}")
+        return Compiled(candidate, rendered, variant, error, time.perf_counter() - began)
 
-    def _compile(self, number: int, candidate: Candidate) -> None:
+    def _compile(self, number: int, candidate: Config) -> None:
         self._done.put((number, self.compile(candidate)))

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sparsegen.backends.executor import CompiledKernel, Timing
+from sparsegen.backends.executor import Timing
 from sparsegen.errors import CompileError, LaunchError
+from sparsegen.kernels.config import Config
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.measure.rivals import Rivals
 from sparsegen.measure.session import Session, Verdict
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
+from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
 from sparsegen.tuning import finalists
 from sparsegen.tuning.finalists import median_us
@@ -22,7 +24,6 @@ from sparsegen.tuning.ledger import Ledger
 from sparsegen.tuning.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Budget, Phase, Progress, Status
 from sparsegen.tuning.search import Search
-from sparsegen.tuning.space import Candidate, Key
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 log = logging.getLogger(__name__)
@@ -82,16 +83,16 @@ class Run:
         limits: Limits,
         progress: Progress,
         stop: threading.Event,
-        suggest: Callable[[], Iterable[Candidate]],
+        suggest: Callable[[], Iterable[Config]],
     ) -> None:
         self._session, self._rivals, self._search, self._ahead = session, rivals, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
-        self._suggest: Callable[[], Iterable[Candidate]] | None = suggest
+        self._suggest: Callable[[], Iterable[Config]] | None = suggest
         self._phase = Phase.STARTING
-        self._kernels: dict[Variant, tuple[Candidate, CompiledKernel]] = {}
+        self._compiled: dict[Variant, CompiledVariant] = {}
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
-        self._first_pending: set[Key] = set()
+        self._first_pending: set[Config] = set()
         self.was_interrupted = False
         self.baselines_failed = ""
 
@@ -159,38 +160,35 @@ class Run:
                 break
             if self._first_left:
                 self._first_left -= 1
-                self._first_pending.add(candidate.key)
+                self._first_pending.add(candidate)
             ahead.submit(candidate)
 
     def _try(self, compiled: Compiled) -> None:
-        if compiled.variant is None or (compiled.error and not isinstance(compiled.error, CompileError)):
+        if compiled.rendered is None or (compiled.error and not isinstance(compiled.error, CompileError)):
             assert compiled.error is not None
             raise compiled.error  # not this variant's fault: the compiler is missing, the disk is full
-        if compiled.kernel is None:
+        variant = Variant(compiled.candidate, compiled.rendered.digest)
+        if compiled.variant is None:
             measurement = Measurement(
                 self._ledger.workload,
                 self._ledger.device,
-                compiled.variant,
+                variant,
                 Outcome.COMPILE_FAILED,
                 reason=str(compiled.error)[:REASON_LENGTH],
                 compile_seconds=compiled.seconds,
             )
         else:
-            candidate = compiled.candidate
-            self._kernels[compiled.variant] = candidate, compiled.kernel
+            self._compiled[variant] = compiled.variant
             limit = HOPELESS * median_us(self._ledger.fastest)
-            request = Measure(
-                candidate.family, candidate.config, compiled.kernel, samples=SAMPLES, limit_us=limit
-            )
-            verdict = self._session.measure(request)
-            measurement = self._measurement(compiled.variant, compiled.kernel, verdict, compiled.seconds)
+            verdict = self._session.measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
+            measurement = self._measurement(variant, compiled.variant, verdict, compiled.seconds)
         self._ledger.record(measurement)
-        self._first_pending.discard(compiled.candidate.key)
+        self._first_pending.discard(compiled.candidate)
         self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
 
     def _measurement(
-        self, variant: Variant, kernel: CompiledKernel, verdict: Verdict, compile_seconds: float | None
+        self, variant: Variant, compiled: CompiledVariant, verdict: Verdict, compile_seconds: float | None
     ) -> Measurement:
         measured = verdict.measured
         return Measurement(
@@ -201,8 +199,8 @@ class Run:
             sample=summarize([measured.timing]) if measured.timing else None,
             reason=measured.reason[:REASON_LENGTH],
             worst_error=measured.worst_error,
-            registers=kernel.registers,
-            spill_bytes=kernel.spill_bytes,
+            registers=compiled.kernel.registers,
+            spill_bytes=compiled.kernel.spill_bytes,
             compile_seconds=compile_seconds,
             prepare_seconds=measured.prepare_seconds,
             packed_bytes=measured.packed_bytes,
@@ -243,36 +241,29 @@ class Run:
         first: dict[Variant, Verdict] = {}  # of each: it holds the verified error
         rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
         for number in range(rounds):
-            for variant, (candidate, kernel) in list(running.items()):
-                request = Measure(
-                    candidate.family,
-                    candidate.config,
-                    kernel,
-                    samples=samples,
-                    first_samples=samples,
-                    verify=number == 0,
-                )
+            for variant, compiled in list(running.items()):
+                request = Measure(compiled, samples=samples, first_samples=samples, verify=number == 0)
                 verdict = self._session.measure(request)
                 if verdict.measured.timing is None:
                     del running[variant]
-                    failed = self._measurement(variant, kernel, verdict, None)
+                    failed = self._measurement(variant, compiled, verdict, None)
                     self._ledger.record(replace(failed, final=True))
                     continue
                 timings[variant].append(verdict.measured.timing)
                 first.setdefault(variant, verdict)
-        for variant, (_, kernel) in running.items():
-            measurement = self._measurement(variant, kernel, first[variant], None)
+        for variant, compiled in running.items():
+            measurement = self._measurement(variant, compiled, first[variant], None)
             self._ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
         return bool(running)
 
-    def _binary(self, variant: Variant) -> tuple[Candidate, CompiledKernel]:
-        if variant not in self._kernels:  # measured by an earlier run: it comes from the cache
-            compiled = self._ahead.compile(self._search.candidate(variant.family, variant.config))
-            if compiled.kernel is None:
+    def _binary(self, variant: Variant) -> CompiledVariant:
+        if variant not in self._compiled:  # measured by an earlier run: it comes from the cache
+            compiled = self._ahead.compile(variant.config)
+            if compiled.variant is None:
                 assert compiled.error is not None
                 raise compiled.error
-            self._kernels[variant] = compiled.candidate, compiled.kernel
-        return self._kernels[variant]
+            self._compiled[variant] = compiled.variant
+        return self._compiled[variant]
 
     # --- progress ---
 

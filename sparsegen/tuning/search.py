@@ -12,8 +12,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sparsegen.kernels.base import Value, tunables
-from sparsegen.tuning.space import Candidate, Key, Space, encode
+from sparsegen.kernels.config import Config
+from sparsegen.tuning.space import Space
 from sparsegen.tuning.surrogate import Surrogate
 
 FAMILY = "family"
@@ -28,24 +28,23 @@ class CandidateSampler(BaseSampler):
     trials that TPE takes (see ``tests/test_search.py``).
     """
 
-    def __init__(self, space: Space, first: Sequence[Candidate]) -> None:
+    def __init__(self, space: Space, first: Sequence[Config]) -> None:
         self._space = space
-        self._number: dict[Key, int] = {c.key: i for i, c in enumerate(space.candidates)}
-        self._first = [self._number[c.key] for c in first]
-        numbers, codes = encode(space.candidates)
-        names = space.family_names
-        family = np.array([names.index(c.family.name) for c in space.candidates], dtype=np.int64)
-        self._surrogate = Surrogate(numbers, codes, family)
-        self._distributions: dict[str, BaseDistribution] = {FAMILY: CategoricalDistribution(names)}
+        self._number = {config: i for i, config in enumerate(space.candidates)}
+        self._first = [self._number[config] for config in first]
+        self._surrogate = Surrogate(space.candidates)
+        self._distributions: dict[str, BaseDistribution] = {
+            FAMILY: CategoricalDistribution(space.family_names)
+        }
         for f in space.families:
-            for t in tunables(f.config_type):
+            for t in f.config_type.tunables():
                 self._distributions[f"{f.name}.{t.name}"] = CategoricalDistribution(t.choices)
         self._seen = np.zeros(len(space.candidates), dtype=bool)
 
-    def parameters(self, candidate: Candidate) -> dict[str, Any]:
+    def parameters(self, candidate: Config) -> dict[str, Any]:
         """A candidate as Optuna's parameters: its family, and its tunables under the family's name."""
-        name, config = candidate.key
-        return {FAMILY: name} | {f"{name}.{tunable}": value for tunable, value in config}
+        name, values = candidate.key
+        return {FAMILY: name} | {f"{name}.{tunable}": value for tunable, value in values}
 
     def distributions(self, parameters: Mapping[str, Any]) -> dict[str, BaseDistribution]:
         return {name: self._distributions[name] for name in parameters}
@@ -54,15 +53,15 @@ class CandidateSampler(BaseSampler):
     def is_exhausted(self) -> bool:
         return bool(self._seen.all())
 
-    def learn(self, candidate: Candidate, time_us: float | None) -> None:
+    def learn(self, candidate: Config, time_us: float | None) -> None:
         """Learn a candidate's time; None for one that failed."""
-        number = self._number[candidate.key]
+        number = self._number[candidate]
         self._seen[number] = True
         self._surrogate.learn(number, math.inf if time_us is None else math.log(max(time_us, 1e-3)))
 
-    def prefer(self, candidates: Iterable[Candidate]) -> None:
+    def prefer(self, candidates: Iterable[Config]) -> None:
         """Propose these before any other, in their order; those that are not in the space are left out."""
-        known = [self._number[c.key] for c in candidates if c.key in self._number]
+        known = [self._number[c] for c in candidates if c in self._number]
         self._first = [*known, *(number for number in self._first if number not in known)]
 
     def infer_relative_search_space(
@@ -103,46 +102,41 @@ class Search:
         first: candidates to try before any other, best guess first; all of them in the space.
     """
 
-    def __init__(self, space: Space, first: Sequence[Candidate] = ()) -> None:
+    def __init__(self, space: Space, first: Sequence[Config] = ()) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
-        self._by_key = {c.key: c for c in space.candidates}
         self._sampler = CandidateSampler(space, first)
-        self._trials: dict[Key, optuna.Trial] = {}
+        self._trials: dict[Config, optuna.Trial] = {}
         self.study = optuna.create_study(sampler=self._sampler)
 
-    def candidate(self, family: str, config: tuple[tuple[str, Value], ...]) -> Candidate:
-        """The space's candidate of that name and config, as `Variant` holds them."""
-        return self._by_key[family, config]
-
-    def ask(self) -> Candidate | None:
+    def ask(self) -> Config | None:
         """The next candidate, or None when every one was proposed; never the same twice."""
         if self._sampler.is_exhausted:
             return None
         trial = self.study.ask()
         name = trial.suggest_categorical(FAMILY, self._space.family_names)
-        described = tunables(self._space.family(name).config_type)
-        key: Any = (
-            name,
-            tuple((t.name, trial.suggest_categorical(f"{name}.{t.name}", t.choices)) for t in described),
-        )
-        self._trials[key] = trial
-        return self._by_key[key]
+        kind = self._space.family(name).config_type
+        suggested = {
+            t.name: trial.suggest_categorical(f"{name}.{t.name}", t.choices) for t in kind.tunables()
+        }
+        candidate: Config = kind(**suggested)
+        self._trials[candidate] = trial
+        return candidate
 
-    def prefer(self, candidates: Iterable[Candidate]) -> None:
+    def prefer(self, candidates: Iterable[Config]) -> None:
         """Ask for these next, in their order, as far as they are in the space and were not asked for yet."""
         self._sampler.prefer(candidates)
 
-    def tell(self, candidate: Candidate, time_us: float | None) -> None:
+    def tell(self, candidate: Config, time_us: float | None) -> None:
         """The time of a candidate that was asked for; None if it failed in any way."""
         self._sampler.learn(candidate, time_us)
-        trial = self._trials.pop(candidate.key)
+        trial = self._trials.pop(candidate)
         if time_us is None:
             self.study.tell(trial, state=TrialState.FAIL)
         else:
             self.study.tell(trial, time_us)
 
-    def remember(self, candidate: Candidate, time_us: float | None) -> None:
+    def remember(self, candidate: Config, time_us: float | None) -> None:
         """What an earlier run measured: it is known, and not proposed again."""
         self._sampler.learn(candidate, time_us)
         parameters = self._sampler.parameters(candidate)

@@ -1,22 +1,24 @@
 """A Gaussian process over configs: what a variant will take, and how sure that is.
 
-The kernel multiplies a smooth part over ordered tunables (a Gaussian of the distance between ranks) with a
-part that falls with every tunable that differs, and adds a constant within a family; families share nothing.
-Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 and 4.2. The length scales are
-fixed: with tens of trials there is too little to fit them to.
+The kernel falls exponentially with the difference of two configs (`sparsegen.kernels.similarity`), to a constant within
+a family; families share nothing. Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 and 4.2.
+The length scale is fixed: with tens of trials there is too little to fit it to.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
-Vector = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.similarity import Points
 
-LENGTH_SCALE = 1.5  # of ranks in [0, 1]: main effects first
-DIFFERENCE = 0.15  # fall of the covariance for every tunable that differs
+Vector = npt.NDArray[np.float64]
+
+DIFFERENCE = 0.2  # fall of the log of the covariance for a difference of 1
 FAMILY_VARIANCE = 0.15
 NOISE_VARIANCE = 0.02
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
@@ -34,12 +36,12 @@ class Surrogate:
     costs O(known · candidates) operations.
 
     Args:
-        numbers, codes: as `sparsegen.tuning.space.encode` gives them.
-        family: each candidate's family as a number.
+        candidates: the configs, at least one.
     """
 
-    def __init__(self, numbers: Vector, codes: Codes, family: Codes) -> None:
-        self._numbers, self._codes, self._family = numbers, codes, family
+    def __init__(self, candidates: Sequence[Config]) -> None:
+        self._points = Points.of(candidates)
+        family = self._family = self._points.family
         self._known: list[int] = []
         self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
         self._beliefs: list[float] = []  # what was expected of them, in standard deviations
@@ -50,10 +52,8 @@ class Surrogate:
 
     def covariance(self, number: int) -> Vector:
         """Prior covariance of one candidate with all, float64 [candidates]."""
-        squares = ((self._numbers - self._numbers[number]) ** 2).sum(1)
-        differing = (self._codes != self._codes[number]).sum(1)
-        shape = np.exp(-squares / (2.0 * LENGTH_SCALE**2) - DIFFERENCE * differing)
-        row: Vector = np.where(self._family == self._family[number], shape + FAMILY_VARIANCE, 0.0)
+        differing = self._points.differences(np.array([number]), slice(None))[0]
+        row: Vector = np.exp(-DIFFERENCE * differing) + FAMILY_VARIANCE * np.isfinite(differing)
         return row
 
     def propose(self, unseen: npt.NDArray[np.bool_]) -> int:

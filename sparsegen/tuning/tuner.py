@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sparsegen import kernels
 from sparsegen.backends.executor import Toolchain
-from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, canonical, configured, nearest, predict
+from sparsegen.dispatch.neighbours import NEIGHBOURS, nearest, predict
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels.base import Device, Family
+from sparsegen.kernels import family_of
+from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.rivals import BASELINE_SESSION, Rivals
@@ -35,7 +36,7 @@ from sparsegen.tuning.report import (
 )
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.search import Search
-from sparsegen.tuning.space import Candidate, Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import Layers, seeds
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
@@ -199,10 +200,10 @@ def _where_to_search(
     workload: Workload,
     device: Device,
     store: Store,
-    families: Sequence[Family[Any, Any]],
+    families: Sequence[AnyFamily],
     *,
     whole: bool,
-) -> tuple[Space, list[Candidate]]:
+) -> tuple[Space, list[Config]]:
     """The space, and where to begin.
 
     What dispatch would take comes first, so that tuning does not end with something slower: the fastest of the packaged
@@ -215,66 +216,51 @@ def _where_to_search(
     """
     problem, features = workload.problem, workload.features
 
-    def suited(candidates: Iterable[Candidate]) -> list[Candidate]:
-        return [c for c in candidates if c.family.suits(problem, features, c.config, device)]
+    def suited(candidates: Iterable[Config]) -> list[Config]:
+        return [c for c in candidates if family_of(c).suits(problem, features, c, device)]
 
     packaged = suited(_packaged(workload, device, families))
     similar = suited(_similar(workload, device, store, families))
     promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
     guesses = suited(
-        Candidate(family, config)
+        config
         for family in promising
         for config in (
             family.guess(problem, features, device),
             *family.alternatives(problem, features, device),
         )
     )
-    published = suited(Candidate(f, config) for f in promising for config in f.published())
-    first = {
-        c.key: c
-        for c in (
-            *packaged[:1],
-            *similar[:1],
-            *guesses[:1],
-            *packaged[1:],
-            *similar[1:],
-            *guesses[1:],
-            *published,
-        )
-    }
-    space = Space.build(families, problem, device, features=features, first=list(first.values()), whole=whole)
+    published = suited(config for f in promising for config in f.published())
+    parts = (packaged[:1], similar[:1], guesses[:1], packaged[1:], similar[1:], guesses[1:], published)
+    first = list(dict.fromkeys(config for part in parts for config in part))
+    space = Space.build(families, problem, device, features=features, first=first, whole=whole)
     if not space.candidates:
         unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
         raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
-    return space, list(first.values())
+    return space, first
 
 
-def _packaged(workload: Workload, device: Device, families: Sequence[Family[Any, Any]]) -> list[Candidate]:
+def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily]) -> list[Config]:
     """The fastest few of the packaged seeds on this very workload, best first."""
-    found = (
-        canonical(r.variant.family, r.variant.config) for r in ranked(seeds().measurements(workload, device))
-    )
-    listed = [Candidate(*configured(config)) for config in dict.fromkeys(found) if config is not None]
-    return [candidate for candidate in listed if candidate.family in families][:FROM_SEEDS]
+    found = dict.fromkeys(r.variant.config for r in ranked(seeds().measurements(workload, device)))
+    return [config for config in found if config.is_known and family_of(config) in families][:FROM_SEEDS]
 
 
-def _similar(
-    workload: Workload, device: Device, store: Store, families: Sequence[Family[Any, Any]]
-) -> list[Candidate]:
+def _similar(workload: Workload, device: Device, store: Store, families: Sequence[AnyFamily]) -> list[Config]:
     """What was good on similar workloads, in the store and the packaged seeds, best first."""
     problem, features = workload.problem, workload.features
 
     def is_allowed(config: Config) -> bool:
-        family, values = configured(config)
-        return family in families and family.suits(problem, features, values, device)
+        family = family_of(config)
+        return family in families and family.suits(problem, features, config, device)
 
     layers = Layers([store, seeds()])
     known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
     near = nearest(problem, features, device, known)[:NEIGHBOURS]
     votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
     predictions = predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
-    return [Candidate(*configured(p.config)) for p in predictions]
+    return [p.config for p in predictions]
 
 
 def _why_nothing_works(ledger: Ledger, space: Space) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.backends.plain import THREADS, compiled_kernels
-from sparsegen.kernels.base import Array, Launch
+from sparsegen.kernels.base import Array
+from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, Reference, TensorSpec
 from sparsegen.verify.device_references import device_reference, has_device_reference

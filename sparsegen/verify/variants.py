@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.kernels.base import empty_as_one
+from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.plan.launching import PreparedVariant
+from sparsegen.plan.binding import BoundVariant
 
 
 def worst_error(
-    variant: PreparedVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
+    variant: BoundVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
 ) -> float:
     """The largest error over its bound: right is at most 1; infinite when an output was not written.
 

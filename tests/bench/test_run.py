@@ -78,7 +78,7 @@ def test_ours_computes_sddmm() -> None:
     finished = run(request(contenders()[UNTUNED], cases=[sampled]), quiet)
     [cell] = [row.cell(UNTUNED) for row in finished.results.rows]
     assert cell is not None and cell.status is Status.OK, cell
-    assert cell.variant is not None and cell.variant.family == "csr_sddmm"
+    assert cell.variant is not None and cell.variant.family_name == "csr_sddmm"
 
 
 def test_batches_are_measured_by_those_that_take_them() -> None:

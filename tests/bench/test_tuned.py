@@ -13,6 +13,7 @@ from sparsegen.bench.parcel import Parcel, ParcelMaker
 from sparsegen.bench.results import L2, Arithmetic, Cell, Kind, Status, Timing
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.kernels import family
 from sparsegen.operators import DType
 from sparsegen.tuning.tuner import Budget, Effort
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -50,7 +51,7 @@ def test_a_finished_tuning_is_not_repeated(
     monkeypatch.setattr(tuned, "tune", tune)
     db = str(tmp_path / "t.db")
     ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
-    variant = Variant("csr_spmm", (("tile_n", 32),), "0" * 64)
+    variant = Variant(family("csr_spmm").config(tile_n=32), "0" * 64)
     for final in (False, True):
         with Store.open(db) as store:
             sample = Sample(1.0, 1.0, 1.0, 3)

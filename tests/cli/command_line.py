@@ -9,7 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from sparsegen.cli.main import cli
-from sparsegen.kernels.base import Family
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 
@@ -36,7 +36,7 @@ class Command:
         return json.loads(self(*arguments, "--json", exit_code=exit_code).stdout)
 
 
-def computed_traits(family: Family[Any, Any]) -> tuple[str, ...]:
+def computed_traits(family: AnyFamily) -> tuple[str, ...]:
     """Options for a dtype and, of a product, a layout that the family computes where there are few columns."""
     if family.problem_type is not SpmmProblem:
         return ("--dtype", "float16")

@@ -6,7 +6,6 @@ import pytest
 from command_line import Command, computed_traits
 
 from sparsegen import kernels
-from sparsegen.kernels.base import tunables
 from sparsegen.operators import OPERATORS, SpmmProblem
 
 
@@ -21,7 +20,7 @@ def test_every_tunable_and_constraint_is_told(name: str, run: Command) -> None:
         family.summary,
         family.problem_type.operator,
     )
-    assert [t["name"] for t in told["tunables"]] == [t.name for t in tunables(family.config_type)]
+    assert [t["name"] for t in told["tunables"]] == [t.name for t in family.config_type.tunables()]
     for tunable in told["tunables"]:
         assert tunable["default"] in tunable["choices"]
         assert set(tunable["searched"]) <= set(tunable["choices"])

@@ -56,14 +56,14 @@ def test_verify_passes_what_is_right(run: Command, matrix: Path) -> None:
 def test_verify_fails_what_is_wrong(run: Command, matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A packing that loses a value."""
     csr = family("csr_spmm")
-    honest = type(csr).prepare
+    honest = type(csr).pack
 
     def losing(self: Any, problem: Any, config: Any, matrix: Any) -> Any:
         packed = honest(self, problem, config, matrix)
         packed.arrays[packed.values][0] = 7
         return packed
 
-    monkeypatch.setattr(type(csr), "prepare", losing)
+    monkeypatch.setattr(type(csr), "pack", losing)
     arguments = ("verify", "--matrix", matrix, "-n", 24, "--family", "csr_spmm")
     assert not run.json(*arguments, exit_code=5)["right"]
     assert "WRONG" in run(*arguments, exit_code=5).stdout
@@ -125,7 +125,7 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
     problem = SpmmProblem(*csr.shape, 24)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
     guess = family("csr_spmm").guess(problem, workload.features, emulator.device())
-    variant = Variant("csr_spmm", tuple(family("csr_spmm").config_dict(guess).items()), "ab" * 32)
+    variant = Variant(guess, "ab" * 32)
     ours, dense = (Sample(us, us, us, 9) for us in (15.0, 12.1))
     with Store.open(run.db) as store:
         store.add_measurement(Measurement(workload, emulator.device(), variant, Outcome.OK, ours))

@@ -8,7 +8,8 @@ import pytest
 from sparsegen.backends.emulator.executor import EmulatorExecutor
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.kernels.base import Array, Launch
+from sparsegen.kernels.base import Array
+from sparsegen.kernels.launch import Launch
 
 THREADS = 48  # a warp and a half
 SOURCE = """

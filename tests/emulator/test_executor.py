@@ -13,7 +13,7 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.kernels.base import Launch
+from sparsegen.kernels.launch import Launch
 
 SOURCE = """#include "sparsegen_emulator.h"
 // out[i] = a * i + b over a grid of blocks

@@ -11,7 +11,8 @@ import pytest
 from sparsegen.backends.emulator.executor import EmulatorExecutor
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels.base import Array, Launch
+from sparsegen.kernels.base import Array
+from sparsegen.kernels.launch import Launch
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 

@@ -19,6 +19,7 @@ pytest.importorskip("matplotlib")
 
 from sparsegen.bench import result_file
 from sparsegen.errors import ReportError
+from sparsegen.kernels import family
 from sparsegen.report.build import build
 from sparsegen.tuning_db.store import Store
 
@@ -133,7 +134,7 @@ def test_searches_and_fixed_settings_are_drawn(tmp_path: Path) -> None:
     values = product((32, 64, 128), (1, 2, 4), (16, 32), ("padded", "reverse_offset"))
     names = ("tile_n", "rows_per_block", "index_bits", "row_alignment")
     trials = [timed(9.0 - i % 7, at=i, **dict(zip(names, v, strict=True))) for i, v in enumerate(values)]
-    paper = replace(trials[0].variant, family="uspmm", config=(("vsize", 1), ("nwarp", 8)))
+    paper = replace(trials[0].variant, config=family("uspmm").config(vsize=1, nwarp=8))
     with Store.open(tmp_path / "t.db") as store:
         store.add_all([*trials, replace(timed(20.0, at=40), variant=paper)], [])
         written = build(tmp_path / "r.html", files=[], store=store, progress=lambda text: None)

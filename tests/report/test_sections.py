@@ -10,7 +10,7 @@ import pytest
 from bench_samples import results, row, sweep
 from tuning_samples import failed, timed, workload
 
-from sparsegen.kernels import families_of
+from sparsegen.kernels import families_of, family
 from sparsegen.report.points import from_records, from_results
 from sparsegen.report.sections.best import column, column_names, family_colours
 from sparsegen.report.sections.fixed import FixedSetting, gains
@@ -71,8 +71,8 @@ def test_columns_cover_every_sparsity() -> None:
 
 def uspmm(us: float, vsize: int, nwarp: int, tag: str = "a") -> Measurement:
     measurement = timed(us, workload(tag=tag))
-    config = (("vsize", vsize), ("nwarp", nwarp))
-    return replace(measurement, variant=replace(measurement.variant, family="uspmm", config=config))
+    config = family("uspmm").config(vsize=vsize, nwarp=nwarp)
+    return replace(measurement, variant=replace(measurement.variant, config=config))
 
 
 def test_gains_over_fixed_settings() -> None:
@@ -92,7 +92,7 @@ def test_points_from_the_database_take_the_winner() -> None:
     measured = [timed(5.0, tile_n=32), timed(3.0, tile_n=64), failed(Outcome.WRONG, "wrong", tile_n=128)]
     (point,) = from_records(measured, [])
     assert point.ours == 3.0 and point.variant is not None
-    assert dict(point.variant.config)["tile_n"] == 64
+    assert point.variant.to_dict()["tile_n"] == 64
     assert point.dense is None and point.over_dense is None
 
 
@@ -107,8 +107,7 @@ def test_every_family_of_an_operator_has_a_colour_of_its_own() -> None:
     assert point.variant is not None
     for operator in ("spmm", "sddmm"):
         named = [
-            replace(point, operator=operator, variant=replace(point.variant, family=family.name))
-            for family in families_of(operator)
+            replace(point, operator=operator, variant=family.config()) for family in families_of(operator)
         ]
         colours = family_colours([*named, point], operator)
         assert set(colours) == {family.name for family in families_of(operator)}

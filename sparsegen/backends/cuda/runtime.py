@@ -19,7 +19,8 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, CompiledKernel, LoadedKernel, Timing, undisturbed
 from sparsegen.errors import DeviceUnavailableError, LaunchError
-from sparsegen.kernels.base import Array, Device, Launch
+from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.launch import Launch
 
 logger = logging.getLogger(__name__)
 

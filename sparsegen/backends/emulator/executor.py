@@ -16,7 +16,8 @@ import numpy as np
 from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.backends.executor import Address, Buffer, CompiledKernel, LoadedKernel, Timing
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.kernels.base import Array, Device, Launch
+from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.launch import Launch
 
 LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
 ERROR_BYTES = 1024

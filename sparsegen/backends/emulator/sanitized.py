@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen.errors import KernelFault
-from sparsegen.kernels.base import Array, Launch
+from sparsegen.kernels.base import Array
+from sparsegen.kernels.launch import Launch
 
 INTEGER, BUFFER = 0, 1  # kinds of arguments in the request, which runner.cpp reads
 SANITIZER_OPTIONS = {

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from sparsegen import backends
 from sparsegen.backends.executor import CompiledKernel, Executor, LoadedKernel
-from sparsegen.kernels.base import Launch
+from sparsegen.kernels.launch import Launch
 
 THREADS = 256
 

@@ -9,14 +9,14 @@ from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import ChosenVariant, Kind
+from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch.choice import Choice
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
-from sparsegen.plan.launching import PreparedVariant
-from sparsegen.render import render
+from sparsegen.plan.binding import bind_variant
+from sparsegen.plan.variants import compile_variant
 
 
 class Ours(Contender):
@@ -53,13 +53,8 @@ class Ours(Contender):
         inputs = [bench.upload(name).address for name in bench.task.operand_shapes]
         result = bench.result()
         watch = Stopwatch()
-        variant = PreparedVariant(
-            choice.family,
-            choice.problem,
-            choice.config,
-            bench.matrix,
-            bench.executor,
-            backends.toolchain(bench.device),
+        variant = bind_variant(
+            choice.config, choice.problem, bench.matrix, bench.executor, backends.toolchain(bench.device)
         )
         bench.executor.synchronize()
         elapsed = watch.lap()
@@ -71,12 +66,11 @@ class Ours(Contender):
             clear=result.clear,
             read=result.read,
             preparation_ms=elapsed,
-            memory_bytes=sum(buffer.nbytes for buffer in variant.buffers.values()),
-            variant=ChosenVariant(choice.family.name, tuple(choice.config_dict.items())),
+            memory_bytes=variant.packed.nbytes,
+            variant=choice.config,
         )
 
 
 def compile_choice(choice: Choice, device: Device) -> None:
     """Compile a chosen variant, or find it in the cache."""
-    source = render(choice.family, choice.problem, choice.config)
-    backends.toolchain(device).compile(choice.family.name, choice.family.entry, source)
+    compile_variant(choice.config, choice.problem, backends.toolchain(device))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sparsegen.kernels.base import Constraint, Value
+from sparsegen.kernels.base import Constraint
+from sparsegen.kernels.config import Value
 from sparsegen.operators import Problem
 
 MAX_GRID_Z = 65535

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Device, tunable
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.lane_stream import TILE, Partition
 from sparsegen.operators import SpmmProblem
 
@@ -15,7 +16,7 @@ BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130,
 
 
 @dataclass(frozen=True)
-class LaneStreamConfig:
+class LaneStreamConfig(Config):
     """One point of the tuning space of `LaneStreamSpmm`."""
 
     blocks: int = tunable(

@@ -9,31 +9,23 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.base import (
-    Constraint,
-    Device,
-    Family,
-    Launch,
-    Packed,
-    Value,
-    empty_as_one,
-    tunable,
-)
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.rows import order_rows
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import MAX_INDEX, CsrMatrix
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import Problem
 
 WARP = 32
 VALUES_KEPT = 64  # of a thread, in registers
 WIDEST = 8  # values of a vector
 
-P = TypeVar("P", bound=Problem)
-
 
 @dataclass(frozen=True)
-class RowConfig:
+class RowConfig(Config):
     """One point of the tuning space of the `RowWise` families."""
 
     threads_per_row: int = tunable(32, (4, 8, 16, 32, 64, 128, 256, 512, 1024), "threads that share a row")
@@ -50,7 +42,11 @@ class RowConfig:
     )
 
 
-class RowWise(Family[P, RowConfig]):
+P = TypeVar("P", bound=Problem)
+R = TypeVar("R", bound=RowConfig)
+
+
+class RowWise(Family[P, R]):
     """A family whose kernel reads and writes the values of each row by themselves, nothing of another row.
 
     Rows without nonzeros are not launched at all.
@@ -61,7 +57,6 @@ class RowWise(Family[P, RowConfig]):
 
     size_names = ("rows",)
     packed_names = ("row_order", "row_offsets")
-    config_type = RowConfig
     arrays_kept: ClassVar[int]
 
     def item_size_names(self, problem: P) -> tuple[str, ...]:
@@ -70,7 +65,7 @@ class RowWise(Family[P, RowConfig]):
     def scope(self, problem: P) -> Iterator[Constraint]:
         yield items_in_grid(problem)
 
-    def constraints(self, problem: P, config: RowConfig, device: Device) -> Iterator[Constraint]:
+    def constraints(self, problem: P, config: R, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c = config
         threads = c.threads_per_row * c.rows_per_block
@@ -93,10 +88,10 @@ class RowWise(Family[P, RowConfig]):
             f"a thread keeps vectors_kept · vector_width{of_each} ({kept}) values, at most {VALUES_KEPT}",
         )
 
-    def constants(self, problem: P, config: RowConfig) -> Mapping[str, Value]:
+    def constants(self, problem: P, config: R) -> Mapping[str, Value]:
         return {"dtype": problem.dtype.value, **batch_constants(problem)}
 
-    def prepare(self, problem: P, config: RowConfig, matrix: CsrMatrix) -> Packed:
+    def pack(self, problem: P, config: R, matrix: CsrMatrix) -> Packed[Array]:
         lengths = np.diff(matrix.row_offsets)
         margin = 1024 * VALUES_KEPT  # places past a row's end that the largest block may count to
         if problem.batch > 1:
@@ -111,9 +106,10 @@ class RowWise(Family[P, RowConfig]):
         return Packed(
             arrays={"row_order": empty_as_one(order), "row_offsets": np.array(matrix.row_offsets)},
             sizes={"rows": int(order.size), "nnz": matrix.nnz},
+            nnz=matrix.nnz,
         )
 
-    def launch(self, problem: P, config: RowConfig, sizes: Mapping[str, int], device: Device) -> Launch:
+    def launch(self, problem: P, config: R, sizes: Mapping[str, int], device: Device) -> Launch:
         c = config
         return Launch(
             grid=(-(-sizes["rows"] // c.rows_per_block), 1, problem.batch),
@@ -123,12 +119,12 @@ class RowWise(Family[P, RowConfig]):
     def guessed_rate(self, problem: P, features: Features) -> float:
         return 1e5
 
-    def guess(self, problem: P, features: Features, device: Device) -> RowConfig:
+    def guess(self, problem: P, features: Features, device: Device) -> R:
         vector = 16 // problem.dtype.itemsize
         threads = 4
         while threads < 512 and threads * vector * 2 < features.row_mean:
             threads *= 2
-        return RowConfig(
+        return self.config_type(
             threads_per_row=threads,
             rows_per_block=128 // threads if threads <= WARP else 1,
             vector_width=vector,

@@ -7,15 +7,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from sparsegen.kernels.base import Argument, Constraint, Family, Packed, empty_as_one
+from sparsegen.kernels.base import Constraint, Family
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.launch import Argument
 from sparsegen.kernels.layouts.batches import items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import SddmmEpilogue, SddmmProblem
 
 VALUES = "values"  # the packed array that only a scaled result needs
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Config)
 
 
 class SampledProduct(Family[SddmmProblem, C]):
@@ -40,10 +43,10 @@ class SampledProduct(Family[SddmmProblem, C]):
     @staticmethod
     def with_values(
         problem: SddmmProblem, matrix: CsrMatrix, arrays: Mapping[str, Array], sizes: Mapping[str, int]
-    ) -> Packed:
+    ) -> Packed[Array]:
         """The packed pattern, and the values if they scale the result."""
         if problem.epilogue is not SddmmEpilogue.SCALE:
-            return Packed(arrays, sizes)
+            return Packed(arrays, sizes, matrix.nnz)
         values = empty_as_one(problem.dtype.to_storage(matrix.values))
         source = empty_as_padding(np.arange(matrix.nnz, dtype=np.int32))
-        return Packed({**arrays, VALUES: values}, sizes, VALUES, source)
+        return Packed({**arrays, VALUES: values}, sizes, matrix.nnz, VALUES, lambda: source)

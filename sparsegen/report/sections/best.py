@@ -65,7 +65,7 @@ def column_names() -> list[str]:
 
 def family_colours(points: Iterable[Point], operator: str) -> dict[str, Colour]:
     """A colour for each family that won somewhere, the same in all charts of the operator."""
-    families = sorted({p.variant.family for p in points if p.variant and p.operator == operator})
+    families = sorted({p.variant.family_name for p in points if p.variant and p.operator == operator})
     return dict(zip(families, itertools.cycle(SERIES), strict=False))
 
 
@@ -84,9 +84,11 @@ def _chart(
             if mine:
                 entry, wins = _winner(material, mine)
                 text = entry.name if len(mine) == 1 else f"{entry.name}\n{wins} of {len(mine)}"
-                cells.append(HeatCell(j, i, colours[entry.variant.family], text, f"#{entry.anchor}"))
+                cells.append(HeatCell(j, i, colours[entry.variant.family_name], text, f"#{entry.anchor}"))
                 link = Link(entry.name, entry.anchor)
-                numbers.append((row_names[i], names[j], link, entry.variant.family, f"{wins} of {len(mine)}"))
+                numbers.append(
+                    (row_names[i], names[j], link, entry.variant.family_name, f"{wins} of {len(mine)}")
+                )
     present = sorted({family for _, _, _, family, _ in numbers})
 
     def draw(panel: Panel) -> None:

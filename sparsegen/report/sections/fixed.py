@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.bench.summary import geometric
 from sparsegen.kernels import families
-from sparsegen.kernels.base import Value
+from sparsegen.kernels.config import Config, Value
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES
@@ -30,12 +30,13 @@ class FixedSetting:
     def __str__(self) -> str:
         return f"{self.family} ({', '.join(f'{name} = {value}' for name, value in self.values)})"
 
-    def matches(self, family: str, config: tuple[tuple[str, Value], ...]) -> bool:
-        return family == self.family and set(self.values) <= set(config)
+    def matches(self, config: Config) -> bool:
+        name, values = config.key
+        return name == self.family and set(self.values) <= set(values)
 
 
 SETTINGS = tuple(
-    FixedSetting(family.name, tuple(family.config_dict(config).items()), family.source)
+    FixedSetting(family.name, config.key[1], family.source)
     for family in families().values()
     for config in family.published()
 )
@@ -65,7 +66,7 @@ def gains(measurements: Iterable[Measurement], setting: FixedSetting) -> list[Ga
     found = []
     for workload, mine in by_workload(measurements).items():
         order = ranking.ranked(mine)
-        fixed = [r.time_us for r in order if setting.matches(r.variant.family, r.variant.config)]
+        fixed = [r.time_us for r in order if setting.matches(r.variant.config)]
         if fixed:
             found.append(Gain(workload, min(fixed), order[0].time_us, order[0].variant.family))
     return found

@@ -130,7 +130,7 @@ def _history(material: Material, workload: Workload, trials: list[Measurement]) 
 
 
 def _config(m: Measurement) -> str:
-    return " ".join(f"{name}={str(value).lower()}" for name, value in m.variant.config)
+    return m.variant.config.settings
 
 
 def _importances(workload: Workload, family: str, shares: dict[str, float]) -> Chart:

@@ -43,11 +43,11 @@ def section(material: Material) -> Section:
 def _row(entry: Entry) -> tuple[Cell, ...]:
     dense = [p.over_dense for p in entry.wins if p.over_dense]
     sparse = [p.over_sparse for p in entry.wins if p.over_sparse]
-    config = " ".join(f"{name}={str(value).lower()}" for name, value in entry.variant.config)
+    config = entry.variant.settings
     links = tuple(Link(anchor.removeprefix("source-"), anchor) for anchor in entry.sources)
     return (
         entry.name,
-        entry.variant.family,
+        entry.variant.family_name,
         config,
         links or words.MISSING,
         str(len(entry.wins)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.backends.plain import compiled_kernels, elementwise
-from sparsegen.kernels.base import empty_as_one
+from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Epilogue, Layout, SddmmEpilogue, SddmmProblem, SpmmProblem
 from sparsegen.verify.device_references.common import (

@@ -9,7 +9,9 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.backends.plain import compiled_kernels
-from sparsegen.kernels.base import Array, Launch, empty_as_one
+from sparsegen.kernels.base import Array
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem, SparseAttentionProblem
 from sparsegen.verify.device_references.common import (

@@ -8,7 +8,7 @@ import pytest
 
 from sparsegen.backends.emulator import device
 from sparsegen.kernels.base import Device
-from sparsegen.plan import launching
+from sparsegen.plan import executors
 
 
 def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,9 +19,9 @@ def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> No
         return object()
 
     monkeypatch.setattr("sparsegen.backends.open_executor", open_executor)
-    monkeypatch.setattr(launching, "_executors", {})
+    monkeypatch.setattr(executors, "_executors", {})
     first, second = device(), replace(device(), index=1)
     assert first == second, "dispatch takes the measurements of one for the other"
-    assert launching.shared_executor(first) is not launching.shared_executor(second)
-    assert launching.shared_executor(second) is launching.shared_executor(replace(device(), index=1))
+    assert executors.shared_executor(first) is not executors.shared_executor(second)
+    assert executors.shared_executor(second) is executors.shared_executor(replace(device(), index=1))
     assert opened == [0, 1]

@@ -1,0 +1,38 @@
+"""How a kernel is launched: its geometry, and where each of its parameters comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_memory_bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to launch: some grid dimension is zero (an empty result)."""
+        return 0 in self.grid
+
+
+class ArgumentKind(StrEnum):
+    """Where a kernel parameter comes from."""
+
+    PACKED = "packed"  # pointer to an array that `Family.pack` made
+    SCRATCH = "scratch"  # pointer to memory that the kernel may write; see `Packed.scratch`
+    OPERAND = "operand"  # pointer to a dense input of the call
+    RESULT = "result"  # pointer to the dense output
+    SIZE = "size"  # a 32-bit signed integer: a field of the problem or a size of the packed matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One kernel parameter, in the order of the CUDA signature."""
+
+    kind: ArgumentKind
+    name: str

@@ -1,0 +1,202 @@
+"""A compiled variant bound to a packed matrix: a launch that waits only for its addresses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from sparsegen.backends.executor import Executor, LoadedKernel, Toolchain
+from sparsegen.errors import OperandError
+from sparsegen.kernels.base import AnyFamily, Array
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.device_memory import Buffer
+from sparsegen.kernels.launch import ArgumentKind
+from sparsegen.kernels.packed import M, Packed, empty_as_one
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Problem
+from sparsegen.plan.packing import Gather, pack, value_source
+from sparsegen.plan.variants import CompiledVariant, compile_variant
+
+Bound = Callable[..., None]  # (stream, *addresses of the open slots)
+
+
+def launch_arguments(
+    family: AnyFamily, problem: Problem, packed: Packed[M], given: Mapping[str, M]
+) -> list[M | int | None]:
+    """The kernel's parameters in the order of its signature, on the host or on a device.
+
+    Args:
+        given: scratch memory, operands and result by name; None stands in the list for what is not there.
+    """
+
+    def value(kind: ArgumentKind, name: str) -> M | int | None:
+        if kind is ArgumentKind.SIZE:
+            return packed.sizes[name] if name in packed.sizes else int(getattr(problem, name))
+        return packed.arrays[name] if kind is ArgumentKind.PACKED else given.get(name)
+
+    return [value(argument.kind, argument.name) for argument in family.arguments(problem)]
+
+
+class BoundVariant:
+    """A variant compiled, loaded, and bound to one packed matrix on one device.
+
+    `bound` gives each thread a launch of its own, since a bound launch is not to be shared, nor is scratch memory.
+
+    Attributes:
+        compiled: what runs.
+        packed: what it runs on.
+        operands, result: what a launch takes, in call order, and what it writes.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledVariant,
+        packed: Packed[Buffer],
+        executor: Executor,
+        *,
+        kernel: LoadedKernel | None = None,
+    ) -> None:
+        """Load the kernel and fix its launch.
+
+        Args:
+            kernel: the variant's, where it was loaded before.
+
+        Raises:
+            LaunchError: the kernel cannot be loaded.
+        """
+        self.compiled, self.packed, self.executor = compiled, packed, executor
+        rendered = compiled.rendered
+        family, problem = rendered.family, rendered.problem
+        self._problem = problem
+        self._launch = family.launch(problem, rendered.config, packed.sizes, executor.device)
+        if kernel is None:
+            with executor.entered():
+                kernel = executor.load(compiled.kernel)
+        self._kernel = kernel
+        self.operands = problem.operands(packed.nnz)
+        self.result = problem.result(packed.nnz)
+        called_with = [*(spec.name for spec in self.operands), self.result.name]
+        names = [argument.name for argument in family.arguments(problem)]
+        self._order = [called_with.index(name) for name in names if name in called_with]
+        self._gather: Gather | None = None  # made with the first new values
+        self._mine = threading.local()
+        self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
+
+    @property
+    def source(self) -> str:
+        """The CUDA source that runs."""
+        return self.compiled.rendered.source
+
+    @property
+    def digest(self) -> str:
+        """What names the binary in the database."""
+        return self.compiled.rendered.digest
+
+    def bound(self) -> Bound:
+        """The calling thread's launch: ``bound(stream, *operands in call order, result)``."""
+        try:
+            return self._mine.bound  # type: ignore[no-any-return]
+        except AttributeError:
+            return self._bind_here()
+
+    def _bind_here(self) -> Bound:
+        self.executor.activate()
+        scratch = {name: zeroed(self.executor, nbytes) for name, nbytes in self.packed.scratch.items()}
+        self._kept += scratch.values()
+        family = self.compiled.rendered.family
+        arguments = launch_arguments(family, self._problem, self.packed, scratch)
+        bound = self.executor.bind(self._kernel, self._launch, arguments)
+        order = self._order
+        if order == sorted(order):
+            self._mine.bound = bound
+        else:
+            self._mine.bound = lambda stream, *addresses: bound(stream, *(addresses[i] for i in order))
+        return self._mine.bound  # type: ignore[no-any-return]
+
+    def overwrite_values(self, encoded: Array) -> None:
+        """New values on the same pattern.
+
+        Args:
+            encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype; where the
+                items of a batch have their own, batch × nnz.
+
+        Raises:
+            OperandError: the variant packs no values.
+        """
+        with self.executor.entered():
+            values = self.executor.upload(empty_as_one(encoded))
+            self.gather_values(values, 0)
+            self.executor.synchronize()
+
+    def gather_values(self, values: Buffer, stream: int) -> None:
+        """The same of values in device memory, on a stream."""
+        if self.packed.values is None:
+            raise OperandError(
+                "the result depends on the matrix's pattern alone: there are no values to replace"
+            )
+        with self.executor.entered():
+            if self._gather is None:
+                self._gather = Gather(self.packed, self._problem, self.executor)
+            self._gather(values, stream)
+
+    def value_source(self) -> Buffer:
+        """int32 on the device: of each packed value the nonzero's number in CSR order, or -1.
+
+        Raises:
+            OperandError: these numbers were not kept.
+        """
+        with self.executor.entered():
+            return value_source(self.packed) if self._gather is None else self._gather.source
+
+
+def bind_variant(
+    config: Config,
+    problem: Problem,
+    matrix: CsrMatrix | Packed[Buffer],
+    executor: Executor,
+    toolchain: Toolchain,
+    *,
+    value_order: Array | None = None,
+) -> BoundVariant:
+    """Compile a config for a problem (or find it in the cache), pack the matrix, upload it and bind them.
+
+    Args:
+        matrix: packed already, or to be packed.
+        value_order: for each of the matrix's nonzeros its number among the values that `overwrite_values` gets; by
+            default these are in the matrix's own order.
+
+    Raises:
+        CompileError, DeviceUnavailableError: see `Toolchain.compile`.
+        MatrixError, LaunchError: see `sparsegen.plan.packing.pack`.
+    """
+    compiled = compile_variant(config, problem, toolchain)
+    if isinstance(matrix, CsrMatrix):
+        matrix = pack(compiled.rendered.family, problem, config, matrix, executor)
+    return BoundVariant(compiled, reordered(matrix, value_order, executor), executor)
+
+
+def reordered(packed: Packed[Buffer], value_order: Array | None, executor: Executor) -> Packed[Buffer]:
+    """The same arrays, whose new values come from others' places."""
+    if value_order is None or not value_order.size or packed.value_source is None:
+        return packed
+    make_source, order = packed.value_source, value_order.astype(np.int32)
+
+    def source() -> Buffer:
+        made = make_source()
+        numbers = np.empty(made.nbytes // order.itemsize, dtype=order.dtype)
+        executor.synchronize()
+        executor.download(made, numbers)
+        return executor.upload(np.where(numbers >= 0, order[numbers], numbers))
+
+    return replace(packed, value_source=source)
+
+
+def zeroed(executor: Executor, nbytes: int) -> Buffer:
+    """New scratch memory, as a kernel finds it before its first launch."""
+    buffer = executor.allocate(max(1, nbytes))
+    executor.fill(buffer, 0)
+    executor.synchronize()  # the first launch may be on another stream
+    return buffer

@@ -1,0 +1,22 @@
+"""The executors that operators of this process share."""
+
+from __future__ import annotations
+
+import threading
+
+from sparsegen.backends.executor import Executor
+from sparsegen.kernels.base import Device
+
+_executors: dict[tuple[Device, int], Executor] = {}  # by device and ordinal: equal GPUs compare equal
+_executors_lock = threading.Lock()
+
+
+def shared_executor(device: Device) -> Executor:
+    """This process's executor of a device; operators share it, and it lives as long as the process."""
+    from sparsegen import backends
+
+    with _executors_lock:
+        key = (device, device.index)
+        if key not in _executors:
+            _executors[key] = backends.open_executor(device)
+        return _executors[key]
