@@ -219,7 +219,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         if sums == 64 and tasks < enough:
             return False
         whole = replace(c, k_splits=1, staging="shared")
-        wider = self._shared_bytes(problem, replace(whole, tile_n=2 * c.tile_n))
+        wider = self._place(problem.k, 2 * c.tile_n, self._chunk(problem)) * UNIT_BYTES
         if row_bytes < BANK_BYTES and wider <= device.shared_memory_per_block // 2 and tasks > 4 * enough:
             return False
         # Gathering from global memory is for tiles that do not fit, and for a B that the L1 cache holds. Where B is
