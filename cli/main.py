@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from sparsegen import __version__
+from sparsegen.cli import verbose
 from sparsegen.errors import SparsegenError
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
@@ -48,6 +49,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(module_of(cmd_name)).command
+        verbose.accept_verbose(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -64,27 +66,32 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except SparsegenError as error:
-            _fail(ctx, type(error).__name__, str(error), error.exit_code)
+            trace = verbose.traceback_of(ctx, error)
+            _fail(ctx, type(error).__name__, str(error), error.exit_code, trace)
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
                 raise  # click shows the usage with it
             kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
             _fail(ctx, kind, error.format_message(), error.exit_code)
-        except KeyboardInterrupt:
-            _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED)
+        except KeyboardInterrupt as interrupt:
+            trace = verbose.traceback_of(ctx, interrupt)
+            _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED, trace)
 
 
-def _fail(ctx: click.Context, kind: str, message: str, exit_code: int) -> NoReturn:
-    """End with an error: JSON on stdout where ``--json`` was given, else a line on stderr."""
+def _fail(ctx: click.Context, kind: str, message: str, exit_code: int, trace: str = "") -> NoReturn:
+    """End with an error: JSON on stdout where ``--json`` was given, else a line on stderr; a traceback with it."""
     if ctx.meta["sparsegen.json"]:
-        click.echo(json.dumps({"error": {"type": kind, "message": message}}))
+        told = {"type": kind, "message": message} | ({"traceback": trace} if trace else {})
+        click.echo(json.dumps({"error": told}))
     else:
         click.echo(f"error: {message}", err=True)
+        click.echo(trace, err=True, nl=False)
     raise click.exceptions.Exit(exit_code)
 
 
 @click.group(
     cls=LazyGroup,
+    params=[verbose.OPTION],
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input, 4 no device or tool, "
     "5 no valid variant, 6 database.",

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 class SparsegenError(Exception):
-    """Root of sparsegen's errors. The message says what happened and what to do next."""
+    """Root of sparsegen's errors. The message says what happened and what to do next.
+
+    Every error can be pickled and copied, whatever its constructor takes, and keeps its attributes and notes. As with
+    all of Python's exceptions its own traceback and its cause stay behind.
+
+    Attributes:
+        exit_code: what the command line ends with.
+        child_traceback: where a child process raised it, as Python prints it; empty if this process did.
+    """
 
     exit_code = 1
+    child_traceback: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the constructor with `args`, which is the finished message and lacks the keywords.
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(error: type[SparsegenError], arguments: tuple[Any, ...]) -> SparsegenError:
+    return error.__new__(error, *arguments)
 
 
 class MatrixError(SparsegenError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from typing import Any
 
 from sparsegen.backends.executor import CompiledKernel
+from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.pipeline import CompileAhead
@@ -39,3 +41,22 @@ def test_results_come_in_the_order_of_proposals() -> None:
     assert [compiled.candidate for compiled in got] == candidates
     assert ahead.next(0.0) is None
     ahead.close()
+
+
+class Broken:
+    """A toolchain with a bug."""
+
+    fingerprint = "broken"
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
+        raise ZeroDivisionError("a bug")
+
+
+def test_a_bug_of_a_compiling_thread_keeps_its_traceback() -> None:
+    csr = family("csr_spmm")
+    ahead = CompileAhead(Broken(), SpmmProblem(64, 64, 64), jobs=1)
+    ahead.submit(Candidate(csr, csr.config()))
+    compiled: Any = ahead.next(10.0)
+    ahead.close()
+    assert isinstance(compiled.error, SparsegenError) and "ZeroDivisionError: a bug" in str(compiled.error)
+    assert "in compile" in "".join(traceback.format_exception(compiled.error.__cause__))

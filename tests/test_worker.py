@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -91,12 +92,16 @@ def test_a_hang_ends_at_the_time_limit(session: Session, tmp_path: Path) -> None
     assert session.measure(request(tmp_path)).outcome is Outcome.OK
 
 
-def test_a_lost_device_is_blamed_on_the_variant_that_lost_it(session: Session, tmp_path: Path) -> None:
+def test_a_lost_device_is_blamed_on_the_variant_that_lost_it(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     session.wait_until_ready()
     before = session.worker_pid
-    verdict = session.measure(request(tmp_path, behaviour="fault"))
+    with caplog.at_level(logging.DEBUG, "sparsegen.measure.session"):
+        verdict = session.measure(request(tmp_path, behaviour="fault"))
     assert verdict.outcome is Outcome.CRASHED
     assert "illegal memory access" in verdict.measured.reason
+    assert "in call" in verdict.measured.traceback and verdict.measured.traceback in caplog.text
     assert session.worker_pid != before
     assert session.measure(request(tmp_path)).outcome is Outcome.OK
 

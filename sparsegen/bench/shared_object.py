@@ -146,7 +146,7 @@ class SharedObject(Contender):
         try:
             get = getattr(ctypes.CDLL(self.path), self.symbol)
         except (OSError, AttributeError) as error:
-            raise MissingError(f"{self.path} cannot be used: {error}") from None
+            raise MissingError(f"{self.path} cannot be used: {error}") from error
         get.restype, get.argtypes = ctypes.POINTER(_Contender), []
         found = get()
         if not found:

@@ -135,6 +135,7 @@ class Session:
         if answer.sticky:
             self._replace()
         if answer.crashed:
+            log.debug("a launch failed in the worker\n%s", answer.traceback)
             return Verdict(Outcome.CRASHED, answer), answer.launched or not answer.sticky
         return Verdict(Outcome.WRONG if answer.timing is None else Outcome.OK, answer), True
 

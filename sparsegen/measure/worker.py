@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from traceback import format_exc
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,7 @@ class Measured:
         crashed: the launch failed. Otherwise a missing timing means a wrong result.
         launched: the failure came after this variant's launch, so that no other can have caused it.
         sticky: the device context is of no use any more.
+        traceback: of the failed launch, as Python prints it.
         worst_error: over its bound; at most 1 is right.
     """
 
@@ -111,6 +113,7 @@ class Measured:
     worst_error: float | None = None
     prepare_seconds: float | None = None
     packed_bytes: int | None = None
+    traceback: str = ""
 
 
 def serve(connection: Connection) -> None:
@@ -180,7 +183,13 @@ class Bench:
             return self._verify_and_time(bound, m, facts)
         except LaunchError as error:
             return Measured(
-                None, str(error), crashed=True, launched=launched, sticky=self._is_lost(), **facts
+                None,
+                str(error),
+                crashed=True,
+                launched=launched,
+                sticky=self._is_lost(),
+                traceback=format_exc(),
+                **facts,
             )
 
     def _verify_and_time(self, call: Callable[[], None], m: Measure, facts: dict[str, Any]) -> Measured:

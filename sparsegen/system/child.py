@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -20,9 +22,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from traceback import format_exception
 from typing import Any
 
 from sparsegen.errors import SparsegenError
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
@@ -40,11 +45,43 @@ class Interrupted(SparsegenError):  # noqa: N818 - a request, not an error
     """The person in front of the program asked it to stop."""
 
 
+class ChildTraceback(Exception):  # noqa: N818 - no error of its own, but the cause of one
+    """A traceback in a child, as text. As the cause of the parent's error it is printed with the parent's own."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer to a message that raised."""
+    """The answer to a message that raised.
+
+    Attributes:
+        traceback: where in the child it did, as Python prints it.
+    """
 
     error: SparsegenError
+    traceback: str
+
+    @classmethod
+    def of(cls, error: Exception, message: str | None = None) -> Failed:
+        """One of sparsegen's own errors as it is, if it can be pickled; of another its type and its message.
+
+        Args:
+            message: to use instead of the error's own.
+        """
+        traceback = "".join(format_exception(error))
+        if message is None and isinstance(error, SparsegenError) and _survives_pickling(error):
+            return cls(error, traceback)
+        return cls(SparsegenError(message or f"{type(error).__name__}: {error}"), traceback)
+
+
+def _survives_pickling(error: SparsegenError) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever the code of its attributes raises
+        return False
+    return True
 
 
 class ChildProcess:
@@ -103,7 +140,7 @@ class ChildProcess:
             ChildTimeoutError: none came within ``timeout`` seconds; the child still runs.
             ChildDiedError: the child ended.
             Interrupted: ``stop`` was set meanwhile.
-            SparsegenError: what the child raised.
+            SparsegenError: what the child raised, with its ``child_traceback``; or its answer could not be read.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -112,11 +149,17 @@ class ChildProcess:
                     raise Interrupted("interrupted")
                 if time.monotonic() >= deadline:
                     raise ChildTimeoutError(f"no answer within {timeout:g} s")
-            answer = self._connection.recv()
+            received = self._connection.recv_bytes()
         except (EOFError, OSError):
             raise self._death() from None
+        try:
+            answer = pickle.loads(received)
+        except Exception as error:
+            raise SparsegenError(f"an answer could not be read: {type(error).__name__}: {error}") from error
         if isinstance(answer, Failed):
-            raise answer.error
+            log.debug("a child process raised an error\n%s", answer.traceback)
+            answer.error.child_traceback = answer.traceback
+            raise answer.error from ChildTraceback(answer.traceback)
         return answer
 
     def has_answer(self) -> bool:
@@ -150,7 +193,10 @@ class ChildProcess:
         tail = ""
         if not self._log.closed:
             self._log.seek(0)
-            tail = self._log.read().decode(errors="replace").strip()[-LOG_TAIL:]
+            written = self._log.read().decode(errors="replace").strip()
+            if len(written) > LOG_TAIL:
+                log.debug("the worker process ended %s; all that it wrote to stderr\n%s", how, written)
+            tail = written[-LOG_TAIL:]
         return ChildDiedError(f"the worker process ended {how}" + (f": {tail}" if tail else ""))
 
 
@@ -177,7 +223,7 @@ def requests(connection: Connection) -> Iterator[Any]:
         except (EOFError, OSError):
             return
         except Exception as error:
-            connection.send(Failed(SparsegenError(f"a request could not be read: {error}")))
+            connection.send(Failed.of(error, f"a request could not be read: {error}"))
             continue
         yield message
 
@@ -186,12 +232,9 @@ def answer(connection: Connection, work: Callable[[], Any]) -> bool:
     """Send what ``work`` returns, or how it failed; whether it went well."""
     try:
         connection.send(work())
-    except SparsegenError as error:
-        connection.send(Failed(error))
-        return False
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
-        connection.send(Failed(SparsegenError(f"{type(error).__name__}: {error}")))
+        connection.send(Failed.of(error))
         return False
     return True

@@ -105,6 +105,7 @@ class CompileAhead:
             error = failure
         except Exception as failure:
             error = SparsegenError(f"compiling {candidate}: {type(failure).__name__}: {failure}")
+            error.__cause__ = failure  # it is raised in another thread
         return Compiled(candidate, rendered, variant, error, time.perf_counter() - began)
 
     def _compile(self, number: int, candidate: Config) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import subprocess
 import sys
 import time
-from typing import Any
+from contextlib import closing
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 import click
 import pytest
@@ -15,6 +18,7 @@ from command_line import Command
 import sparsegen
 from sparsegen import errors
 from sparsegen.cli import main
+from sparsegen.system.child import ChildProcess, answer
 
 HEAVY = ("numpy", "scipy", "sqlalchemy", "optuna", "jinja2", "rich", "pycuda")
 
@@ -93,3 +97,90 @@ def test_a_bug_is_not_swallowed(run: Command, monkeypatch: pytest.MonkeyPatch) -
 def test_a_missing_matrix_is_bad_input(run: Command) -> None:
     result = run("source", "--matrix", "nowhere.npz", exit_code=3)
     assert result.stderr.startswith("error: nowhere.npz: there is no such file")
+
+
+# --- --verbose ---
+
+
+def serve(connection: Connection) -> None:
+    """Runs in a child, for `with_child`."""
+    answer(connection, raise_in_child)
+
+
+def raise_in_child() -> NoReturn:
+    raise errors.MatrixError("why", source="w.npz")
+
+
+@click.command()
+@click.option("--json", is_flag=True)
+def with_child(**_: Any) -> None:
+    logging.getLogger("sparsegen.nowhere").debug("about to ask a child")
+    with closing(ChildProcess("test_cli_main:serve")) as child:
+        child.receive(60.0)
+
+
+@pytest.fixture
+def failing_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of ``doctor``, a command whose child fails."""
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: with_child)
+
+
+@pytest.mark.usefixtures("failing_child")
+def test_without_verbose_an_error_is_one_line(run: Command) -> None:
+    assert run("doctor", exit_code=3).output == "error: w.npz: why\n"
+    expected = {"error": {"type": "MatrixError", "message": "w.npz: why"}}
+    assert run.json("doctor", exit_code=3) == expected
+
+
+@pytest.mark.usefixtures("failing_child")
+@pytest.mark.parametrize("option", ["-v", "--verbose"])
+def test_verbose_shows_the_log_and_the_childs_traceback(run: Command, option: str) -> None:
+    result = run(option, "doctor", exit_code=3)
+    assert result.stdout == ""
+    log, line, trace = result.stderr.partition("error: w.npz: why\n")
+    assert line and "DEBUG sparsegen.nowhere: about to ask a child\n" in log
+    assert "in raise_in_child" in trace and "in with_child" in trace
+    assert trace.index("in raise_in_child") < trace.index("in with_child")
+    assert trace.endswith("MatrixError: w.npz: why\n")
+
+
+@pytest.mark.usefixtures("failing_child")
+def test_verbose_adds_the_traceback_to_json(run: Command) -> None:
+    error = run.json("-v", "doctor", exit_code=3)["error"]
+    assert (error["type"], error["message"]) == ("MatrixError", "w.npz: why")
+    assert "in raise_in_child" in error["traceback"] and "in with_child" in error["traceback"]
+
+
+@pytest.mark.usefixtures("failing_child")
+def test_verbose_ends_with_the_command(run: Command) -> None:
+    logger = logging.getLogger("sparsegen")
+    before = logger.level, list(logger.handlers)
+    run("-v", "doctor", exit_code=3)
+    assert (logger.level, logger.handlers) == before
+    assert run("doctor", exit_code=3).stderr == "error: w.npz: why\n"
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_takes_verbose_after_its_name(name: str, run: Command) -> None:
+    run(name, "-v", "--help")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("source", "--matrix", "nowhere.npz", "-v"),
+        ("-v", "source", "-v", "--matrix", "nowhere.npz"),
+        ("db", "import", "nowhere.json", "--verbose"),
+        ("db", "-v", "import", "nowhere.json"),
+    ],
+)
+def test_verbose_may_stand_anywhere(run: Command, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, exit_code=None)
+    assert result.exit_code in (3, 6)
+    assert result.stderr.count("Traceback (most recent call last)") >= 1
+    assert f"error: {next(a for a in arguments if 'nowhere' in a)}: " in result.stderr
+
+
+def test_wrong_usage_has_no_traceback(run: Command) -> None:
+    assert "Traceback" not in run("-v", "tuen", exit_code=2).stderr
+    assert set(run.json("-v", "tuen", exit_code=2)["error"]) == {"type", "message"}

@@ -26,7 +26,7 @@ def open_torch(executor: Executor, *more: str) -> Mapping[str, str]:
         try:
             versions[name] = str(importlib.import_module(name).__version__)
         except ImportError as error:
-            raise MissingError(f"{name} is not installed ({error}): pip install {name}") from None
+            raise MissingError(f"{name} is not installed ({error}): pip install {name}") from error
     torch = import_torch()
     if not torch.cuda.is_available():
         raise MissingError("PyTorch sees no GPU: install a build for CUDA")

@@ -25,7 +25,7 @@ def require_library(name: str) -> None:
     try:
         find_library(name)
     except LibraryUnavailableError as error:
-        raise MissingError(str(error)) from None
+        raise MissingError(str(error)) from error
 
 
 def cuda(bench: Workbench) -> CudaExecutor:

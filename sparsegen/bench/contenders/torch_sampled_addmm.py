@@ -45,7 +45,7 @@ class TorchSampledAddmm(Contender):
             run()
         except RuntimeError as error:
             if "not implemented" in str(error) or "Expected" in str(error):
-                raise UnsupportedError(str(error).partition("\n")[0]) from None
+                raise UnsupportedError(str(error).partition("\n")[0]) from error
             raise
         torch.cuda.synchronize()
         yield Way("result in place", run, clear, result.read, watch.lap(), nbytes(offsets, columns))
