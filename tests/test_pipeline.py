@@ -55,7 +55,7 @@ class Broken:
 def test_a_bug_of_a_compiling_thread_keeps_its_traceback() -> None:
     csr = family("csr_spmm")
     ahead = CompileAhead(Broken(), SpmmProblem(64, 64, 64), jobs=1)
-    ahead.submit(Candidate(csr, csr.config()))
+    ahead.submit(csr.config())
     compiled: Any = ahead.next(10.0)
     ahead.close()
     assert isinstance(compiled.error, SparsegenError) and "ZeroDivisionError: a bug" in str(compiled.error)
