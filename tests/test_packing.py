@@ -188,7 +188,7 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 @pytest.mark.parametrize("name", ["lane_stream.cu", "gather.cu"])
 def test_nvcc_compiles_the_packing_kernels(name: str, tmp_path: Path) -> None:
-    source = files("sparsegen") / "cuda" / name
+    source = files("sparsegen.backends.plain") / name
     (tmp_path / "kernel.cu").write_text(source.read_text(encoding="utf-8"))
     command = ["nvcc", "-cubin", "-std=c++17", "-arch=sm_80", "-Xptxas", "-v", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
