@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.device_memory import Buffer, PackingDevice
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.device_memory import Buffer, PlainDevice
 
 Array = npt.NDArray[Any]
 Value = int | bool | str
@@ -260,7 +260,7 @@ class Family(ABC, Generic[P, C]):
         """
 
     def prepare_on(
-        self, problem: P, config: C, matrix: CsrMatrix, device: PackingDevice
+        self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice
     ) -> PackedOnDevice | None:
         """What `prepare` makes, bit for bit, made by the device; None where the family packs on the host alone."""
         return None

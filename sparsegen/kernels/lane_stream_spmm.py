@@ -18,7 +18,6 @@ from sparsegen.kernels.base import (
     Value,
     empty_as_one,
 )
-from sparsegen.kernels.device_memory import PackingDevice
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
@@ -35,6 +34,7 @@ from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_regis
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.device_memory import PlainDevice
 
 WARP = 32
 ROW_BYTES = 128  # of a ring: a word for each lane
@@ -209,7 +209,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         )
 
     def prepare_on(
-        self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PackingDevice
+        self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PlainDevice
     ) -> PackedOnDevice:
         partition = partition_of(problem, config)
         rows = _row_order(config, matrix, partition)

@@ -7,19 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from sparsegen.backends.executor import Executor, LoadedKernel
-from sparsegen.backends.plain import compiled_kernels
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import THREADS, PlainKernels, compiled_kernels
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Family, Launch, Packed, PackedOnDevice, empty_as_one
-from sparsegen.kernels.device_memory import Buffer
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.device_memory import Buffer
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
-WARP = 32
-THREADS = 256
 SETS = 8  # of values for each thread, as in gather.cu
 
 
@@ -48,7 +45,7 @@ def by_device(
     family: Family[Any, Any], problem: Problem, config: Any, matrix: CsrMatrix, executor: Executor
 ) -> PackedOnDevice | None:
     """Packed by the device; None where the family's packer is on the host alone."""
-    packer = Packer(executor)
+    packer = PlainKernels(executor)
     packed = family.prepare_on(problem, config, matrix, packer)
     if packed is None:
         return None
@@ -105,47 +102,6 @@ def value_source(packed: PackedOnDevice) -> Buffer:
             "prepare it again for new values"
         )
     return packed.source()
-
-
-class Packer:
-    """The `PackingDevice` of an executor, in whose context the calling thread is.
-
-    It keeps what the kernels work on until `finish`.
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._kernels: dict[str, LoadedKernel] = {}
-        self._kept: list[Buffer | int] = []
-
-    def upload(self, array: Array) -> Buffer:
-        return self._executor.upload(empty_as_one(array))
-
-    def filled(self, nbytes: int, byte: int = 0) -> Buffer:
-        buffer = self._executor.allocate(max(1, nbytes))
-        self._executor.fill(buffer, byte)
-        return buffer
-
-    def download(self, buffer: Buffer, count: int, dtype: npt.DTypeLike) -> Array:
-        found = np.empty(count, dtype=dtype)
-        if count:
-            self._executor.synchronize()
-            self._executor.download(buffer, found)
-        return found
-
-    def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
-        if entry not in self._kernels:
-            file, _, name = entry.partition(":")
-            (self._kernels[entry],) = compiled_kernels(self._executor, (file, name))
-        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
-        if warps:
-            self._executor.launch(self._kernels[entry], launch, arguments)
-            self._kept += arguments
-
-    def finish(self) -> None:
-        """Wait for the kernels."""
-        self._executor.synchronize()
-        self._kept.clear()
 
 
 class Gather:
