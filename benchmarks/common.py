@@ -25,7 +25,7 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure import baselines
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
-from sparsegen.verify.references import judge
+from sparsegen.verify.verifier import verifier
 
 HERE = Path(__file__).parent
 
@@ -118,7 +118,7 @@ class Bench:
         self.vendors = baselines.Session(matrix, problem, device)
         self.executor: Executor = self.vendors.executor
         operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
-        self._judge = judge(problem, matrix, operands, self.executor)
+        self._verifier = verifier(problem, matrix, operands, self.executor)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
         self.output = self.executor.allocate(problem.result(matrix.nnz).nbytes)
         self._kept: list[BoundVariant] = []
@@ -138,7 +138,7 @@ class Bench:
         self.executor.fill(self.output, 0xFF)
         bound(0, *addresses)
         self.executor.synchronize()
-        worst = self._judge.worst_error(self.output)
+        worst = self._verifier.worst_error(self.output)
         if not worst <= 1:
             raise ValueError(f"{family} {config} is wrong: {worst:g} times its error bound")
         return lambda: bound(0, *addresses)

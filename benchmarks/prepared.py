@@ -21,7 +21,7 @@ from sparsegen.plan.operator import PreparedOperator
 from sparsegen.tuning.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
-from sparsegen.verify.references import judge
+from sparsegen.verify.verifier import verifier
 
 LEAD_US = 500.0  # that the device waits for the host, which starts up to some fifty kernels meanwhile
 
@@ -86,14 +86,14 @@ class CheckedCall:
             self._kept: list[Buffer] = [executor.upload(operands[s.name]) for s in prepared.operands]
             self._kept.append(executor.allocate(prepared.result.nbytes))
             executor.fill(self._kept[-1], 0xFF)
-            referee = judge(problem, matrix, operands, executor)
+            verified = verifier(problem, matrix, operands, executor)
             self._bound = prepared.bound()
             self._addresses = [buffer.address for buffer in self._kept]
             self()
             executor.synchronize()
-            self.worst = referee.worst_error(self._kept[-1])
+            self.worst = verified.worst_error(self._kept[-1])
             if not self.worst <= 1:
-                raise WrongResultError(f"{problem}: {referee.explain(self._kept[-1])}")
+                raise WrongResultError(f"{problem}: {verified.explain(self._kept[-1])}")
 
     def __call__(self) -> None:
         self._bound(0, *self._addresses)

@@ -22,6 +22,7 @@ from sparsegen.plan.arrays import alignment_of, stream_handle
 from sparsegen.plan.operator import SparseOperator
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
+from sparsegen.verify.bounds import worst_error
 
 M, K, N = 37, 52, 24
 
@@ -53,7 +54,7 @@ def inputs(dtype: str = "float32", layout: str = "row", n: int = N) -> np.ndarra
 def worst(op: SparseOperator, matrix: Any, c: Any, **operands: Any) -> float:
     dtype = op.problem.dtype
     stored = {name: dtype.to_storage(array) for name, array in operands.items()}
-    return op.problem.reference(sparsegen.as_csr(matrix), stored).worst_error(dtype.to_storage(c))
+    return worst_error(op.problem.reference(sparsegen.as_csr(matrix), stored), dtype.to_storage(c))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

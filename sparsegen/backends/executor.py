@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparsegen.kernels.base import Array, Device
-from sparsegen.kernels.device_memory import Buffer
 from sparsegen.kernels.launch import Launch
+from sparsegen.system.device_memory import Address, Buffer
 
 __all__ = ["Address", "Buffer", "CompiledKernel", "Executor", "LoadedKernel", "Timing", "Toolchain"]
 
@@ -47,14 +47,6 @@ class Toolchain(Protocol):
             CompileError: with the compiler's log; also after ``timeout`` seconds.
             DeviceUnavailableError: the compiler is missing; the message says how to get it.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Memory that somebody else owns, in the guise of a `Buffer`."""
-
-    address: int
-    nbytes: int = 0
 
 
 class LoadedKernel(Protocol):

@@ -40,7 +40,7 @@ class Parcel:
     Attributes:
         pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, and the values in storage
             form by the dtype's name.
-        folder: folder of the row: operands and, once computed, the expected result.
+        folder: folder of the row: operands and, once computed, the reference.
     """
 
     task: Task

@@ -13,7 +13,7 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.rates import floor_of
-from sparsegen.bench.referee import Expect
+from sparsegen.bench.reference import ComputeReference
 from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
 from sparsegen.bench.runner import Runner
@@ -26,7 +26,7 @@ from sparsegen.system.child import ChildDiedError, ChildProcess
 
 logger = logging.getLogger(__name__)
 
-EXPECT_SECONDS = 300.0
+REFERENCE_SECONDS = 300.0
 
 Say = Callable[[str], None]
 
@@ -42,11 +42,11 @@ class Rows:
         self,
         request: Request,
         parcels: ParcelQueue,
-        referee: ChildProcess,
+        references: ChildProcess,
         runners: Sequence[Runner],
         wanted: Sequence[tuple[RowKey, Pair]],
     ) -> None:
-        self._request, self._parcels, self._referee = request, parcels, referee
+        self._request, self._parcels, self._references = request, parcels, references
         self._runners, self._wanted = runners, wanted
         tunes = any(r.contender.name == TUNED for r in runners)
         self._budget = budget_of(request.protocol.tune) if tunes else None
@@ -87,7 +87,7 @@ class Rows:
         return say
 
     def _cells(self, parcel: Parcel, say: Say) -> tuple[tuple[Cell, ...], str]:
-        """What became of every contender, and where the expected result is from."""
+        """What became of every contender, and where the reference is from."""
         request, runners = self._request, self._runners
         budget = self._budget if kernels.families_of(parcel.task.operator) else None
         if budget is not None:
@@ -104,15 +104,15 @@ class Rows:
     def _take_turns(self, parcel: Parcel, say: Say) -> str:
         protocol, runners = self._request.protocol, self._runners
         say("preparing")
-        self._referee.send(Expect(parcel))
+        self._references.send(ComputeReference(parcel))
         for runner in runners:
             runner.enter(parcel)
-        reference = self._expect()
+        source = self._wait_for_reference()
         for runner in runners:
             runner.wait_until_prepared()
-        if reference is None:
+        if source is None:
             for runner in runners:
-                runner.end_row(Status.CRASHED, "there is no expected result to check against")
+                runner.end_row(Status.CRASHED, "there is no reference to check against")
         say("ranking")
         for runner in runners:
             runner.rank(protocol.l2)
@@ -125,16 +125,16 @@ class Rows:
         for _ in range(protocol.rounds):
             for runner in runners:
                 runner.measure(protocol.samples, protocol.l2)
-        return reference or ""
+        return source or ""
 
-    def _expect(self) -> str | None:
-        """Where the expected result was computed, in words; None where it could not be."""
+    def _wait_for_reference(self) -> str | None:
+        """Where the reference was computed, in words; None where it could not be."""
         try:
-            found: str = self._referee.receive(EXPECT_SECONDS)
+            found: str = self._references.receive(REFERENCE_SECONDS)
         except ChildDiedError:
             raise
         except SparsegenError as error:
-            logger.error("the expected result could not be computed: %s", error)
+            logger.error("the reference could not be computed: %s", error)
             return None
         return found
 

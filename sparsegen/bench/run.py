@@ -13,7 +13,7 @@ from sparsegen import __version__, backends, kernels
 from sparsegen.bench import maker, result_file
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import parcel_folder
-from sparsegen.bench.referee import MeasureRates, SetUp
+from sparsegen.bench.reference import MeasureRates, SetUp
 from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
 from sparsegen.bench.results import (
     TOOLCHAIN,
@@ -79,13 +79,13 @@ def run(request: Request, progress: Progress) -> Finished:
             for c in request.contenders
         ]
         _tune_ahead(request, list(wanted.items()), deadline, progress)
-        referee = resources.enter_context(closing(ChildProcess("sparsegen.bench.referee:serve")))
-        referee.send(SetUp(request.device))
+        references = resources.enter_context(closing(ChildProcess("sparsegen.bench.reference:serve")))
+        references.send(SetUp(request.device))
         folder = resources.enter_context(parcel_folder())
         ahead = maker.SetUp(folder, request.device, request.contenders, request.db)
         parcels = resources.enter_context(closing(ParcelQueue(list(wanted.values()), ahead)))
-        table.set_conditions(referee, runners)
-        rows = Rows(request, parcels, referee, runners, list(wanted.items()))
+        table.set_conditions(references, runners)
+        rows = Rows(request, parcels, references, runners, list(wanted.items()))
         measured = []
         for row in rows.measure(progress, table.results.rates, deadline):
             table.add(row, began)
@@ -141,7 +141,7 @@ class _Table:
         self.results = old or self._now
         require_same_conditions(self.results, self._now)
 
-    def set_conditions(self, referee: ChildProcess, runners: Sequence[Runner]) -> None:
+    def set_conditions(self, references: ChildProcess, runners: Sequence[Runner]) -> None:
         """Versions of all that takes part, and the device's rates unless the file has them.
 
         Raises:
@@ -159,7 +159,7 @@ class _Table:
         rates = self.results.rates
         if rates is None and self._request.device.backend == "cuda":
             with turn(self._request.device):
-                rates = _measured_rates(referee)
+                rates = _measured_rates(references)
         self.results = replace(self.results, versions={**self.results.versions, **versions}, rates=rates)
 
     def add(self, row: Row, began: datetime) -> None:
@@ -172,10 +172,10 @@ class _Table:
             result_file.write(self.results, self._request.output)
 
 
-def _measured_rates(referee: ChildProcess) -> Rates | None:
-    referee.send(MeasureRates())
+def _measured_rates(references: ChildProcess) -> Rates | None:
+    references.send(MeasureRates())
     try:
-        rates: Rates = referee.receive(RATES_SECONDS)
+        rates: Rates = references.receive(RATES_SECONDS)
     except ChildDiedError:
         raise
     except SparsegenError as error:

@@ -16,14 +16,15 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, Timing
 from sparsegen.bench.contender import Contender, UnsupportedError, Way
 from sparsegen.bench.device_code import Reader, Spinner
-from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import L2, Kind
+from sparsegen.bench.reference import bound_for, kept_reference
+from sparsegen.bench.results import L2
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.system.child import answer, requests
+from sparsegen.verify.bounds import worst_error
 
 WARMUP = 2
 RANK_SAMPLES = 7  # of each way, to find the one that stands for the contender
@@ -67,7 +68,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold the ways against the expected result, the fastest first, until one is right: that one stands."""
+    """Hold the ways against the reference, the fastest first, until one is right: that one stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +178,13 @@ class _Server:
 
     def _check(self) -> Chosen:
         assert self._bench is not None
-        parcel, task = self._bench.parcel, self._bench.task
-        expected = Expected.of(parcel)
+        task, reference = self._bench.task, kept_reference(self._bench.parcel)
+        bound = bound_for(self._contender.kind, self._contender.arithmetic(task), task.dtype)
         wrong: list[str] = []
         for way in self._ways:
             way.clear()
             way.run()
-            worst = expected.worst_error(
-                way.read(),
-                task.dtype,
-                arithmetic=self._contender.arithmetic(task),
-                is_ours=self._contender.kind is Kind.OURS,
-            )
+            worst = worst_error(reference, way.read(), bound)
             if worst <= 1:
                 self._ways = [way]
                 self._lead = self._lead_of(way)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config, Value
-from sparsegen.kernels.device_memory import Buffer, PackingDevice
 from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.device_memory import Buffer, PlainDevice
 
 Array = npt.NDArray[Any]
 
@@ -134,9 +134,7 @@ class Family(ABC, Generic[P, C]):
         nothing was measured, and which family to try first.
         """
 
-    def pack_on(
-        self, problem: P, config: C, matrix: CsrMatrix, device: PackingDevice
-    ) -> Packed[Buffer] | None:
+    def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
         """What `pack` makes, bit for bit, made by the device; None where the family packs on the host alone."""
         return None
 

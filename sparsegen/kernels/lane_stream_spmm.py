@@ -9,7 +9,6 @@ import numpy as np
 
 from sparsegen.kernels.base import Array, Constraint, Device, Family
 from sparsegen.kernels.config import Value
-from sparsegen.kernels.device_memory import Buffer, PackingDevice
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import empty_as_padding
@@ -28,6 +27,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.device_memory import Buffer, PlainDevice
 
 WARP = 32
 ROW_BYTES = 128  # of a ring: a word for each lane
@@ -203,7 +203,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         )
 
     def pack_on(
-        self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PackingDevice
+        self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix, device: PlainDevice
     ) -> Packed[Buffer]:
         partition = partition_of(problem, config)
         rows = _row_order(config, matrix, partition)

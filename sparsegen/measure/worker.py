@@ -30,7 +30,7 @@ from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, requests
-from sparsegen.verify.references import judge
+from sparsegen.verify.verifier import verifier
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
@@ -162,7 +162,7 @@ class Bench:
         }
         written = self._problem.result(self._matrix.nnz)
         self._result = self._executor.allocate(max(1, written.nbytes))
-        self._judge = judge(self._problem, self._matrix, operands, self._executor)
+        self._verifier = verifier(self._problem, self._matrix, operands, self._executor)
         self._packings: OrderedDict[tuple[Any, ...], Packing] = OrderedDict()
         self._kernels: dict[Path, LoadedKernel] = {}
 
@@ -199,15 +199,15 @@ class Bench:
         call()
         self._executor.synchronize()
         is_slow = time.perf_counter() - began > SLOW_LAUNCH_SECONDS
-        first = self._judge.worst_error(self._result)
+        first = self._verifier.worst_error(self._result)
         facts["worst_error"] = first
         if first > 1.0:
-            return Measured(None, self._judge.explain(self._result), **facts)
+            return Measured(None, self._verifier.explain(self._result), **facts)
         timing = self._time(call, m, warmup=0 if is_slow else WARMUP)
-        facts["worst_error"] = max(first, self._judge.worst_error(self._result))
+        facts["worst_error"] = max(first, self._verifier.worst_error(self._result))
         if facts["worst_error"] > 1.0:
             reason = "right at first, but not after more launches (a race, or sums left in the output): "
-            return Measured(None, reason + self._judge.explain(self._result), **facts)
+            return Measured(None, reason + self._verifier.explain(self._result), **facts)
         return Measured(timing, **facts)
 
     def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:

@@ -1,7 +1,7 @@
 """Operators: what is computed, apart from how. One frozen problem class for each operator.
 
 A problem is one instance of an operator: shapes, dtype, layouts, epilogue. It knows its operands, its
-result, a float64 reference, an error bound and its cost, so that families only say how to compute it.
+result, a float64 reference and its cost, so that families only say how to compute it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,16 @@ from __future__ import annotations
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import LATER_FIELDS, Cost, Problem, TensorSpec, field_types, member
-from sparsegen.operators.reference import Reference, error_bound
+from sparsegen.operators.problem import (
+    LATER_FIELDS,
+    Cost,
+    LoneRow,
+    Problem,
+    TensorSpec,
+    field_types,
+    member,
+)
+from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
 from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
 from sparsegen.operators.sparse_attention import SparseAttentionProblem
@@ -23,9 +31,11 @@ __all__ = [
     "Array",
     "Cost",
     "DType",
+    "DeviceReference",
     "Epilogue",
     "ItemValues",
     "Layout",
+    "LoneRow",
     "Problem",
     "Reference",
     "SddmmEpilogue",
@@ -35,10 +45,10 @@ __all__ = [
     "SparseAttentionProblem",
     "SpmmProblem",
     "TensorSpec",
-    "error_bound",
     "field_types",
     "member",
     "operator_named",
+    "terms_stride",
 ]
 
 OPERATORS: dict[str, type[Problem]] = {

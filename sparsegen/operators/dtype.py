@@ -43,6 +43,11 @@ class DType(StrEnum):
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return np.where(np.isnan(exact), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
+    def rounded(self, array: Array) -> Array:
+        """Real numbers as this type holds them, in float32."""
+        held: Array = self.from_storage(self.to_storage(array)).astype(np.float32, copy=False)
+        return held
+
     def from_storage(self, stored: Array) -> Array:
         """This type's storage to float32 (exact) for bfloat16; other types are returned as they are."""
         if self is not DType.BFLOAT16:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
@@ -14,7 +14,8 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.reference import Reference
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.system.device_memory import PlainDevice
 
 E = TypeVar("E", bound=StrEnum)
 # Fields that came after the first databases and files: left out where they have their defaults, so that what was
@@ -60,6 +61,20 @@ class Cost:
 
     flop: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoneRow:
+    """One row of a problem as a problem of its own: what a sample of a device's results is computed again from.
+
+    Attributes:
+        places: where its results lie among those of the whole problem, as stored.
+    """
+
+    problem: Problem
+    matrix: CsrMatrix
+    operands: dict[str, Array]
+    places: Array
 
 
 class Problem(ABC):
@@ -243,21 +258,71 @@ class Problem(ABC):
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
 
     def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
-        """The result and its error bound in float64, in the result's stored shape.
+        """The result in float64, and what bounds on its error are made of, in the result's stored shape.
 
         Args:
             operands: in storage form, by name; with `own_values` where each item has its own.
+            threads: of the host that work on it.
         """
         if self.batch == 1:
             return self.item_reference(matrix, operands, threads=threads)
         one, parts = self.item, self.items(matrix, operands)
         found = [one.item_reference(own, given, threads=threads) for own, given in parts]
-        exact, bound = np.stack([r.exact for r in found]), np.stack([r.bound for r in found])
-        return Reference(exact, bound, found[0].dtype)
+        exact, magnitude = np.stack([r.exact for r in found]), np.stack([r.magnitude for r in found])
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
 
     @abstractmethod
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """`reference` for a batch of 1."""
+
+    @abstractmethod
+    def terms(self, matrix: CsrMatrix) -> Array:
+        """`Reference.terms`, which the items of a batch share."""
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference | None:
+        """`reference`, computed by plain kernels on a device, whose work need not have ended.
+
+        None where the operator has none: the host computes then.
+
+        Args:
+            operands: as of `reference`.
+        """
+        return None
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        """A row with nonzeros of a batch of 1 for the host to compute again; at most some of a long row's results.
+
+        Operators with a `reference_on` have it.
+
+        Args:
+            operands: in storage form.
+        """
+        raise NotImplementedError(f"{self.operator} has no reference on a device to check")
+
+    def _by_items(
+        self,
+        matrix: CsrMatrix,
+        operands: Mapping[str, Array],
+        device: PlainDevice,
+        fill: Callable[[CsrMatrix, Mapping[str, Array], PlainDevice, DeviceReference], None],
+    ) -> DeviceReference:
+        """What ``fill`` writes for each item, given its matrix and its operands as float32."""
+        written = self.result(matrix.nnz)
+        count = written.nbytes // written.dtype.itemsize
+        found = DeviceReference(
+            device.filled(8 * count), device.filled(4 * count), self.terms(matrix), self.dtype
+        )
+        each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
+        for i, (own, given) in enumerate(self.items(matrix, operands) if count else ()):
+            real = {
+                name: kinds[name].from_storage(a).astype(np.float32, copy=False) for name, a in given.items()
+            }
+            fill(own, real, device, found.part(i * each, each))
+        return found
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Fresh normal inputs, rounded to their dtypes, in storage form; with `own_values` where there are any."""
@@ -266,6 +331,18 @@ class Problem(ABC):
             spec.name: spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
             for spec in (*self.operands(nnz), *(() if own is None else (own,)))
         }
+
+
+def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[CsrMatrix, slice]:
+    """A row as a matrix without the columns that it leaves empty, and which nonzeros these are.
+
+    Args:
+        most: nonzeros, of a longer row the first.
+    """
+    begin, end = int(matrix.row_offsets[row]), int(matrix.row_offsets[row + 1])
+    part = slice(begin, end if most is None else min(end, begin + most))
+    length = part.stop - part.start
+    return CsrMatrix((1, length), np.array([0, length]), np.arange(length), matrix.values[part]), part
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a result must be, and how far from it rounding may take it."""
+"""What a result must be, as plain data; `sparsegen.verify` holds results against it."""
 
 from __future__ import annotations
 
@@ -7,45 +7,62 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.operators.dtype import Array, DType
-
-
-def error_bound(dtype: DType, exact: Array, magnitude: Array, terms: Array) -> Array:
-    """How far a result of ``dtype`` with float32 sums may lie from the exact one, element by element.
-
-    Args:
-        exact: float64.
-        magnitude: the same sums of absolute values.
-        terms: products in each sum.
-    """
-    # Products, a sum of `terms` terms in any order, the bias: terms + 2 roundings at the most; the
-    # typical error grows with the square root, so a bound of 4·√terms catches what γ_terms would not.
-    growth = 4.0 * np.sqrt(terms + 2.0)
-    bound: Array = DType.FLOAT32.unit_roundoff * growth * magnitude
-    bound += 2.0 * dtype.unit_roundoff * np.abs(exact)
-    bound += 2.0**-24 if dtype is DType.FLOAT16 else 2.0**-126
-    return bound
+from sparsegen.system.device_memory import Address, Buffer, PlainDevice
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a result must be: ``exact`` (float64) within ``bound`` (float64), element by element."""
+    """What a result must be, and what bounds on its error are made of.
+
+    Attributes:
+        exact: float64, in the result's stored shape.
+        magnitude: of the same shape: what, times float32's unit roundoff and 4 · √(terms + 2), bounds the error of
+            computing in float32. Of sums it is the same sum of absolute values (Higham, Accuracy and Stability of
+            Numerical Algorithms, 3.1).
+        terms: how many terms each sum has, in a shape that broadcasts to the result's.
+        dtype: of the result.
+    """
 
     exact: Array
-    bound: Array
+    magnitude: Array
+    terms: Array
     dtype: DType
 
-    def worst_error(self, stored: Array) -> float:
-        """Largest error over its bound; at most 1 is right. NaN (an unwritten output) counts as infinite.
 
-        Args:
-            stored: the kernel's result in storage form, of the reference's shape.
-        """
-        if stored.size == 0:
-            return 0.0
-        actual = self.dtype.from_storage(stored).astype(np.float64)
-        largest = float(np.finfo(np.float16).max) if self.dtype is DType.FLOAT16 else np.inf
-        with np.errstate(invalid="ignore"):
-            ratio = np.abs(actual - self.exact) / self.bound
-            ratio[(np.abs(self.exact) > largest) & np.isinf(actual)] = 0.0
-        worst = float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
-        return worst
+@dataclass(frozen=True, slots=True)
+class DeviceReference:
+    """A `Reference` in a device's memory: ``exact`` in float64, ``magnitude`` in float32, ``terms`` on the host."""
+
+    exact: Buffer
+    magnitude: Buffer
+    terms: Array
+    dtype: DType
+
+    def part(self, start: int, count: int) -> DeviceReference:
+        """Some of the elements, as stored."""
+        return DeviceReference(
+            Address(self.exact.address + 8 * start, 8 * count),
+            Address(self.magnitude.address + 4 * start, 4 * count),
+            self.terms,
+            self.dtype,
+        )
+
+    def download(self, shape: tuple[int, ...], device: PlainDevice) -> Reference:
+        """The same on the host, whose results have this shape."""
+        count = int(np.prod(shape, dtype=np.int64))
+        exact = device.download(self.exact, count, np.float64).reshape(shape)
+        magnitude = device.download(self.magnitude, count, np.float32).reshape(shape)
+        return Reference(exact, magnitude, self.terms, self.dtype)
+
+
+def terms_stride(shape: tuple[int, ...], terms: tuple[int, ...]) -> int:
+    """How many neighbours among the results, as stored, have equally many terms.
+
+    Result i has ``terms.ravel()[i // stride % terms.size]``, which needs no array of the result's size.
+
+    Args:
+        shape: of the results.
+        terms: the shape of their terms; dimensions that are not 1 stand side by side.
+    """
+    after = len(terms) - max((i + 1 for i, size in enumerate(terms) if size != 1), default=len(terms))
+    return int(np.prod(shape[len(shape) - after :], dtype=np.int64))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
-from sparsegen.operators.reference import Reference, error_bound
+from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.system.device_memory import WARP, PlainDevice
 
+CHECKED_NONZEROS = 64  # of a row that is computed again
 CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
 SPARSE = 16  # from one nonzero among so many places on, rows are gathered rather than multiplied whole
 
@@ -62,14 +64,41 @@ class SddmmProblem(Problem):
         return Cost(flop=2 * nnz * self.k * self.batch, bytes=pattern + dense)
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
-        """See `Problem.reference`; the bound is that of a dot product of k terms (Higham, 3.1)."""
+        """See `Problem.reference`; elements are dot products of k terms."""
         a, b = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("a", "b"))
         exact, magnitude = sampled_product(matrix, a, b, threads=threads)
         if self.epilogue is SddmmEpilogue.SCALE:
-            values = self.dtype.from_storage(self.dtype.to_storage(matrix.values)).astype(np.float64)
+            values = self.dtype.rounded(matrix.values).astype(np.float64)
             exact *= values
             magnitude *= np.abs(values)
-        return Reference(exact, error_bound(self.dtype, exact, magnitude, np.full(1, self.k)), self.dtype)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.full(1, self.k)
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, self.item._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        rows = device.upload(np.repeat(np.arange(self.m, dtype=np.int32), np.diff(matrix.row_offsets)))
+        columns = device.upload(matrix.column_indices)
+        a, b = device.upload(operands["a"]), device.upload(operands["b"])
+        found, warps = (into.exact, into.magnitude), -(-matrix.nnz // WARP)
+        device.run("reference.cu:sddmm_reference", warps, matrix.nnz, self.k, rows, columns, a, b, *found)
+        if self.epilogue is SddmmEpilogue.SCALE:
+            values = device.upload(self.dtype.rounded(matrix.values))
+            device.run("reference.cu:sddmm_scale", warps, matrix.nnz, values, *found)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        own, part = row_alone(matrix, row, CHECKED_NONZEROS)
+        given = {"a": operands["a"][row : row + 1], "b": operands["b"][matrix.column_indices[part]]}
+        return LoneRow(replace(self, m=1, n=own.nnz), own, given, np.arange(part.start, part.stop))
 
 
 def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1) -> tuple[Array, Array]:

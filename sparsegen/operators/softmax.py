@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec
-from sparsegen.operators.reference import Reference, error_bound
+from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, row_alone
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.system.device_memory import PlainDevice
 
 VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors of up to this size
 
@@ -35,6 +37,30 @@ class _RowWise(Problem):
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         offsets = 4 * (self.m + 1)  # the columns are not read
         return Cost(flop=flop_per_nonzero * nnz * self.batch, bytes=offsets + dense)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        """The length of each nonzero's row."""
+        lengths = np.diff(matrix.row_offsets)
+        return np.repeat(lengths, lengths)
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, self._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        entry, offsets = f"rows.cu:{self.operator}", device.upload(matrix.row_offsets)
+        given = (device.upload(operands[spec.name]) for spec in self.operands(matrix.nnz))
+        device.run(entry, self.m, self.m, offsets, *given, into.exact, into.magnitude)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        own, part = row_alone(matrix, row)
+        given = {name: array if name == "scale" else array[part] for name, array in operands.items()}
+        return LoneRow(replace(self, m=1, n=own.nnz), own, given, np.arange(part.start, part.stop))
 
 
 def _filled_rows(matrix: CsrMatrix) -> tuple[Array, Array]:
@@ -70,13 +96,13 @@ class SoftmaxProblem(_RowWise):
         """See `Problem.reference`.
 
         Rounding s · x and its difference from the row's largest changes an exponent by a few units of the last
-        place of s · x, which changes a result by as large a part of it; the sum of positive terms adds as in
-        `error_bound`.
+        place of s · x, which changes a result by as large a part of it; the sum of positive terms adds 4 · √terms.
+        The magnitude is such that 4 · √(terms + 2) of it makes that bound.
         """
         z = self.dtype.from_storage(operands["x"]).astype(np.float64) * float(operands["scale"][0])
         starts, lengths = _filled_rows(matrix)
         if not starts.size:
-            return Reference(z, np.ones_like(z), self.dtype)
+            return Reference(z, z, self.terms(matrix), self.dtype)
 
         def by_row(reduced: Array) -> Array:
             return np.repeat(reduced, lengths)
@@ -84,10 +110,9 @@ class SoftmaxProblem(_RowWise):
         exponentials = np.exp(z - by_row(np.maximum.reduceat(z, starts)))
         exact = exponentials / by_row(np.add.reduceat(exponentials, starts))
         largest = by_row(np.maximum.reduceat(np.abs(z), starts))
-        roundings = 16.0 + 16.0 * largest + 4.0 * np.sqrt(by_row(lengths))
-        bound = exact * (DType.FLOAT32.unit_roundoff * roundings + 2.0 * self.dtype.unit_roundoff)
-        bound += 2.0**-24 if self.dtype is DType.FLOAT16 else 2.0**-126
-        return Reference(exact, bound, self.dtype)
+        terms = self.terms(matrix)
+        roundings = 16.0 + 16.0 * largest + 4.0 * np.sqrt(terms)
+        return Reference(exact, exact * roundings / (4.0 * np.sqrt(terms + 2.0)), terms, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +140,11 @@ class SoftmaxBackwardProblem(_RowWise):
         return self._cost(5, nnz)
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
-        """See `Problem.reference`; the bound is that of a sum over the row, times |s · Y| (Higham, 3.1)."""
+        """See `Problem.reference`; a difference from a sum over the row, times s · Y."""
         y, dy = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("y", "dy"))
         starts, lengths = _filled_rows(matrix)
         if not starts.size:
-            return Reference(y, np.ones_like(y), self.dtype)
+            return Reference(y, y, self.terms(matrix), self.dtype)
 
         def row_sums(values: Array) -> Array:
             return np.repeat(np.add.reduceat(values, starts), lengths)
@@ -127,5 +152,8 @@ class SoftmaxBackwardProblem(_RowWise):
         factor = float(operands["scale"][0]) * y
         exact = factor * (dy - row_sums(y * dy))
         magnitude = np.abs(factor) * (np.abs(dy) + row_sums(np.abs(y * dy)))
-        bound = error_bound(self.dtype, exact, magnitude, np.repeat(lengths, lengths) + 2)
-        return Reference(exact, bound, self.dtype)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        """The length of each nonzero's row, the difference and the product."""
+        return _RowWise.terms(self, matrix) + 2

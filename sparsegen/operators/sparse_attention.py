@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
-from sparsegen.operators.reference import Reference
+from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.system.device_memory import PlainDevice
 
+SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
 
 
@@ -60,28 +63,56 @@ class SparseAttentionProblem(Problem):
         - z is a dot product of k terms in float32 (Higham, 3.1; |q| · |k| bounds the sum of their absolute
           values by Cauchy and Schwarz), whose rounding, scaling and difference change an exponent by a few units of the
           last place of the row's largest |z|;
-        - the sums over the row are those of `error_bound`;
+        - the sums over the row have as many terms as it has nonzeros;
         - weights may be rounded to the dtype before they meet V, which takes them off by its unit roundoff, or in
           float16 by half of its smallest number.
+
+        The magnitude is such that 4 · √(terms + 2) units of float32's last place of it make that bound.
         """
         q, k, v = (self.dtype.from_storage(operands[name]) for name in ("q", "k", "v"))
         scale = float(operands["scale"][0])
-        exact = np.zeros((self.m, self.k))
-        bound = np.full(exact.shape, 2.0**-24 if self.dtype is DType.FLOAT16 else 2.0**-126)
+        exact, magnitude = np.zeros((self.m, self.k)), np.zeros((self.m, self.k))
 
         def attend(start: int) -> None:
             part = slice(start, min(start + ROWS, self.m))
             seen, keys = _block(matrix, part.start, part.stop)
             if keys.size:
                 own_q, own_k, own_v = (x.astype(np.float64) for x in (q[part], k[keys], v[keys]))
-                exact[part], error = _attention(own_q, own_k, own_v, seen, scale, self.dtype)
-                bound[part] += error
+                exact[part], magnitude[part] = _attention(own_q, own_k, own_v, seen, scale, self.dtype)
 
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(attend, start) for start in range(0, self.m, ROWS)]
             for job in jobs:
                 job.result()
-        return Reference(exact, bound, self.dtype)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.diff(matrix.row_offsets)[:, None]
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, self._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
+        given = (device.upload(operands[name]) for name in ("q", "k", "v", "scale"))
+        weights = device.filled(8 * matrix.nnz)
+        sizes = (self.m, self.k, SIGNIFICAND_BITS[self.dtype])
+        found = (into.exact, into.magnitude)
+        device.run("rows.cu:sparse_attention", self.m, *sizes, *pattern, *given, weights, *found)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        own, part = row_alone(matrix, row)
+        seen = matrix.column_indices[part]
+        given = {"q": operands["q"][row : row + 1], "k": operands["k"][seen], "v": operands["v"][seen]}
+        places = row * self.k + np.arange(self.k)
+        alone = replace(self, m=1, n=own.nnz)
+        return LoneRow(alone, own, given | {"scale": operands["scale"]}, places)
 
 
 def _block(matrix: CsrMatrix, start: int, stop: int) -> tuple[Array, Array]:
@@ -94,7 +125,7 @@ def _block(matrix: CsrMatrix, start: int, stop: int) -> tuple[Array, Array]:
 
 
 def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: DType) -> tuple[Array, Array]:
-    """Some queries' attention and its error bound beside that of the smallest numbers, in float64.
+    """Some queries' attention and its magnitude, in float64.
 
     Args:
         seen: queries × keys.
@@ -110,8 +141,8 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
     of_scores = 4.0 * np.sqrt(width + 2.0) * size
     roundings = 16.0 + 16.0 * np.abs(np.where(seen, z, 0.0)).max(axis=1, keepdims=True)
-    of_weights = DType.FLOAT32.unit_roundoff * (of_scores + roundings + 4.0 * np.sqrt(lengths + 2.0))
-    error = (2.0 * of_weights + dtype.unit_roundoff) * mean + 2.0 * dtype.unit_roundoff * np.abs(exact)
+    growth, unit = 4.0 * np.sqrt(lengths + 2.0), DType.FLOAT32.unit_roundoff
+    error = (2.0 * (of_scores + roundings + growth) + dtype.unit_roundoff / unit) * mean
     if dtype is DType.FLOAT16:
-        error += 2.0**-25 * (seen @ np.abs(v))
-    return exact, error
+        error += 2.0**-25 / unit * (seen @ np.abs(v))
+    return exact, error / growth

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -13,9 +14,11 @@ from scipy.special import erf
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
-from sparsegen.operators.reference import Reference, error_bound
+from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.system.device_memory import WARP, PlainDevice
 
+CHECKED_COLUMNS = 64  # of C, in a row that is computed again
 GELU_GROWTH = 1.5  # of an error: its slope is at most 1.13, and evaluating it adds some roundings of x
 
 
@@ -114,11 +117,9 @@ class SpmmProblem(Problem):
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
 
-        The bound of an element is γ · (|A|·|B| + |bias| + |residual|) with γ from the row's length and the float32
-        sum, plus the rounding of the result (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
+        The magnitude of an element is |A|·|B| + |bias| + |residual|, its terms are the nonzeros of the row.
         """
-        values = self.dtype.from_storage(self.dtype.to_storage(matrix.values)).astype(np.float64)
-        a = matrix.with_values(values).to_scipy()
+        a = matrix.with_values(self.dtype.rounded(matrix.values).astype(np.float64)).to_scipy()
         stored = self.dtype.from_storage(operands["b"]).astype(np.float64)
         b = stored if self.layout is Layout.ROW else stored.T
         exact, magnitude = np.empty((self.m, self.n)), np.empty((self.m, self.n))
@@ -148,10 +149,58 @@ class SpmmProblem(Problem):
         if self.epilogue is Epilogue.BIAS_GELU:
             exact = gelu(exact)
             magnitude *= GELU_GROWTH
-        bound = error_bound(self.dtype, exact, magnitude, np.diff(matrix.row_offsets)[:, None])
         if self.layout is Layout.COLUMN:
-            exact, bound = np.ascontiguousarray(exact.T), np.ascontiguousarray(bound.T)
-        return Reference(exact, bound, self.dtype)
+            exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        lengths = np.diff(matrix.row_offsets)
+        return lengths[:, None] if self.layout is Layout.ROW else lengths[None, :]
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, self.item._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        b_steps, c_steps = (
+            ((self.n, 1), (self.n, 1)) if self.layout is Layout.ROW else ((1, self.k), (1, self.m))
+        )
+        pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
+        values, b = device.upload(self.dtype.rounded(matrix.values)), device.upload(operands["b"])
+        sizes, found, warps = (self.m, self.n), (into.exact, into.magnitude), -(-self.m * self.n // WARP)
+        device.run(
+            "reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found
+        )
+        if self.epilogue is Epilogue.NONE:
+            return
+        nothing = np.zeros(1, np.float32)
+        bias, residual = (device.upload(operands.get(name, nothing)) for name in ("bias", "residual"))
+        does = (
+            self.epilogue.has_residual,
+            self.epilogue is Epilogue.BIAS_RELU,
+            self.epilogue is Epilogue.BIAS_GELU,
+        )
+        device.run(
+            "reference.cu:spmm_epilogue", warps, *sizes, *c_steps, *map(int, does), bias, residual, *found
+        )
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        own, part = row_alone(matrix, row)
+        columns = np.sort(rng.choice(self.n, size=min(self.n, CHECKED_COLUMNS), replace=False))
+        by_rows, keys = self.layout is Layout.ROW, matrix.column_indices[part]
+        given = {"b": operands["b"][np.ix_(*((keys, columns) if by_rows else (columns, keys)))]}
+        if self.epilogue.has_bias:
+            given["bias"] = operands["bias"][row : row + 1]
+        if self.epilogue.has_residual:
+            at = ([row], columns) if by_rows else (columns, [row])
+            given["residual"] = operands["residual"][np.ix_(*at)]
+        alone = replace(self, m=1, k=own.nnz, n=columns.size)
+        return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
 
 
 def gelu(x: Array) -> Array:

@@ -12,13 +12,13 @@ from sparsegen.backends.executor import Executor, LoadedKernel, Toolchain
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import AnyFamily, Array
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.device_memory import Buffer
 from sparsegen.kernels.launch import ArgumentKind
 from sparsegen.kernels.packed import M, Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.packing import Gather, pack, value_source
 from sparsegen.plan.variants import CompiledVariant, compile_variant
+from sparsegen.system.device_memory import Buffer
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
 

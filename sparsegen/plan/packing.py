@@ -6,22 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from sparsegen.backends.executor import Executor, LoadedKernel
-from sparsegen.backends.plain import compiled_kernels
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import THREADS, PlainKernels, compiled_kernels
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import AnyFamily, Array
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.device_memory import Buffer
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.device_memory import Buffer
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
-WARP = 32
-THREADS = 256
 SETS = 8  # of values for each thread, as in gather.cu
 
 
@@ -50,7 +47,7 @@ def by_device(
     family: AnyFamily, problem: Problem, config: Config, matrix: CsrMatrix, executor: Executor
 ) -> Packed[Buffer] | None:
     """Packed by the device; None where the family's packer is on the host alone."""
-    packer = Packer(executor)
+    packer = PlainKernels(executor)
     packed = family.pack_on(problem, config, matrix, packer)
     if packed is None:
         return None
@@ -111,47 +108,6 @@ def value_source(packed: Packed[Buffer]) -> Buffer:
             "prepare it again for new values"
         )
     return packed.value_source()
-
-
-class Packer:
-    """The `PackingDevice` of an executor, in whose context the calling thread is.
-
-    It keeps what the kernels work on until `finish`.
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._kernels: dict[str, LoadedKernel] = {}
-        self._kept: list[Buffer | int] = []
-
-    def upload(self, array: Array) -> Buffer:
-        return self._executor.upload(empty_as_one(array))
-
-    def filled(self, nbytes: int, byte: int = 0) -> Buffer:
-        buffer = self._executor.allocate(max(1, nbytes))
-        self._executor.fill(buffer, byte)
-        return buffer
-
-    def download(self, buffer: Buffer, count: int, dtype: npt.DTypeLike) -> Array:
-        found = np.empty(count, dtype=dtype)
-        if count:
-            self._executor.synchronize()
-            self._executor.download(buffer, found)
-        return found
-
-    def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
-        if entry not in self._kernels:
-            file, _, name = entry.partition(":")
-            (self._kernels[entry],) = compiled_kernels(self._executor, (file, name))
-        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
-        if warps:
-            self._executor.launch(self._kernels[entry], launch, arguments)
-            self._kept += arguments
-
-    def finish(self) -> None:
-        """Wait for the kernels."""
-        self._executor.synchronize()
-        self._kept.clear()
 
 
 class Gather:

@@ -20,11 +20,11 @@ from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.choice import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
 from sparsegen.kernels.base import Array, Device
-from sparsegen.kernels.device_memory import Buffer
 from sparsegen.kernels.packed import Packed
 from sparsegen.operators import SpmmProblem
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.operator import SparseOperator
+from sparsegen.system.device_memory import Buffer
 from sparsegen.system.publish import publish_file
 
 FORMAT = 1

@@ -28,6 +28,7 @@ from sparsegen.operators import (
     SpmmProblem,
     operator_named,
 )
+from sparsegen.verify.bounds import ErrorBound
 
 PROBLEMS: list[Problem] = [
     SpmmProblem(3, 4, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
@@ -115,13 +116,14 @@ def test_a_batch_is_its_items_one_after_another(problem: Problem) -> None:
     matrix = matrices()["empty_rows"]
     operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
     reference = problem.reference(matrix, operands)
-    assert reference.exact.shape == reference.bound.shape == problem.result(matrix.nnz).shape
+    assert reference.exact.shape == reference.magnitude.shape == problem.result(matrix.nnz).shape
     parts = list(problem.items(matrix, operands))
     assert len(parts) == problem.batch == 3 and problem.item.batch == 1
     for i, (own, given) in enumerate(parts):
         alone = problem.item.reference(own, given)
         np.testing.assert_array_equal(reference.exact[i], alone.exact)
-        np.testing.assert_array_equal(reference.bound[i], alone.bound)
+        np.testing.assert_array_equal(reference.magnitude[i], alone.magnitude)
+        np.testing.assert_array_equal(reference.terms, alone.terms)
         assert [a.shape for a in given.values()] == [s.shape for s in problem.item.operands(matrix.nnz)]
     assert not np.array_equal(reference.exact[0], reference.exact[1])
     cost, one = problem.cost(matrix.nnz), problem.item.cost(matrix.nnz)
@@ -161,7 +163,12 @@ def test_operands_and_references_have_the_shapes_that_are_told(operator: str) ->
                 assert operands[spec.name].shape == spec.shape
                 assert operands[spec.name].dtype == spec.dtype.storage
             reference = problem.reference(matrix, operands)
-            assert reference.exact.shape == reference.bound.shape == problem.result(matrix.nnz).shape, name
-            assert np.all(reference.bound > 0) and reference.exact.dtype == np.float64
+            assert reference.exact.shape == reference.magnitude.shape == problem.result(matrix.nnz).shape, (
+                name
+            )
+            assert reference.terms.ndim <= reference.exact.ndim
+            np.broadcast_to(reference.terms, reference.exact.shape)
+            bound = ErrorBound.ours(problem.dtype).of(reference.exact, reference.magnitude, reference.terms)
+            assert np.all(bound > 0) and reference.exact.dtype == np.float64
             cost = problem.cost(matrix.nnz)
             assert cost.bytes >= problem.result(matrix.nnz).nbytes and cost.flop >= 0

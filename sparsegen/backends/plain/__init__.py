@@ -5,9 +5,15 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
+import numpy as np
+import numpy.typing as npt
+
 from sparsegen import backends
 from sparsegen.backends.executor import CompiledKernel, Executor, LoadedKernel
+from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import empty_as_one
+from sparsegen.system.device_memory import WARP, Buffer
 
 THREADS = 256
 
@@ -25,6 +31,42 @@ def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[Loaded
         return [executor.load(kernel) for kernel in pool.map(compiled, names)]
 
 
-def elementwise(count: int) -> Launch:
-    """A thread for each element."""
-    return Launch((-(-count // THREADS), 1, 1), (THREADS, 1, 1))
+class PlainKernels:
+    """The `PlainDevice` of an executor, in whose context the calling thread is.
+
+    It keeps what the kernels work on until `finish`.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._kernels: dict[str, LoadedKernel] = {}
+        self._kept: list[Buffer | int] = []
+
+    def upload(self, array: Array) -> Buffer:
+        return self._executor.upload(empty_as_one(array))
+
+    def filled(self, nbytes: int, byte: int = 0) -> Buffer:
+        buffer = self._executor.allocate(max(1, nbytes))
+        self._executor.fill(buffer, byte)
+        return buffer
+
+    def download(self, buffer: Buffer, count: int, dtype: npt.DTypeLike) -> Array:
+        found = np.empty(count, dtype=dtype)
+        if count:
+            self._executor.synchronize()
+            self._executor.download(buffer, found)
+        return found
+
+    def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
+        if entry not in self._kernels:
+            file, _, name = entry.partition(":")
+            (self._kernels[entry],) = compiled_kernels(self._executor, (file, name))
+        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
+        if warps:
+            self._executor.launch(self._kernels[entry], launch, arguments)
+            self._kept += arguments
+
+    def finish(self) -> None:
+        """Wait for the kernels."""
+        self._executor.synchronize()
+        self._kept.clear()

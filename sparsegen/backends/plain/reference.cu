@@ -40,3 +40,38 @@ extern "C" __global__ void sddmm_reference(int count, int k, const int* rows, co
   exact[element] = sum;
   magnitude[element] = static_cast<float>(size);
 }
+
+// What the product does not know: adds the bias and a residual, and applies ReLU or GELU. An element (row, column) is at
+// row * c_row + column * c_column.
+extern "C" __global__ void spmm_epilogue(int m, int n, int c_row, int c_column, int has_residual, int has_relu, int has_gelu,
+                                         const float* bias, const float* residual, double* exact, float* magnitude) {
+  long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (element >= static_cast<long long>(m) * n) {
+    return;
+  }
+  long long row = element / n, column = element % n;
+  long long place = row * c_row + column * c_column;
+  double value = exact[place] + bias[row];
+  double size = magnitude[place] + fabs(static_cast<double>(bias[row]));
+  if (has_residual) {
+    value += residual[place];
+    size += fabs(static_cast<double>(residual[place]));
+  }
+  if (has_relu && value < 0) value = 0;
+  if (has_gelu) {
+    value = 0.5 * value * (1 + erf(value * 0.70710678118654752440));
+    size *= 1.5;
+  }
+  exact[place] = value;
+  magnitude[place] = static_cast<float>(size);
+}
+
+// Sampled dot products times the pattern's own values.
+extern "C" __global__ void sddmm_scale(int count, const float* values, double* exact, float* magnitude) {
+  long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (element >= count) {
+    return;
+  }
+  exact[element] *= values[element];
+  magnitude[element] = static_cast<float>(magnitude[element] * fabs(static_cast<double>(values[element])));
+}

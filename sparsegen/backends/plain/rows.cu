@@ -1,8 +1,9 @@
-// Float64 results of what goes row by row over a pattern, with their bounds: a warp for each row. See the problems'
-// references on the host (sparsegen/operators) for where the bounds come from.
+// Float64 results of what goes row by row over a pattern, with their magnitudes: a warp for each row. See the problems'
+// references on the host (sparsegen/operators) for where the magnitudes come from.
 
 constexpr int kWarp = 32;
-constexpr double kFloatRounding = 1.0 / (1 << 24);  // unit roundoff of float32
+
+__device__ long long warp_number() { return (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp; }
 
 __device__ double sum_of_warp(double x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
@@ -14,13 +15,12 @@ __device__ double largest_of_warp(double x) {
   return x;
 }
 
-// What rounding to a dtype of so many bits adds, beside what is relative: the smallest numbers.
-__device__ double smallest_of(int bits) { return bits == 11 ? ldexp(1.0, -24) : ldexp(1.0, -126); }
-
 // Y = exp(s · X) over the row's sum of it.
-extern "C" __global__ void softmax_reference(int bits, const int* offsets, const float* x, const float* scale, double* exact,
-                                             float* bound) {
-  const int begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1], lane = threadIdx.x;
+extern "C" __global__ void sparse_softmax(int m, const int* offsets, const float* x, const float* scale, double* exact,
+                                          float* magnitude) {
+  const long long row = warp_number();
+  if (row >= m) return;
+  const int begin = offsets[row], end = offsets[row + 1], lane = threadIdx.x % kWarp;
   const double factor = *scale;
   double top = -INFINITY, size = 0, sum = 0;
   for (int i = begin + lane; i < end; i += kWarp) {
@@ -30,18 +30,21 @@ extern "C" __global__ void softmax_reference(int bits, const int* offsets, const
   top = largest_of_warp(top), size = largest_of_warp(size);
   for (int i = begin + lane; i < end; i += kWarp) sum += exp(factor * x[i] - top);
   sum = sum_of_warp(sum);
-  const double roundings = 16 + 16 * size + 4 * sqrt(static_cast<double>(end - begin));
+  const double length = end - begin;
+  const double roundings = (16 + 16 * size + 4 * sqrt(length)) / (4 * sqrt(length + 2));
   for (int i = begin + lane; i < end; i += kWarp) {
     const double value = exp(factor * x[i] - top) / sum;
     exact[i] = value;
-    bound[i] = static_cast<float>(value * (kFloatRounding * roundings + ldexp(2.0, -bits)) + smallest_of(bits));
+    magnitude[i] = static_cast<float>(value * roundings);
   }
 }
 
 // dX = s · Y · (dY - the row's sum of Y · dY).
-extern "C" __global__ void softmax_backward_reference(int bits, const int* offsets, const float* y, const float* dy,
-                                                      const float* scale, double* exact, float* bound) {
-  const int begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1], lane = threadIdx.x;
+extern "C" __global__ void sparse_softmax_backward(int m, const int* offsets, const float* y, const float* dy,
+                                                   const float* scale, double* exact, float* magnitude) {
+  const long long row = warp_number();
+  if (row >= m) return;
+  const int begin = offsets[row], end = offsets[row + 1], lane = threadIdx.x % kWarp;
   double sum = 0, size = 0;
   for (int i = begin + lane; i < end; i += kWarp) {
     const double product = static_cast<double>(y[i]) * dy[i];
@@ -49,21 +52,21 @@ extern "C" __global__ void softmax_backward_reference(int bits, const int* offse
     size += fabs(product);
   }
   sum = sum_of_warp(sum), size = sum_of_warp(size);
-  const double growth = 4 * sqrt(end - begin + 4.0);
   for (int i = begin + lane; i < end; i += kWarp) {
-    const double factor = static_cast<double>(*scale) * y[i], value = factor * (dy[i] - sum);
-    const double magnitude = fabs(factor) * (fabs(static_cast<double>(dy[i])) + size);
-    exact[i] = value;
-    bound[i] = static_cast<float>(kFloatRounding * growth * magnitude + ldexp(2 * fabs(value), -bits) + smallest_of(bits));
+    const double factor = static_cast<double>(*scale) * y[i];
+    exact[i] = factor * (dy[i] - sum);
+    magnitude[i] = static_cast<float>(fabs(factor) * (fabs(static_cast<double>(dy[i])) + size));
   }
 }
 
-// O = softmax(s · Q · Kᵀ at the mask) · V, with Q, K, V of `width` columns; `weights` has room for each nonzero.
-extern "C" __global__ void attention_reference(int width, int bits, const int* offsets, const int* columns, const float* q,
-                                               const float* k, const float* v, const float* scale, double* weights,
-                                               double* exact, float* bound) {
-  const int begin = offsets[blockIdx.x], end = offsets[blockIdx.x + 1], lane = threadIdx.x;
-  const long long row = blockIdx.x;
+// O = softmax(s · Q · Kᵀ at the mask) · V, with Q, K, V of `width` columns in a dtype of so many significant `bits`;
+// `weights` has room for each nonzero.
+extern "C" __global__ void sparse_attention(int m, int width, int bits, const int* offsets, const int* columns,
+                                            const float* q, const float* k, const float* v, const float* scale,
+                                            double* weights, double* exact, float* magnitude) {
+  const long long row = warp_number();
+  if (row >= m) return;
+  const int begin = offsets[row], end = offsets[row + 1], lane = threadIdx.x % kWarp;
   const double factor = *scale;
   double of_query = 0, of_keys = 0, top = -INFINITY, largest = 0, sum = 0;
   for (int c = lane; c < width; c += kWarp) of_query += static_cast<double>(q[row * width + c]) * q[row * width + c];
@@ -86,8 +89,8 @@ extern "C" __global__ void attention_reference(int width, int bits, const int* o
   sum = sum_of_warp(sum);
   __syncwarp();
   const double of_scores = 4 * sqrt(width + 2.0) * fabs(factor) * of_query * of_keys;
-  const double of_weights =
-      kFloatRounding * (of_scores + 16 + 16 * largest + 4 * sqrt(end - begin + 2.0));
+  const double growth = 4 * sqrt(end - begin + 2.0);
+  const double of_mean = 2 * (of_scores + 16 + 16 * largest + growth) + ldexp(1.0, 24 - bits);
   for (int c = lane; c < width; c += kWarp) {
     double value = 0, mean = 0, all = 0;
     for (int i = begin; i < end; ++i) {
@@ -97,9 +100,9 @@ extern "C" __global__ void attention_reference(int width, int bits, const int* o
       all += fabs(term);
     }
     if (end > begin) value /= sum, mean /= sum;
-    double error = (2 * of_weights + ldexp(1.0, -bits)) * mean + ldexp(2 * fabs(value), -bits) + smallest_of(bits);
-    if (bits == 11) error += ldexp(all, -25);
+    double error = of_mean * mean;
+    if (bits == 11) error += all / 2;  // half of float16's smallest number, in units of float32's last place
     exact[row * width + c] = value;
-    bound[row * width + c] = static_cast<float>(error);
+    magnitude[row * width + c] = static_cast<float>(error / growth);
   }
 }

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.device_memory import Buffer, PackingDevice
 from sparsegen.kernels.layouts.lane_stream import (
     LANES,
     ORDERS_AT_ONCE,
@@ -18,6 +17,7 @@ from sparsegen.kernels.layouts.lane_stream import (
 )
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
+from sparsegen.system.device_memory import Buffer, PlainDevice
 
 FILE = "lane_stream.cu"
 
@@ -35,7 +35,7 @@ class DeviceStreams:
         stored: elements of all streams.
     """
 
-    device: PackingDevice
+    device: PlainDevice
     partition: Partition
     pattern: tuple[Buffer | int, ...]
     masks: Buffer
@@ -49,7 +49,7 @@ class DeviceStreams:
     @classmethod
     def of(
         cls,
-        device: PackingDevice,
+        device: PlainDevice,
         matrix: CsrMatrix,
         partition: Partition,
         *,

@@ -1,12 +1,14 @@
-"""A device as a packing sees it: memory, and the plain kernels of ``sparsegen/backends/plain``."""
+"""A device as plain kernels see it: memory, and the kernels of ``sparsegen/backends/plain``."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+WARP = 32  # threads
 
 
 class Buffer(Protocol):
@@ -19,8 +21,16 @@ class Buffer(Protocol):
     def nbytes(self) -> int: ...
 
 
-class PackingDevice(Protocol):
-    """What `Family.pack_on` works with. What is started here runs in the order of the calls."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Memory that somebody else owns, in the guise of a `Buffer`."""
+
+    address: int
+    nbytes: int = 0
+
+
+class PlainDevice(Protocol):
+    """What packs matrices and computes references on a device. What is started here runs in the order of the calls."""
 
     def upload(self, array: Array) -> Buffer:
         """An empty array becomes one zero, so that addresses are never null."""

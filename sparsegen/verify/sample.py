@@ -1,0 +1,61 @@
+"""Some rows of a device's reference, computed again on the host: a device that computes wrongly verifies nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sparsegen.errors import SparsegenError
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import DeviceReference, Problem
+from sparsegen.operators.dtype import Array
+from sparsegen.system.device_memory import PlainDevice
+
+ROWS = 8
+PLACES = 64  # at the most, of each of them
+ROUNDING = 1e-9  # of the row's largest result: functions differ in their last places
+SUM_ROUNDING = 1e-12  # of sums in float64, relative to the magnitude
+MAGNITUDE_ROUNDING = 1e-4  # of magnitudes, which are in float32
+
+
+def require_sample(
+    problem: Problem,
+    matrix: CsrMatrix,
+    operands: Mapping[str, Array],
+    found: DeviceReference,
+    device: PlainDevice,
+) -> None:
+    """Hold random rows of a device's reference against the host's.
+
+    Args:
+        operands: in storage form.
+
+    Raises:
+        SparsegenError: they differ, so that nothing can be verified on this device.
+    """
+    filled = np.flatnonzero(np.diff(matrix.row_offsets))
+    if not filled.size:
+        return
+    rng = np.random.default_rng(1)
+    written = problem.result(matrix.nnz)
+    each = written.nbytes // written.dtype.itemsize // problem.batch
+    of_item = np.bincount(rng.integers(problem.batch, size=ROWS), minlength=problem.batch)
+    for i, (own, given) in enumerate(problem.items(matrix, operands)):
+        for row in rng.choice(filled, size=of_item[i]).tolist():
+            lone = problem.item.lone_row(own, given, row, rng)
+            right = lone.problem.reference(lone.matrix, lone.operands)
+            exact, magnitude = right.exact.reshape(-1), right.magnitude.reshape(-1)
+            allowed = ROUNDING * float(np.abs(exact).max()) + SUM_ROUNDING * magnitude
+            for place in rng.permutation(exact.size)[:PLACES].tolist():
+                where = i * each + int(lone.places[place])
+                one = found.part(where, 1).download((1,), device)
+                value, size = float(one.exact[0]), float(one.magnitude[0])
+                is_close = abs(value - exact[place]) <= allowed[place]
+                slack = MAGNITUDE_ROUNDING * magnitude[place] + np.finfo(np.float32).tiny
+                if not is_close or not abs(size - magnitude[place]) <= slack:
+                    raise SparsegenError(
+                        f"the device's float64 result of {problem} is wrong: {value!r} (of magnitude {size:.6g}) in "
+                        f"row {row}, {float(exact[place])!r} (of {magnitude[place]:.6g}) on the host; nothing can be "
+                        "verified on this device"
+                    )
