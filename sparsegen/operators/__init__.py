@@ -1,15 +1,19 @@
-"""Operators: what is computed, apart from how. One frozen problem class for each operator.
+"""Operators: what is computed, apart from how. One module each, discovered by its ``PROBLEMS``.
 
-A problem is one instance of an operator: shapes, dtype, layouts, epilogue. It knows its operands, its
+A problem is one instance of an operator: shapes, dtype, layout, epilogue. It knows its operands, its
 result, a float64 reference, an error bound and its cost, so that families only say how to compute it.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import LATER_FIELDS, Cost, Problem, TensorSpec, field_types, member
+from sparsegen.operators.fields import Field, fields_of, member, size, trait
+from sparsegen.operators.problem import Cost, Problem, TensorSpec
 from sparsegen.operators.reference import Reference, error_bound
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
 from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
@@ -17,13 +21,14 @@ from sparsegen.operators.sparse_attention import SparseAttentionProblem
 from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SpmmProblem
 
 __all__ = [
-    "LATER_FIELDS",
+    "DEFAULT_OPERATOR",
     "MAX_INDEX",
     "OPERATORS",
     "Array",
     "Cost",
     "DType",
     "Epilogue",
+    "Field",
     "ItemValues",
     "Layout",
     "Problem",
@@ -36,15 +41,24 @@ __all__ = [
     "SpmmProblem",
     "TensorSpec",
     "error_bound",
-    "field_types",
+    "fields_of",
     "member",
     "operator_named",
+    "size",
+    "trait",
 ]
 
-OPERATORS: dict[str, type[Problem]] = {
-    p.operator: p
-    for p in (SpmmProblem, SddmmProblem, SoftmaxProblem, SoftmaxBackwardProblem, SparseAttentionProblem)
-}
+DEFAULT_OPERATOR = SpmmProblem.operator  # where none is named
+
+
+def _discovered() -> dict[str, type[Problem]]:
+    """The problem class of every operator by name: the default one, then the others in the order of their modules."""
+    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    found = [kind for module in modules for kind in getattr(module, "PROBLEMS", ())]
+    return {kind.operator: kind for kind in sorted(found, key=lambda k: k.operator != DEFAULT_OPERATOR)}
+
+
+OPERATORS = _discovered()
 
 
 def operator_named(name: str) -> type[Problem]:

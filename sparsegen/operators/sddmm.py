@@ -12,6 +12,7 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound
 
@@ -38,12 +39,14 @@ class SddmmProblem(Problem):
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
 
-    m: int
-    n: int
-    k: int
-    dtype: DType = DType.FLOAT32
-    epilogue: SddmmEpilogue = SddmmEpilogue.NONE
-    batch: int = 1
+    m: int = size("rows of A and of the pattern", flags=("--m",))
+    n: int = size("rows of B, columns of the pattern")
+    k: int = size("columns of A and B", usual=128, flags=("-k", "--k"))
+    dtype: DType = element_type()
+    epilogue: SddmmEpilogue = trait(
+        SddmmEpilogue.NONE, "what is done to the result before it is stored", near=True
+    )
+    batch: int = items()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -109,3 +112,6 @@ def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1)
         for job in jobs:
             job.result()
     return exact, magnitude
+
+
+PROBLEMS = (SddmmProblem,)

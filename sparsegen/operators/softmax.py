@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size
 from sparsegen.operators.problem import Cost, Problem, TensorSpec
 from sparsegen.operators.reference import Reference, error_bound
 
@@ -22,10 +23,10 @@ class _RowWise(Problem):
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ()
 
-    m: int
-    n: int
-    dtype: DType = DType.FLOAT32
-    batch: int = 1
+    m: int = size("rows of the pattern", flags=("--m",))
+    n: int = size("columns of the pattern")
+    dtype: DType = element_type()
+    batch: int = items()
 
     def _values(self, name: str, nnz: int) -> TensorSpec:
         """A value for each nonzero."""
@@ -129,3 +130,6 @@ class SoftmaxBackwardProblem(_RowWise):
         magnitude = np.abs(factor) * (np.abs(dy) + row_sums(np.abs(y * dy)))
         bound = error_bound(self.dtype, exact, magnitude, np.repeat(lengths, lengths) + 2)
         return Reference(exact, bound, self.dtype)
+
+
+PROBLEMS = (SoftmaxProblem, SoftmaxBackwardProblem)

@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference
 
@@ -29,11 +30,11 @@ class SparseAttentionProblem(Problem):
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
 
-    m: int
-    n: int
-    k: int
-    dtype: DType = DType.FLOAT32
-    batch: int = 1
+    m: int = size("queries, rows of the mask", flags=("--m",))
+    n: int = size("keys, columns of the mask")
+    k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k", "--width"))
+    dtype: DType = element_type()
+    batch: int = items()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -115,3 +116,6 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     if dtype is DType.FLOAT16:
         error += 2.0**-25 * (seen @ np.abs(v))
     return exact, error
+
+
+PROBLEMS = (SparseAttentionProblem,)

@@ -13,6 +13,7 @@ from scipy.special import erf
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound
 
@@ -72,14 +73,19 @@ class SpmmProblem(Problem):
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
     dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
 
-    m: int
-    k: int
-    n: int
-    dtype: DType = DType.FLOAT32
-    layout: Layout = Layout.ROW
-    epilogue: Epilogue = Epilogue.NONE
-    batch: int = 1
-    item_values: ItemValues = ItemValues.SHARED
+    m: int = size("rows of A", flags=("--m",))
+    k: int = size("columns of A", flags=("-k", "--k"))
+    n: int = size("columns of B and C", usual=128)
+    dtype: DType = element_type()
+    layout: Layout = trait(Layout.ROW, "memory order of B and C")
+    epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
+    batch: int = items()
+    item_values: ItemValues = trait(
+        ItemValues.SHARED,
+        "whether all items of a batch have the matrix's values, or each its own",
+        near=True,
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
@@ -158,3 +164,6 @@ def gelu(x: Array) -> Array:
     """x · Φ(x) in float64 (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016)."""
     result: Array = 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))
     return result
+
+
+PROBLEMS = (SpmmProblem,)
