@@ -13,12 +13,18 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import Field, fields_of, member, size, trait
-from sparsegen.operators.problem import Cost, Problem, TensorSpec
+from sparsegen.operators.operator import Launcher, Operator
+from sparsegen.operators.problem import Cost, HasDense, Problem, TensorSpec
 from sparsegen.operators.reference import Reference, error_bound
-from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
-from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
-from sparsegen.operators.sparse_attention import SparseAttentionProblem
-from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SpmmProblem
+from sparsegen.operators.sddmm import SddmmEpilogue, SddmmOperator, SddmmProblem
+from sparsegen.operators.softmax import (
+    SoftmaxBackwardOperator,
+    SoftmaxBackwardProblem,
+    SoftmaxOperator,
+    SoftmaxProblem,
+)
+from sparsegen.operators.sparse_attention import SparseAttentionOperator, SparseAttentionProblem
+from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SparseOperator, SpmmProblem
 
 __all__ = [
     "DEFAULT_OPERATOR",
@@ -29,15 +35,23 @@ __all__ = [
     "DType",
     "Epilogue",
     "Field",
+    "HasDense",
     "ItemValues",
+    "Launcher",
     "Layout",
+    "Operator",
     "Problem",
     "Reference",
     "SddmmEpilogue",
+    "SddmmOperator",
     "SddmmProblem",
+    "SoftmaxBackwardOperator",
     "SoftmaxBackwardProblem",
+    "SoftmaxOperator",
     "SoftmaxProblem",
+    "SparseAttentionOperator",
     "SparseAttentionProblem",
+    "SparseOperator",
     "SpmmProblem",
     "TensorSpec",
     "error_bound",

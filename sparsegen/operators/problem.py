@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import Field, fields_of
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.reference import Reference
 
 
@@ -55,8 +56,14 @@ class Problem(ABC):
 
     Attributes:
         operator: its name.
+        title: its name as people read it.
+        summary: what it computes, in a formula or a few words.
         matrix_sizes: the names of the sizes that are the sparse matrix's rows and columns; each may be 0.
         dense_sizes: the names of the other sizes of an item; each is at least 1.
+        keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
+        is_transposable: whether the matrix's transpose may take its place.
+        multiplies_by_b: whether it is a product with one dense matrix B, whose memory order listings tell.
+        operator_type: the class of the operator objects that users call.
         batch: how many items.
 
     Raises:
@@ -66,8 +73,14 @@ class Problem(ABC):
     __slots__ = ()
 
     operator: ClassVar[str]
+    title: ClassVar[str]
+    summary: ClassVar[str]
     matrix_sizes: ClassVar[tuple[str, str]]
     dense_sizes: ClassVar[tuple[str, ...]]
+    keeps: ClassVar[tuple[str, ...]] = ()
+    is_transposable: ClassVar[bool] = False
+    multiplies_by_b: ClassVar[bool] = False
+    operator_type: ClassVar[type[Operator]]
 
     dtype: DType
     batch: int
@@ -227,6 +240,21 @@ class Problem(ABC):
     def cost(self, nnz: int) -> Cost:
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
 
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The operands for every call that does not bring its own: what `sparsegen.prepare` was given, and defaults.
+
+        Args:
+            given: arrays of any library, or what else stands for the operand; by the names in `keeps`.
+
+        Raises:
+            OperandError: this problem has no such operand.
+        """
+        return dict(given)
+
+    def in_words(self, density: float) -> str:
+        """The problem on a matrix of this density, for people."""
+        return f"{self}, {density:.1%} dense"
+
     def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """The result and its error bound in float64, in the result's stored shape.
 
@@ -251,6 +279,23 @@ class Problem(ABC):
             spec.name: spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
             for spec in (*self.operands(nnz), *(() if own is None else (own,)))
         }
+
+
+@runtime_checkable
+class HasDense(Protocol):
+    """A problem that a dense product computes too, so that libraries' products compare, and may run instead
+    (``on_miss="dense"``).
+    """
+
+    def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
+        """The result for one item, by PyTorch.
+
+        Args:
+            torch: PyTorch.
+            matrix: the sparse one as a full tensor.
+            operands: tensors by name, of the problem's dtype.
+            out: where to write it; None for a new tensor.
+        """
 
 
 def matrix_bytes(rows: int, columns: int, nnz: int, value_bytes: int) -> int:

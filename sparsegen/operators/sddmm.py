@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size, trait
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound
 
@@ -27,6 +28,21 @@ class SddmmEpilogue(StrEnum):
     SCALE = "scale"  # each element times the pattern's own value there
 
 
+class SddmmOperator(Operator):
+    """D = epilogue((A · Bᵀ) at the nonzeros of one pattern); D has a value for each nonzero, in CSR order."""
+
+    problem: SddmmProblem
+
+    def __call__(self, a: Any, b: Any, out: Any = None, stream: Any = None) -> Any:
+        """Multiply and sample; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have so
+                many of these.
+        """
+        return self._run((a, b), out, stream)
+
+
 @dataclass(frozen=True, slots=True)
 class SddmmProblem(Problem):
     """D = epilogue((A · Bᵀ) at the nonzeros of a pattern m × n), with A m × k and B n × k, both row-major.
@@ -36,8 +52,12 @@ class SddmmProblem(Problem):
     """
 
     operator: ClassVar[str] = "sddmm"
+    title: ClassVar[str] = "SDDMM"
+    summary: ClassVar[str] = "A · Bᵀ at the matrix's nonzeros"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
+    multiplies_by_b: ClassVar[bool] = True
+    operator_type: ClassVar[type[SddmmOperator]] = SddmmOperator
 
     m: int = size("rows of A and of the pattern", flags=("--m",))
     n: int = size("rows of B, columns of the pattern")

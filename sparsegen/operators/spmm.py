@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import erf
 
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size, trait
+from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
 from sparsegen.operators.reference import Reference, error_bound
 
@@ -59,6 +61,44 @@ class ItemValues(StrEnum):
     OWN = "own"  # each item has its own, as the probabilities of an attention's heads
 
 
+class SparseOperator(Operator):
+    """C = epilogue(A · B) for one sparse A, which may be the transpose of the matrix that it was prepared with."""
+
+    problem: SpmmProblem
+
+    def __init__(self, problem: SpmmProblem, launcher: Launcher) -> None:
+        """See `Operator`."""
+        Operator.__init__(self, problem, launcher)
+        self._has_bias, self._keeps_bias = problem.epilogue.has_bias, "bias" in launcher.kept
+        self._has_residual = problem.epilogue.has_residual
+
+    def __call__(
+        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
+    ) -> Any:
+        """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
+                With a batch both have one such matrix for each item, as have residuals.
+            bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
+            residual: of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
+        """
+        if (residual is not None) != self._has_residual:
+            raise missing_residual(self.problem)
+        if not self._has_bias:
+            if bias is not None:
+                raise missing_bias(self.problem)
+            return self._run((b,), out, stream)
+        if bias is None and not self._keeps_bias:
+            raise missing_bias(self.problem)
+        return self._run((b, bias, residual) if self._has_residual else (b, bias), out, stream)
+
+    @property
+    def bias(self) -> Array | None:
+        """The bias that is kept for every call, m values in storage form."""
+        return self.launcher.kept_operand("bias")
+
+
 @dataclass(frozen=True, slots=True)
 class SpmmProblem(Problem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse.
@@ -70,8 +110,14 @@ class SpmmProblem(Problem):
     """
 
     operator: ClassVar[str] = "spmm"
+    title: ClassVar[str] = "SpMM"
+    summary: ClassVar[str] = "C = A · B"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
     dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
+    keeps: ClassVar[tuple[str, ...]] = ("bias",)
+    is_transposable: ClassVar[bool] = True
+    multiplies_by_b: ClassVar[bool] = True
+    operator_type: ClassVar[type[SparseOperator]] = SparseOperator
 
     m: int = size("rows of A", flags=("--m",))
     k: int = size("columns of A", flags=("-k", "--k"))
@@ -117,6 +163,35 @@ class SpmmProblem(Problem):
         matrix = matrix_bytes(self.m, self.k, nnz, self.value_sets * self.dtype.itemsize)
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A bias of m values, if one is given; see `Problem.kept`."""
+        if given and not self.epilogue.has_bias:
+            raise missing_bias(self)
+        return dict(given)
+
+    def in_words(self, density: float) -> str:
+        if self.batch > 1:
+            return Problem.in_words(self, density)
+        return (
+            f"{self.operator}: {self.m} × {self.k} ({density:.1%} dense) by {self.k} × {self.n}, {self.dtype}, "
+            f"{self.layout}-major, epilogue {self.epilogue}"
+        )
+
+    def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
+        """See `HasDense.dense_result`."""
+        b, bias, residual = (operands.get(name) for name in ("b", "bias", "residual"))
+        left, right = (matrix, b) if self.layout is Layout.ROW else (b, matrix.t())
+        result = torch.matmul(left, right, out=out)
+        if bias is not None:
+            result += bias[:, None] if self.layout is Layout.ROW else bias
+        if self.epilogue is Epilogue.BIAS_RELU:
+            result.relu_()
+        if self.epilogue is Epilogue.BIAS_GELU:
+            result.copy_(torch.nn.functional.gelu(result))
+        if residual is not None:
+            result += residual
+        return result
+
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
 
@@ -158,6 +233,23 @@ class SpmmProblem(Problem):
         if self.layout is Layout.COLUMN:
             exact, bound = np.ascontiguousarray(exact.T), np.ascontiguousarray(bound.T)
         return Reference(exact, bound, self.dtype)
+
+
+def missing_bias(problem: SpmmProblem) -> OperandError:
+    """The error for a bias that is there and should not, or the other way round."""
+    if problem.epilogue.has_bias:
+        return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
+    return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
+
+
+def missing_residual(problem: SpmmProblem) -> OperandError:
+    """The error for a residual that is there and should not, or the other way round."""
+    if problem.epilogue.has_residual:
+        return OperandError(f"epilogue {problem.epilogue} needs residual= of shape {problem.result(0).shape}")
+    return OperandError(
+        f"residual= was given, but the operator was prepared with epilogue={problem.epilogue}; "
+        f"{Epilogue.BIAS_RESIDUAL} adds one"
+    )
 
 
 def gelu(x: Array) -> Array:
