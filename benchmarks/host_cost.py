@@ -39,7 +39,7 @@ def main() -> None:
     operator = sparsegen.prepare(matrix, n=32, device=device)
     b = torch.randn(64, 32, device="cuda")
     out = torch.empty(64, 32, device="cuda")
-    bound = operator.prepared.bound()
+    bound = operator.launcher.prepared.bound()
     stream, addresses = torch.cuda.current_stream().cuda_stream, (b.data_ptr(), out.data_ptr())
     row = {
         "bare_launch_us": microseconds_per_call(lambda: bound(stream, *addresses)),

@@ -137,7 +137,7 @@ def measured(layer: Layer, device: Device, db: str) -> dict[str, Any]:
     operator = sparsegen.prepare(matrix, **options, device=device, db=db)
     assert isinstance(operator, sparsegen.SparseOperator)
     ours = CheckedCall(operator, matrix)
-    executor = operator.prepared.executor
+    executor = operator.launcher.prepared.executor
     calls: dict[str, Callable[[], Any]] = {"ours": ours, **dense_calls(matrix, layer, device)}
     us = times_in_turn(executor, calls, rounds=4, samples=15, lead=waiting_lead(executor))
     dense = min(time_us for contender, time_us in us.items() if contender != "ours")

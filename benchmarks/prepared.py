@@ -16,8 +16,8 @@ from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import Problem
-from sparsegen.plan.operator import PreparedOperator
+from sparsegen.operators import Operator, Problem
+from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
@@ -78,8 +78,8 @@ class CheckedCall:
         WrongResultError: the result is wrong.
     """
 
-    def __init__(self, operator: PreparedOperator, matrix: CsrMatrix, seed: int = 7) -> None:
-        problem, prepared = operator.problem, operator.prepared
+    def __init__(self, operator: Operator, matrix: CsrMatrix, seed: int = 7) -> None:
+        problem, prepared = operator.problem, variant_launcher(operator).prepared
         executor = prepared.executor
         operands = problem.random_operands(np.random.default_rng(seed), matrix.nnz)
         with executor.entered():

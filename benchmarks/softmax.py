@@ -120,7 +120,7 @@ def measured(matrix: CsrMatrix, problem: Problem, device: Device, db: str) -> di
     calls: dict[str, Callable[[], Any]] = {"ours": ours, **copies}
     if isinstance(problem, SoftmaxProblem) and (padded := padded_softmax(matrix, problem.dtype, device)):
         calls["torch padded"] = padded
-    executor = operator.prepared.executor
+    executor = operator.launcher.prepared.executor
     us = times_in_turn(executor, calls, rounds=4, samples=12, lead=waiting_lead(executor))
     copy_us = min(us[name] for name in copies)
     return {

@@ -27,15 +27,11 @@ VARIES = "results differ in their last bits from call to call: sums are added up
 
 @click.command()
 @click.argument("name", required=False)
-@click.option(
-    "--m", type=click.IntRange(min=0), default=MATRIX_SIZE, show_default=True, help="Rows of the matrix."
-)
-@problem_options(any_operator=True)
+@problem_options(any_operator=True, without_matrix=True)
 @device_option
 @json_option
 def command(
     name: str | None,
-    m: int,
     wanted: ProblemOptions,
     device: str | None,
     as_json: bool,
@@ -43,13 +39,14 @@ def command(
     """List kernel families: tunables with their choices, what must hold, and which matrices suit them.
 
     Constraints and requirements are read out for the config that the family guesses for a problem of the given
-    sizes with equal rows at 10 % density; numbers in them are that config's and that matrix's. Listed are the
+    sizes (of 1024 for the matrix's, if none are) with equal rows at 10 % density; numbers in them are that config's
+    and that matrix's. Listed are the
     families of the operators that take the options given.
     """
     named = None if name is None else kernels.family(name)
     if named is not None and wanted.operator is None:
         wanted = replace(wanted, operator=named.problem_type.operator)
-    problems = _problems(wanted, m)
+    problems = _problems(wanted)
     if named is None:
         chosen = [f for f in kernels.families().values() if f.problem_type.operator in problems]
     else:
@@ -61,7 +58,7 @@ def command(
     emit(as_json, data, *(_render(d) for d in described))
 
 
-def _problems(wanted: ProblemOptions, m: int) -> dict[str, Problem]:
+def _problems(wanted: ProblemOptions) -> dict[str, Problem]:
     """The problem of each operator that the options leave open, or of the one that they name.
 
     Raises:
@@ -71,7 +68,7 @@ def _problems(wanted: ProblemOptions, m: int) -> dict[str, Problem]:
     problems, reasons = {}, []
     for operator in operators:
         try:
-            problems[operator] = replace(wanted, operator=operator).problem_without_matrix(m, MATRIX_SIZE)
+            problems[operator] = replace(wanted, operator=operator).problem_without_matrix(MATRIX_SIZE)
         except ConfigError as error:
             reasons.append(error)
     if not problems:

@@ -1,49 +1,33 @@
-"""Problems from options, and options from problems."""
+"""Problems from options, and options from problems: as the fields of all operators' problems declare them."""
 
 from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 import click
 
 from sparsegen.cli.common import EnumChoice
-from sparsegen.operators import (
-    OPERATORS,
-    DType,
-    Epilogue,
-    ItemValues,
-    Layout,
-    Problem,
-    SddmmEpilogue,
-    SpmmProblem,
-    operator_named,
-)
+from sparsegen.operators import DEFAULT_OPERATOR, OPERATORS, Field, Problem, fields_of, operator_named
 
 F = TypeVar("F", bound=Callable[..., Any])
-DENSE_SIZE = 128  # of a dense size that no option gives
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
-    """What `problem_options` were given; None for an option that was not.
+    """What `problem_options` were given.
 
     Attributes:
         operator: None only where `problem_options` were made for any.
+        values: of fields by name; None for one that was not given.
     """
 
     operator: str | None
-    n: int | None
-    k: int | None
-    dtype: DType
-    layout: Layout | None
-    epilogue: str | None
-    batch: int
-    item_values: ItemValues | None
+    values: Mapping[str, Any]
 
     @property
     def problem_type(self) -> type[Problem]:
@@ -52,16 +36,23 @@ class ProblemOptions:
         return operator_named(self.operator)
 
     def fields(self) -> dict[str, Any]:
-        """The problem's fields but for the matrix's sizes, where there is one; dense sizes filled in."""
-        names = ("n", "k", "dtype", "layout", "epilogue", "batch", "item_values")
-        given = {name: getattr(self, name) for name in names}
-        for name in self.problem_type.dense_sizes:
-            given[name] = DENSE_SIZE if given[name] is None else given[name]
-        return given
+        """The fields that were given, and the sizes that have a usual value."""
+        usual = {
+            name: field.usual
+            for name, field in fields_of(self.problem_type).items()
+            if field.usual is not None
+        }
+        return usual | {name: value for name, value in self.values.items() if value is not None}
 
     def keywords(self) -> dict[str, Any]:
         """What `sparsegen.api`'s functions take."""
         return {"operator": self.problem_type.operator, **self.fields()}
+
+    def sizes_of_matrix(self) -> list[str]:
+        """How a command line gives the matrix's sizes, if any of them was given."""
+        kind = self.problem_type
+        is_given = any(self.values.get(name) is not None for name in kind.matrix_sizes)
+        return [fields_of(kind)[name].flags[0] for name in kind.matrix_sizes] if is_given else []
 
     def problem(self, shape: tuple[int, int]) -> Problem:
         """The problem for a matrix of this shape.
@@ -71,131 +62,139 @@ class ProblemOptions:
         """
         return self.problem_type.of(shape, **self.fields())
 
-    def problem_without_matrix(self, m: int | None, default: int | None = None) -> Problem:
+    def problem_without_matrix(self, default: int | None = None) -> Problem:
         """The problem whose matrix's shape is given by options too.
 
         Args:
-            m: the matrix's rows, which is no option of `problem_options`.
             default: of a size of the matrix that is not given; None if all must be.
 
         Raises:
             click.UsageError: a size is missing.
             ConfigError: see `problem`.
         """
-        given = {"m": m, "n": self.n, "k": self.k}
-        rows, columns = (
-            default if given[name] is None else given[name] for name in self.problem_type.matrix_sizes
-        )
+        kind, given = self.problem_type, self.fields()
+        rows, columns = (given.pop(name, default) for name in kind.matrix_sizes)
         if rows is None or columns is None:
-            first, second = map(option_of, self.problem_type.matrix_sizes)
+            first, second = (fields_of(kind)[name].flags[0] for name in kind.matrix_sizes)
             raise click.UsageError(f"give either --matrix, or {first} and {second}")
-        dense = {
-            name: value for name, value in self.fields().items() if name not in self.problem_type.matrix_sizes
-        }
-        return self.problem_type.of((rows, columns), **dense)
+        return kind.of((rows, columns), **given)
 
 
-def problem_options(*, any_operator: bool = False) -> Callable[[F], F]:
-    """``wanted``: `ProblemOptions`; with ``any_operator`` the operator may be left open."""
-    default = None if any_operator else SpmmProblem.operator
-    return functools.partial(_collected, default)
+def problem_options(*, any_operator: bool = False, without_matrix: bool = False) -> Callable[[F], F]:
+    """``wanted``: `ProblemOptions`.
+
+    Args:
+        any_operator: the operator may be left open.
+        without_matrix: the sizes of the matrix are options too.
+    """
+    return functools.partial(_collected, None if any_operator else DEFAULT_OPERATOR, without_matrix)
 
 
-def _collected(default: str | None, function: F) -> F:
+def _collected(default: str | None, without_matrix: bool, function: F) -> F:
     """The command with the options, which it receives as one value."""
+    merged = _fields(without_matrix)
 
     @functools.wraps(function)
-    def command(
-        *args: Any,
-        operator: str | None,
-        n: int | None,
-        k: int | None,
-        dtype: DType,
-        layout: Layout | None,
-        epilogue: str | None,
-        batch: int,
-        item_values: ItemValues | None,
-        **others: Any,
-    ) -> Any:
-        wanted = ProblemOptions(operator, n, k, dtype, layout, epilogue, batch, item_values)
+    def command(*args: Any, operator: str | None, **others: Any) -> Any:
+        wanted = ProblemOptions(operator, {name: others.pop(name) for name in merged})
+        if operator is not None:
+            _require_in_range(wanted)
         return function(*args, wanted=wanted, **others)
 
-    options = (
-        click.option(
-            "--operator",
-            type=click.Choice(list(OPERATORS)),
-            default=default,
-            show_default=default is not None,
-            help="spmm: C = A · B. sddmm: A · Bᵀ at the matrix's nonzeros. sparse_softmax: of its rows; "
-            "sparse_softmax_backward: its gradient. sparse_attention: softmax(s · Q · Kᵀ there) · V.",
-        ),
-        click.option(
-            "-n", "n", type=click.IntRange(min=1), help=f"Columns of B and C (spmm); default {DENSE_SIZE}."
-        ),
-        click.option(
-            "-k",
-            "--k",
-            "--width",
-            "k",
-            type=click.IntRange(min=0),
-            help=f"Columns of A and B (sddmm), of Q, K and V (sparse_attention); default {DENSE_SIZE}.",
-        ),
-        click.option(
-            "--dtype",
-            type=EnumChoice(DType),
-            default=DType.FLOAT32.value,
-            show_default=True,
-            help="Element type of matrix, operands and result; sums are float32.",
-        ),
-        click.option(
-            "--layout", type=EnumChoice(Layout), help=f"Memory order of B and C (spmm); default {Layout.ROW}."
-        ),
-        click.option(
-            "--epilogue",
-            type=click.Choice(words(Epilogue, SddmmEpilogue)),
-            help="What is done to the result before it is stored: of spmm "
-            f"{', '.join(Epilogue)}; of sddmm {', '.join(SddmmEpilogue)}; default {Epilogue.NONE}.",
-        ),
-        click.option(
-            "--batch",
-            "--heads",
-            "batch",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Items on the same pattern that one launch computes, such as heads of attention.",
-        ),
-        click.option(
-            "--item-values",
-            type=EnumChoice(ItemValues),
-            help="Of a batch of spmm: all items have the matrix's values (shared), or each its own; default "
-            f"{ItemValues.SHARED}.",
-        ),
+    decorated: Any = command
+    for field in reversed(list(merged.values())):
+        decorated = _option(field)(decorated)
+    return cast(F, _operator_option(default)(decorated))
+
+
+def _require_in_range(wanted: ProblemOptions) -> None:
+    kind = wanted.problem_type
+    for name, field in fields_of(kind).items():
+        value = wanted.values.get(name)
+        if field.is_size and name not in kind.matrix_sizes and value is not None and value < 1:
+            raise click.BadParameter(f"{value} is not in the range x>=1.", param_hint=f"'{field.flags[0]}'")
+
+
+def _operator_option(default: str | None) -> Callable[[F], F]:
+    summaries = ". ".join(f"{name}: {kind.summary}" for name, kind in OPERATORS.items())
+    return click.option(
+        "--operator",
+        type=click.Choice(list(OPERATORS)),
+        default=default,
+        show_default=default is not None,
+        help=f"{summaries}.",
     )
-    for option in reversed(options):
-        command = option(command)
-    return cast(F, command)
 
 
-def words(*enums: type[StrEnum]) -> list[str]:
-    """The values of several enumerations, each once."""
-    return list(dict.fromkeys(member.value for enum in enums for member in enum))
+# --- one option for the fields of one name that several operators have -------------------------------------
 
 
-def option_of(size: str) -> str:
-    """How a size is given on a command line."""
-    return "--m" if size == "m" else f"-{size}"
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The fields of one name, by the operators that have them."""
+
+    name: str
+    fields: Mapping[str, Field]
+
+    @property
+    def flags(self) -> list[str]:
+        return list(dict.fromkeys(flag for field in self.fields.values() for flag in field.flags))
+
+    @property
+    def type(self) -> click.ParamType[Any]:
+        kinds = list(dict.fromkeys(field.kind for field in self.fields.values()))
+        if int in kinds:
+            may_be_empty = any(self.name in OPERATORS[name].matrix_sizes for name in self.fields)
+            return click.IntRange(min=0 if may_be_empty else 1)
+        enums = cast("list[type[StrEnum]]", kinds)
+        if len(enums) == 1:
+            return EnumChoice(enums[0])
+        return click.Choice(list(dict.fromkeys(word.value for enum in enums for word in enum)))
+
+    @property
+    def help(self) -> str:
+        """What the fields are, of which operators, with which words where these differ, and the default."""
+        docs: dict[str, list[str]] = {}
+        for operator, field in self.fields.items():
+            docs.setdefault(field.doc, []).append(operator)
+        everywhere = len(self.fields) == len(OPERATORS)
+        parts = [
+            doc if everywhere and len(docs) == 1 else f"{doc} ({', '.join(operators)})"
+            for doc, operators in docs.items()
+        ]
+        if len({field.kind for field in self.fields.values()}) > 1:
+            words = (
+                f"of {name} {', '.join(cast('type[StrEnum]', f.kind))}" for name, f in self.fields.items()
+            )
+            parts.append("; ".join(words))
+        defaults = (f.usual if f.default is None else f.default for f in self.fields.values())
+        known = list(dict.fromkeys(str(default) for default in defaults if default is not None))
+        if known:
+            parts.append(f"default {' or '.join(known)}")
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}."
+
+
+def _fields(without_matrix: bool) -> dict[str, _Merged]:
+    """The fields that options give: all but the sizes of the matrix, of which all are listed where it is not given."""
+    by_name: dict[str, dict[str, Field]] = {}
+    for operator, kind in OPERATORS.items():
+        for name, field in fields_of(kind).items():
+            if without_matrix or name not in kind.matrix_sizes:
+                by_name.setdefault(name, {})[operator] = field
+    return {name: _Merged(name, fields) for name, fields in by_name.items()}
+
+
+def _option(merged: _Merged) -> Callable[[F], F]:
+    return click.option(*merged.flags, merged.name, type=merged.type, help=merged.help)
 
 
 def command_line(problem: Problem) -> str:
     """The options that make this problem of its matrix; what is a default is left out, but for dense sizes."""
-    operator = "" if isinstance(problem, SpmmProblem) else f" --operator {problem.operator}"
-    dense = "".join(f" {option_of(name)} {problem.sizes[name]}" for name in problem.dense_sizes)
-    batch = f" --batch {problem.batch}" if problem.batch > 1 else ""
-    defaults = {field.name: field.default for field in fields(cast(Any, problem))}
-    traits = "".join(
-        f" --{name.replace('_', '-')} {shlex.quote(value)}"
-        for name, value in problem.traits.items()
-        if value != defaults[name]
+    operator = "" if problem.operator == DEFAULT_OPERATOR else f" --operator {problem.operator}"
+    given = (
+        f" {problem.fields[name].flags[0]} {shlex.quote(str(value))}"
+        for name, value in {**problem.sizes, **problem.traits, "batch": problem.batch}.items()
+        if name not in problem.matrix_sizes and value != problem.fields[name].default
     )
-    return operator + dense + traits + batch
+    return operator + "".join(given)

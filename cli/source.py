@@ -45,18 +45,13 @@ class Choice:
 @click.command()
 @matrix_options(required=False)
 @click.option(
-    "--m",
-    type=click.IntRange(min=0),
-    help="Rows, instead of --matrix; its columns are then --k (spmm) or -n (the others).",
-)
-@click.option(
     "--density",
     type=click.FloatRange(0, 1),
     default=0.1,
     show_default=True,
-    help="Of the matrix, with --m; matters only where no config is given.",
+    help="Of the matrix, where sizes stand for it; matters only where no config is given.",
 )
-@problem_options()
+@problem_options(without_matrix=True)
 @click.option("--family", "family_name", metavar="NAME", help="See `sparsegen families`.")
 @config_option
 @device_option
@@ -77,7 +72,6 @@ def command(
     seed: int,
     drop_zeros: bool,
     transpose: bool,
-    m: int | None,
     density: float,
     wanted: ProblemOptions,
     family_name: str | None,
@@ -94,14 +88,14 @@ def command(
     lookup`). With --family, the config that the family guesses; --config changes tunables of it, any valid
     one renders, and no GPU is needed.
     """
-    if matrix is not None and m is not None:
-        raise click.UsageError("give either --matrix, or --m and the matrix's columns")
+    if matrix is not None and (twice := wanted.sizes_of_matrix()):
+        raise click.UsageError(f"give either --matrix, or {' and '.join(twice)}")
     if transpose and matrix is None:
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
     found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
-    problem = wanted.problem_without_matrix(m) if found is None else wanted.problem(found.shape)
+    problem = wanted.problem_without_matrix() if found is None else wanted.problem(found.shape)
     features = even_features(*problem.matrix_shape, density) if found is None else Features.of(found)
     where = backends.find_device(device)
     if family_name is not None:

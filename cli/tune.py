@@ -22,8 +22,6 @@ from sparsegen.cli.common import (
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
 from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
-from sparsegen.matrix.features import Features
-from sparsegen.operators import Problem, SpmmProblem
 from sparsegen.settings import Settings
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
 from sparsegen.tuning_db.records import Measurement
@@ -110,15 +108,6 @@ def _options(**values: Any) -> str:
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items())
 
 
-def _problem_text(problem: Problem, features: Features) -> str:
-    if not isinstance(problem, SpmmProblem) or problem.batch > 1:
-        return f"{problem}, {features.density:.1%} dense"
-    return (
-        f"{problem.operator}: {problem.m} × {problem.k} ({features.density:.1%} dense) by {problem.k} × "
-        f"{problem.n}, {problem.dtype}, {problem.layout}-major, epilogue {problem.epilogue}"
-    )
-
-
 def _verdict(result: TuneResult) -> str:
     """One honest sentence on the comparison with other libraries."""
     speedups = {
@@ -143,7 +132,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("problem", _problem_text(problem, features))
+    table.add_row("problem", problem.in_words(features.density))
     table.add_row("device", result.device.name)
     table.add_row("variant", _config_text(winner))
     table.add_row(

@@ -21,16 +21,17 @@ from sparsegen.operators import DType as DType
 from sparsegen.operators import Epilogue as Epilogue
 from sparsegen.operators import ItemValues as ItemValues
 from sparsegen.operators import Layout as Layout
+from sparsegen.operators import Operator as Operator
 from sparsegen.operators import SddmmEpilogue as SddmmEpilogue
+from sparsegen.operators import SddmmOperator as SddmmOperator
 from sparsegen.operators import SddmmProblem as SddmmProblem
+from sparsegen.operators import SoftmaxBackwardOperator as SoftmaxBackwardOperator
 from sparsegen.operators import SoftmaxBackwardProblem as SoftmaxBackwardProblem
+from sparsegen.operators import SoftmaxOperator as SoftmaxOperator
 from sparsegen.operators import SoftmaxProblem as SoftmaxProblem
+from sparsegen.operators import SparseAttentionOperator as SparseAttentionOperator
 from sparsegen.operators import SparseAttentionProblem as SparseAttentionProblem
+from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
-from sparsegen.plan.operator import SparseOperator as SparseOperator
-from sparsegen.plan.pattern_operators import SddmmOperator as SddmmOperator
-from sparsegen.plan.pattern_operators import SoftmaxBackwardOperator as SoftmaxBackwardOperator
-from sparsegen.plan.pattern_operators import SoftmaxOperator as SoftmaxOperator
-from sparsegen.plan.pattern_operators import SparseAttentionOperator as SparseAttentionOperator
 
 __version__: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, overload
 
 from sparsegen import backends
 from sparsegen.dispatch.choice import Choice, How, OnMiss, choose
@@ -19,35 +19,30 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix, as_csr
 from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import (
+    DEFAULT_OPERATOR,
+    OPERATORS,
     DType,
     Epilogue,
+    HasDense,
     ItemValues,
+    Launcher,
     Layout,
+    Operator,
     Problem,
-    SddmmEpilogue,
-    SddmmProblem,
-    SoftmaxBackwardProblem,
-    SoftmaxProblem,
-    SparseAttentionProblem,
-    SpmmProblem,
+    SparseOperator,
+    fields_of,
     member,
     operator_named,
 )
-from sparsegen.plan import dense_operator
-from sparsegen.plan.dense_operator import DenseOperator
+from sparsegen.plan import dense_launcher
+from sparsegen.plan.dense_launcher import DenseLauncher
 from sparsegen.plan.executors import shared_executor
-from sparsegen.plan.operator import PreparedOperator, SparseOperator
-from sparsegen.plan.pattern_operators import (
-    SddmmOperator,
-    SoftmaxBackwardOperator,
-    SoftmaxOperator,
-    SparseAttentionOperator,
-)
 from sparsegen.plan.saved_operator import read_operator, save_operator
+from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.report import PruneReport
 from sparsegen.settings import Settings
-from sparsegen.tuning.report import Effort
+from sparsegen.tuning.report import Budget, Effort, Progress, silent
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers
 from sparsegen.tuning_db.store import Store
 
@@ -55,7 +50,8 @@ if TYPE_CHECKING:
     from sparsegen.tuning.tuner import TuneResult
 
 log = logging.getLogger(__name__)
-SCALED = (SoftmaxProblem, SoftmaxBackwardProblem, SparseAttentionProblem)  # that take a scale
+O = TypeVar("O", bound=Operator)  # noqa: E741
+O_co = TypeVar("O_co", bound=Operator, covariant=True)
 
 __all__ = [
     "as_csr",
@@ -70,39 +66,45 @@ __all__ = [
 ]
 
 
-def problem_of(matrix: CsrMatrix, operator: str, **options: int | str | None) -> Problem:
-    """An operator's problem for this matrix; see `Problem.of`.
+class _Prepared(Protocol[O_co]):
+    """A problem whose operator objects are of this type."""
 
-    Raises:
-        ConfigError: an unknown operator, or an option that is missing, is none of the operator's or has no such value.
-    """
-    return operator_named(operator).of(matrix.shape, **options)
+    @property
+    def operator_type(self) -> type[O_co]: ...
 
 
 def lookup(
     matrix: Any,
+    problem: Problem | None = None,
     *,
-    operator: str = SpmmProblem.operator,
-    n: int | None = None,
-    k: int | None = None,
-    dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str | None = None,
-    epilogue: Epilogue | SddmmEpilogue | str | None = None,
-    batch: int = 1,
-    item_values: ItemValues | str | None = None,
+    operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
+    **options: Any,
 ) -> Choice:
     """What `prepare` would run for this matrix, and why; nothing is compiled and no device is touched.
 
-    The arguments are those of `prepare`.
+    The arguments are those of `prepare`, without operands.
     """
-    csr, _ = _matrix_of(matrix, operator, transpose)
-    given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
-    problem = problem_of(csr, operator, **given, batch=batch, item_values=item_values)
-    return _choose(csr, problem, _device(device), db, OnMiss.parse(on_miss))
+    wanted = _Wanted.of(matrix, problem, operator, transpose, options)
+    return _choose(wanted, _device(device), db, OnMiss.parse(on_miss))
+
+
+@overload
+def prepare(
+    matrix: Any,
+    problem: _Prepared[O],
+    *,
+    transpose: bool = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+    **kept: Any,
+) -> O: ...
 
 
 @overload
@@ -123,185 +125,104 @@ def prepare(
     db: str | Path | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
-) -> SparseOperator | DenseOperator: ...
+) -> SparseOperator: ...
 
 
 @overload
 def prepare(
     matrix: Any,
     *,
-    operator: Literal["sddmm"],
-    k: int,
-    dtype: DType | str = ...,
-    epilogue: SddmmEpilogue | str | None = ...,
-    batch: int = ...,
+    operator: str = ...,
+    transpose: bool = ...,
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
-) -> SddmmOperator: ...
-
-
-@overload
-def prepare(
-    matrix: Any,
-    *,
-    operator: Literal["sparse_softmax"],
-    dtype: DType | str = ...,
-    scale: float | None = ...,
-    batch: int = ...,
-    on_miss: OnMiss | str = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-) -> SoftmaxOperator: ...
-
-
-@overload
-def prepare(
-    matrix: Any,
-    *,
-    operator: Literal["sparse_softmax_backward"],
-    dtype: DType | str = ...,
-    scale: float | None = ...,
-    batch: int = ...,
-    on_miss: OnMiss | str = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-) -> SoftmaxBackwardOperator: ...
-
-
-@overload
-def prepare(
-    matrix: Any,
-    *,
-    operator: Literal["sparse_attention"],
-    k: int,
-    dtype: DType | str = ...,
-    scale: float | None = ...,
-    batch: int = ...,
-    on_miss: OnMiss | str = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-) -> SparseAttentionOperator: ...
+    **options: Any,
+) -> Operator: ...
 
 
 def prepare(
     matrix: Any,
+    problem: Any = None,
     *,
-    operator: str = SpmmProblem.operator,
-    n: int | None = None,
-    k: int | None = None,
-    dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str | None = None,
-    epilogue: Epilogue | SddmmEpilogue | str | None = None,
-    batch: int = 1,
-    item_values: ItemValues | str | None = None,
-    bias: Any = None,
-    scale: float | None = None,
+    operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
     family: str | None = None,
     config: Mapping[str, Any] | None = None,
-) -> PreparedOperator | DenseOperator:
-    """Choose a variant for an operator on this matrix, compile it, pack and upload the matrix; do it once.
+    **options: Any,
+) -> Operator:
+    """Choose a variant for a problem on this matrix, compile it, pack and upload the matrix; do it once.
 
-    =============================  ================================  ==========================================
-    operator                       options                           computes
-    =============================  ================================  ==========================================
-    ``"spmm"`` (default)           n, dtype, layout, epilogue, bias  ``op(b)``: C = epilogue(matrix · B)
-    ``"sddmm"``                    k, dtype, epilogue                ``op(a, b)``: epilogue((A · Bᵀ) there)
-    ``"sparse_softmax"``           dtype, scale                      ``op(values)``: the softmax of each row
-    ``"sparse_softmax_backward"``  dtype, scale                      ``op(y, dy)``: the gradient of that softmax
-    ``"sparse_attention"``         k, dtype, scale                   ``op(q, k, v)``: softmax(Q · Kᵀ there) · V
-    =============================  ================================  ==========================================
-
-    All of them take batch; of a batch of ``spmm`` there is item_values.
+    What is computed is said by a problem (``prepare(matrix, SddmmProblem(m, n, k))``), or by an operator's name and the
+    other fields of its problems (``prepare(matrix, operator="sddmm", k=64)``); without a name it is ``"spmm"``, the
+    matrix times a dense one, which needs ``n``. docs/operators.md lists operators, their fields and their calls.
 
     Args:
-        matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the m × k matrix that
-            ``spmm`` multiplies, or the m × n pattern of the others, whose values only ``epilogue="scale"`` reads.
-        n: columns of B and C.
-        k: columns of A and of B, which is n × k; of Q, K and V.
-        dtype: of the matrix's values (which are rounded to it), of the operands and of the result; sums are float32.
-        layout: ``"row"``: B is k × n and C is m × n. ``"column"``: B is n × k and C is n × m, both row-major
-            (tokens × features), so that a linear layer needs no transpose. Default ``"row"``.
-        epilogue: of ``spmm``: ``"none"``, ``"bias"``, ``"bias_relu"``, ``"bias_gelu"`` or ``"bias_residual"``; the
-            bias has m values, the residual comes with each call and has C's shape. Of ``sddmm``: ``"none"``, or
-            ``"scale"`` for a product with the matrix's values. Default ``"none"``.
-        batch: items with this pattern that one launch computes. Above 1, operands and results have a leading dimension
-            of it; biases and ``"scale"``'s values are those of all items.
-        item_values: of a batch of ``spmm``: ``"shared"``: all items have the matrix's values. ``"own"``: each has its
-            own, which ``update_values`` takes as batch × nnz; until then, the matrix's. Default ``"shared"``.
-        bias: kept for every call; None to pass it with each call.
-        scale: what values are multiplied with before the exponential; default 1, of ``sparse_attention`` 1 / √k.
-        transpose: of ``spmm``: multiply by the matrix's transpose, C = epilogue(matrixᵀ · B). ``update_values`` still
-            takes values in the order of the matrix itself, and packs nothing anew (Gale et al., SC 2020, section VII).
-            A `CsrMatrix` works its transposed pattern out once.
+        matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the sparse matrix of
+            ``spmm``, or the pattern of the others, whose values play a part only where the operator says so.
+        problem: of a matrix of this shape; then neither ``operator`` nor fields are given.
+        operator: the name of an operator.
+        transpose: take the matrix's transpose in its place, which operators say that they allow (``spmm``:
+            C = epilogue(matrixᵀ · B)). ``update_values`` still takes values in the order of the matrix itself, and
+            packs nothing anew (Gale et al., SC 2020, section VII). A `CsrMatrix` works its transposed pattern out once.
         on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`;
             ``"dense"`` is for ``spmm`` without a batch.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
         family, config: run this family, its guess changed by ``config``, instead of what the database says.
+        options: fields of the problem, None for one that is not given; and operands to keep for every call: ``bias`` of
+            ``spmm`` (m values; default None, to pass it with each call), ``scale`` of the softmaxes and of
+            ``sparse_attention`` (a number, with which values are multiplied before the exponential; default 1, of
+            attention 1 / √k).
 
     Returns:
-        An operator object: a `SparseOperator`, `SddmmOperator`, `SoftmaxOperator`, `SoftmaxBackwardOperator` or
-        `SparseAttentionOperator`. A `DenseOperator` only for ``on_miss="dense"``.
+        The problem's operator object: for ``spmm`` a `SparseOperator`.
 
     Raises:
         MatrixError: the matrix is malformed.
-        ConfigError: an unknown word, an option that the operator does not take or lacks, or a config that is not
-            valid here.
+        ConfigError: an unknown word, an option that the operator does not take or lacks, a problem of another shape, or
+            a config that is not valid here.
         OperandError: a bias of the wrong shape.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: nothing may run.
         DatabaseError: the tuning database cannot be read.
     """
-    csr, value_order = _matrix_of(matrix, operator, transpose)
-    options: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
-    options |= {"batch": batch, "item_values": item_values}
-    problem = problem_of(csr, operator, **options)
-    for name, value, owners in (("bias", bias, (SpmmProblem,)), ("scale", scale, SCALED)):
-        if value is not None and not isinstance(problem, owners):
-            raise ConfigError(f"{operator} takes no {name}; {owners[0].operator} does")
+    given, kept = _without_operands(operator if problem is None else problem.operator, options)
+    wanted = _Wanted.of(matrix, problem, operator, transpose, given)
+    held = wanted.problem.kept(kept)
     where = _device(device)
     if family is not None:
-        choice = named_choice(problem, Features.of(csr), where, family, config or {})
+        choice = named_choice(wanted.problem, Features.of(wanted.matrix), where, family, config or {})
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
         miss = OnMiss.parse(on_miss)
-        choice = _choose(csr, problem, where, db, miss)
+        choice = _choose(wanted, where, db, miss)
         if miss is OnMiss.TUNE and not choice.is_hit:
-            tune(csr, operator=operator, **options, device=where, db=db)
-            choice = _choose(csr, problem, where, db, miss)
+            tune(wanted.matrix, wanted.problem, device=where, db=db)
+            choice = _choose(wanted, where, db, miss)
+    return wanted.problem.operator_type(wanted.problem, _launcher(choice, wanted, where, held))
+
+
+def _launcher(choice: Choice, wanted: _Wanted, device: Device, kept: Mapping[str, Any]) -> Launcher:
     if choice.use_dense:
-        if dense_operator.is_available(where):
-            return DenseOperator(choice, csr, where, bias=bias, value_order=value_order)
+        if dense_launcher.is_available(device):
+            return DenseLauncher(choice, wanted.matrix, device, kept=kept, value_order=wanted.value_order)
         log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
         choice = replace(choice, use_dense=False)
-    executor, toolchain = shared_executor(where), backends.toolchain(where)
-    if isinstance(problem, SddmmProblem):
-        return SddmmOperator(choice, csr, executor=executor, toolchain=toolchain)
-    factor = 1.0 if scale is None else scale
-    if isinstance(problem, SoftmaxProblem):
-        return SoftmaxOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
-    if isinstance(problem, SoftmaxBackwardProblem):
-        return SoftmaxBackwardOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
-    if isinstance(problem, SparseAttentionProblem):
-        factor = problem.k**-0.5 if scale is None else scale
-        return SparseAttentionOperator(choice, csr, executor=executor, toolchain=toolchain, scale=factor)
-    return SparseOperator(
-        choice, csr, executor=executor, toolchain=toolchain, bias=bias, value_order=value_order
+    return VariantLauncher(
+        choice,
+        wanted.matrix,
+        executor=shared_executor(device),
+        toolchain=backends.toolchain(device),
+        kept=kept,
+        value_order=wanted.value_order,
     )
 
 
@@ -340,44 +261,50 @@ def named_choice(
 
 def tune(
     matrix: Any,
+    problem: Problem | None = None,
     *,
-    operator: str = SpmmProblem.operator,
-    n: int | None = None,
-    k: int | None = None,
-    dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str | None = None,
-    epilogue: Epilogue | SddmmEpilogue | str | None = None,
-    batch: int = 1,
-    item_values: ItemValues | str | None = None,
+    operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
     effort: Effort | str = Effort.NORMAL,
     trials: int | None = None,
     seconds: float | None = None,
+    families: Sequence[str] | None = None,
+    baselines: bool = True,
+    seed: int = 0,
+    progress: Progress = silent,
     device: Device | str | None = None,
     db: str | Path | None = None,
     **options: Any,
 ) -> TuneResult:
-    """Find the fastest variant for an operator on this matrix, verify it and record it.
+    """Find the fastest variant for a problem on this matrix, verify it and record it.
 
-    The arguments that are not named here are those of `prepare`, which then finds the winner.
+    The arguments that are not named here are those of `prepare` (without operands), which then finds the winner.
 
     Args:
         effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
         trials, seconds: when the search ends instead; at whichever comes first.
+        families, baselines, seed, progress: see `sparsegen.tuning.tuner.tune`.
         db: where to record; default SPARSEGEN_DB, else the user's own.
-        options: see `sparsegen.tuning.tuner.tune`: families, progress, baselines, seed.
 
     Raises:
         What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
     """
     from sparsegen.tuning import tuner
 
-    csr, _ = _matrix_of(matrix, operator, transpose)
-    given: dict[str, Any] = {"n": n, "k": k, "dtype": dtype, "layout": layout, "epilogue": epilogue}
-    problem = problem_of(csr, operator, **given, batch=batch, item_values=item_values)
-    budget = tuner.Budget(trials, seconds, member(tuner.Effort, effort, "effort"))
+    wanted = _Wanted.of(matrix, problem, operator, transpose, options)
+    budget = Budget(trials, seconds, member(Effort, effort, "effort"))
     with Store.open(db or Settings.from_environment().db) as store:
-        return tuner.tune(csr, problem, device=_device(device), store=store, budget=budget, **options)
+        return tuner.tune(
+            wanted.matrix,
+            wanted.problem,
+            device=_device(device),
+            store=store,
+            budget=budget,
+            families=families,
+            baselines=baselines,
+            seed=seed,
+            progress=progress,
+        )
 
 
 def pruned_times(
@@ -404,29 +331,72 @@ def pruned_times(
     return PrunedTimes(n, kind, order, where, tuple(times))
 
 
-def _matrix_of(matrix: Any, operator: str, transpose: bool) -> tuple[CsrMatrix, Array | None]:
-    """The sparse matrix of a problem, and which of the given matrix's values each of its nonzeros has; None: its own.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked for.
+
+    Attributes:
+        value_order: which of the given matrix's values each of the sparse matrix's nonzeros has; None: its own.
+    """
+
+    matrix: CsrMatrix
+    problem: Problem
+    value_order: Array | None
+
+    @classmethod
+    def of(
+        cls, matrix: Any, problem: Problem | None, operator: str, transpose: bool, options: Mapping[str, Any]
+    ) -> _Wanted:
+        """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
+        csr, order = as_csr(matrix), None
+        kind = operator_named(operator) if problem is None else type(problem)
+        if transpose:
+            if not kind.is_transposable:
+                raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
+            csr, order = csr.transposed(), csr.transposition().source
+        if problem is None:
+            return cls(csr, kind.of(csr.shape, **options), order)
+        if operator not in (DEFAULT_OPERATOR, kind.operator):
+            raise ConfigError(f"the problem is of {kind.operator}, not of {operator}")
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            raise ConfigError(f"the problem says all but the operands: drop {', '.join(given)}")
+        if problem.matrix_shape != csr.shape:
+            raise ConfigError(f"the matrix is {csr.shape}, but the problem's is {problem.matrix_shape}")
+        return cls(csr, problem, order)
+
+
+def _without_operands(operator: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options that are fields of a problem, and the operands to keep; those that are None are not given.
 
     Raises:
-        ConfigError: a transpose of what has none.
+        ConfigError: an operand that is another operator's.
     """
-    csr = as_csr(matrix)
-    if not transpose:
-        return csr, None
-    if operator != SpmmProblem.operator:
-        raise ConfigError(f"{operator} takes no transpose; {SpmmProblem.operator} does")
-    return csr.transposed(), csr.transposition().source
+    kind = operator_named(operator)
+    given = {name: value for name, value in options.items() if value is not None}
+    kept = {name: given.pop(name) for name in kind.keeps if name in given}
+    for name in given.keys() - fields_of(kind).keys():
+        if others := [other for other in OPERATORS.values() if name in other.keeps]:
+            raise _not_taken(kind, name, others)
+    return given, kept
+
+
+def _not_taken(kind: type[Problem], name: str, others: Sequence[type[Problem]]) -> ConfigError:
+    """The error for what other operators take."""
+    return ConfigError(f"{kind.operator} takes no {name}; {others[0].operator} does")
 
 
 def _device(device: Device | str | None) -> Device:
     return device if isinstance(device, Device) else backends.find_device(device)
 
 
-def _choose(
-    matrix: CsrMatrix, problem: Problem, device: Device, db: str | Path | None, miss: OnMiss
-) -> Choice:
-    if miss is OnMiss.DENSE and not isinstance(problem, SpmmProblem):
-        raise ConfigError(f"on_miss = dense is for spmm: there is no dense {problem.operator} to run instead")
+def _choose(wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss) -> Choice:
+    matrix, problem = wanted.matrix, wanted.problem
+    if miss is OnMiss.DENSE and not isinstance(problem, HasDense):
+        able = ", ".join(kind.operator for kind in OPERATORS.values() if issubclass(kind, HasDense))
+        raise ConfigError(
+            f"on_miss = dense is for {able}: there is no dense {problem.operator} to run instead"
+        )
     if miss is OnMiss.DENSE and problem.batch > 1:
         raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
     features, fingerprint = Features.of(matrix), matrix.fingerprint()

@@ -28,7 +28,15 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, Epilogue, ItemValues, Layout, Problem, SpmmProblem, field_types
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    ItemValues,
+    Layout,
+    Problem,
+    SpmmProblem,
+    fields_of,
+)
 from sparsegen.plan.binding import launch_arguments
 from sparsegen.render import render
 from sparsegen.verify.bounds import worst_error
@@ -207,8 +215,8 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 
 def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
     """Every combination of the traits that an operator's problems of one item have."""
-    kinds_of = field_types(problem_type).items()
-    traits = {name: kind for name, kind in kinds_of if kind is not int and name != "item_values"}
+    fields = fields_of(problem_type).items()
+    traits = {name: field.kind for name, field in fields if not field.is_size and name != "item_values"}
     for members in itertools.product(*traits.values()):
         yield tuple(zip(traits, members, strict=True))
 

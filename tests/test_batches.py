@@ -107,7 +107,7 @@ def test_attention_out_of_three_launches(pattern: Any, dtype: DType) -> None:
         (softmax, y, {"x": x, "scale": np.float32([0.3])}),
         (backward, dx, {"y": y, "dy": dy, "scale": np.float32([0.3])}),
     ):
-        specs = {spec.name: spec.dtype for spec in op.prepared.operands}
+        specs = {spec.name: spec.dtype for spec in op.launcher.prepared.operands}
         stored = {name: specs[name].to_storage(array) for name, array in operands.items()}
         reference = op.problem.reference(sparsegen.as_csr(pattern), stored)
         assert bounds.worst_error(reference, dtype.to_storage(result)) <= 1

@@ -110,7 +110,7 @@ def test_it_is_the_rule_of_thumb_for_decoding() -> None:
         MATRIX, n=8, dtype="float16", layout="column", device="emulator", on_miss="default"
     )
     assert operator.choice.family is FAMILY
-    assert operator.prepared.packed.nbytes < 0.8 * MATRIX.nnz * 4
+    assert operator.launcher.prepared.packed.nbytes < 0.8 * MATRIX.nnz * 4
 
 
 def test_calls_from_several_threads_do_not_meet_in_scratch_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from tuning_samples import H100, baseline, other_operators, timed, workload
+from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
@@ -24,7 +25,7 @@ from sparsegen.tuning_db import migrations
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.models import OUTCOMES, Base
 from sparsegen.tuning_db.records import Measurement, Outcome
-from sparsegen.tuning_db.store import Store
+from sparsegen.tuning_db.store import Added, Store
 
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
 
@@ -66,40 +67,60 @@ def test_opening_again_migrates_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     Store.open(path).close()
 
 
-@pytest.fixture
-def first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Measurement]]:
-    """A database as the first version of sparsegen left it, and what it holds."""
-    single = [m for m in other_operators() if m.workload.problem.batch == 1]  # batches came later
-    written = [timed(10.0), timed(20.0, workload(n=96)), *single]
+@pytest.fixture(params=["0001", "0002"])
+def older(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, list[Measurement]]:
+    """A database as an older version of sparsegen left it, and what it holds."""
+    revision = request.param
+    others = other_operators()
+    if revision == "0001":
+        others = [m for m in others if m.workload.problem.batch == 1]  # batches came later
+    written = [timed(10.0), timed(20.0, workload(n=96)), *others]
     current = tmp_path / "current.db"
     with Store.open(current) as store:
         store.add_all(written, [baseline(5.0)])
+        problems = list(dict.fromkeys(m.workload.problem for m in written))
     path = tmp_path / "old.db"
     with monkeypatch.context() as patched:
         upgrade = command.upgrade
-        patched.setattr(migrations, "HEAD", "0001")
-        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        patched.setattr(migrations, "HEAD", revision)
+        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
         Store.open(path).close()
     old, new = sqlite3.connect(path), sqlite3.connect(current)
-    for table in ("devices", "matrices", "problems", "variants", "measurements", "baselines"):
-        columns = ", ".join(row[1] for row in old.execute(f"PRAGMA table_info({table})"))
-        for row in new.execute(f"SELECT {columns} FROM {table}"):
-            old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+    def columns_of(table: str) -> list[str]:
+        return [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
+
+    def insert(table: str, row: Sequence[object]) -> None:
+        old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+    for table in ("devices", "matrices", "variants", "measurements", "baselines"):
+        for row in new.execute(f"SELECT {', '.join(columns_of(table))} FROM {table}"):
+            insert(table, row)
+    for number, problem in enumerate(problems, 1):
+        row = {"id": number} | columns_of_before(problem)
+        insert(
+            "problems", [str(row[c]) if isinstance(row[c], str) else row[c] for c in columns_of("problems")]
+        )
     old.commit()
     old.close()
     new.close()
     return path, written
 
 
-def test_an_older_file_is_migrated_with_what_it_holds(first_version: tuple[Path, list[Measurement]]) -> None:
-    path, written = first_version
+def test_an_older_file_is_migrated_with_what_it_holds(older: tuple[Path, list[Measurement]]) -> None:
+    path, written = older
     with Store.open(path) as store:
-        assert store.found_schema == "0001" and store.all_measurements() == written
+        assert store.found_schema in migrations.REVISIONS[:2] and store.all_measurements() == written
         assert store.all_baselines() == [baseline(5.0)] and not check(store)
         again = replace(written[0], workload=replace(written[0].workload, problem=BATCH))
         store.add_measurement(again)
         assert store.measurements(again.workload, H100) == [again]
         assert store.measurements(written[0].workload, H100) == [written[0]]
+        assert store.add_all(written, [baseline(5.0)]) == Added(0, 0), (
+            "each problem has the form that it gets today"
+        )
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     held = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'measurements'").fetchone()[0]
@@ -107,8 +128,8 @@ def test_an_older_file_is_migrated_with_what_it_holds(first_version: tuple[Path,
     connection.close()
 
 
-def test_an_older_file_is_read_without_being_changed(first_version: tuple[Path, list[Measurement]]) -> None:
-    path, written = first_version
+def test_an_older_file_is_read_without_being_changed(older: tuple[Path, list[Measurement]]) -> None:
+    path, written = older
     before = path.read_bytes()
     with Store.open(path, read_only=True) as store:
         assert store.all_measurements() == written
@@ -121,6 +142,22 @@ def test_an_older_file_is_read_without_being_changed(first_version: tuple[Path, 
         with pytest.raises(DatabaseReadOnlyError):
             store.add_measurement(written[0])
     assert path.read_bytes() == before
+
+
+def test_rows_that_sparsegen_would_not_write_stay_apart(older: tuple[Path, list[Measurement]]) -> None:
+    """An unknown operator's row, and one that differs from another in a column that says nothing of its problem."""
+    path, written = older
+    with sqlite3.connect(path) as old:
+        columns = [row[1] for row in old.execute("PRAGMA table_info(problems)")][1:]
+        for changed, value in (("operator", "'row_sums'"), ("layout", "'row'")):
+            chosen = ", ".join(value if column == changed else column for column in columns)
+            old.execute(
+                f"INSERT INTO problems ({', '.join(columns)}) SELECT {chosen} FROM problems WHERE operator = 'sddmm'"
+            )
+    with Store.open(path) as store:
+        assert store.all_measurements() == written
+        told = [problem.why for problem in store.unknown_problems()]
+        assert len(told) == 4 and sum("no operator 'row_sums'" in why for why in told) == 2
 
 
 def open_once(path: str) -> None:

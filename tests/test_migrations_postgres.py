@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 from alembic import command
-from tuning_samples import H100, baseline, other_operators, timed, workload
+from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
 
-from sparsegen.operators import ItemValues, SpmmProblem
+from sparsegen.operators import ItemValues, Problem, SpmmProblem
 from sparsegen.tuning_db import migrations
 from sparsegen.tuning_db.models import Base
-from sparsegen.tuning_db.store import Store
+from sparsegen.tuning_db.store import Added, Store
 
 SERVER = os.environ.get("SPARSEGEN_TEST_POSTGRES", "")
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
@@ -33,12 +33,23 @@ def schema(name: str) -> Iterator[str]:
         admin.execute(f"DROP SCHEMA {name} CASCADE")
 
 
-def copy_rows(source: str, target: str) -> None:
-    """All rows, of the columns that the target has."""
+def copy_rows(source: str, target: str, problems: list[Problem]) -> None:
+    """All rows, of the columns that the target has; those of problems as they were."""
     import psycopg
 
     with psycopg.connect(SERVER, autocommit=True) as connection:
-        for table in (t.name for t in Base.metadata.sorted_tables):
+        found = connection.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = 'problems'",
+            (target,),
+        )
+        names = [name for (name,) in found if name != "id"]
+        for problem in problems:
+            row = columns_of_before(problem)
+            connection.execute(
+                f"INSERT INTO {target}.problems ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))})",
+                [str(row[name]) if isinstance(row[name], str) else row[name] for name in names],
+            )
+        for table in (t.name for t in Base.metadata.sorted_tables if t.name != "problems"):
             found = connection.execute(
                 "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
                 (target, table),
@@ -52,9 +63,14 @@ def copy_rows(source: str, target: str) -> None:
             )
 
 
-def test_an_older_database_is_migrated_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    single = [m for m in other_operators() if m.workload.problem.batch == 1]  # batches came later
-    written = [timed(10.0), timed(20.0, workload(n=96)), *single]
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_an_older_database_is_migrated_with_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    others = other_operators()
+    if revision == "0001":
+        others = [m for m in others if m.workload.problem.batch == 1]  # batches came later
+    written = [timed(10.0), timed(20.0, workload(n=96)), *others]
     with ExitStack() as schemas:
         current, old = (
             schemas.enter_context(schema(name)) for name in ("sparsegen_current", "sparsegen_old")
@@ -63,16 +79,18 @@ def test_an_older_database_is_migrated_with_what_it_holds(monkeypatch: pytest.Mo
             store.add_all(written, [baseline(5.0)])
         with monkeypatch.context() as patched:
             upgrade = command.upgrade
-            patched.setattr(migrations, "HEAD", "0001")
-            patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+            patched.setattr(migrations, "HEAD", revision)
+            patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
             Store.open(old).close()
-        copy_rows("sparsegen_current", "sparsegen_old")
+        problems = list(dict.fromkeys(m.workload.problem for m in written))
+        copy_rows("sparsegen_current", "sparsegen_old", problems)
         with Store.open(old) as store:
-            assert store.found_schema == "0001"
+            assert store.found_schema == revision
             assert store.all_measurements() == written and store.all_baselines() == [baseline(5.0)]
             again = replace(written[0], workload=replace(written[0].workload, problem=BATCH))
             store.add_measurement(again)
             assert store.measurements(again.workload, H100) == [again]
             assert store.measurements(written[0].workload, H100) == [written[0]]
+            assert store.add_all(written, []) == Added(0, 0), "each problem has the form that it gets today"
         with Store.open(old) as store:
             assert store.found_schema == migrations.HEAD

@@ -17,9 +17,8 @@ from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.kernels import families, families_of
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Layout, SpmmProblem, TensorSpec
+from sparsegen.operators import DType, Layout, SparseOperator, SpmmProblem, TensorSpec
 from sparsegen.plan.arrays import alignment_of, stream_handle
-from sparsegen.plan.operator import SparseOperator
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 from sparsegen.verify.bounds import worst_error
@@ -235,7 +234,7 @@ def test_it_explains_itself(pattern: Any) -> None:
 def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
     """As the tuner would."""
     csr = sparsegen.as_csr(matrix)
-    problem = api.problem_of(csr, "spmm", n=N)
+    problem = SpmmProblem.of(csr.shape, n=N)
     choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
     variant = Variant(choice.config, "ab" * 32)
@@ -278,14 +277,14 @@ def test_on_miss_error_and_dense(pattern: Any, caplog: pytest.LogCaptureFixture)
 def test_on_miss_tune_tunes_once(pattern: Any, own_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def tune(matrix: Any, *, n: int, **options: Any) -> None:
-        calls.append(n)
+    def tune(matrix: Any, problem: SpmmProblem, **options: Any) -> None:
+        calls.append(problem)
         record(pattern, 5.0, own_database, tile_n=16, threads_per_row=4, rows_per_block=8)
 
     monkeypatch.setattr(api, "tune", tune)
     for _ in range(2):
         assert prepare(pattern, on_miss="tune").choice.config.tile_n == 16
-    assert len(calls) == 1
+    assert calls == [SpmmProblem(M, K, N)]
 
 
 def test_lookup_compiles_nothing(pattern: Any, monkeypatch: pytest.MonkeyPatch) -> None:

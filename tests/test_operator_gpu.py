@@ -189,7 +189,7 @@ def test_dense(pattern: Any) -> None:
 def test_host_cost(pattern: Any) -> None:
     op, b = prepare(pattern), random((K, N))
     out = op(b)
-    bound, stream = op.prepared.bound(), torch.cuda.current_stream().cuda_stream
+    bound, stream = op.launcher.prepared.bound(), torch.cuda.current_stream().cuda_stream
     b_address, c_address = b.data_ptr(), out.data_ptr()
 
     def cost(call: Any) -> float:

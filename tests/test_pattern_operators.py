@@ -40,7 +40,7 @@ def dense(rows: int, dtype: str = "float32", seed: int = 0) -> np.ndarray[Any, A
 
 
 def worst(op: Any, matrix: Any, result: Any, **operands: Any) -> float:
-    specs = {spec.name: spec for spec in op.prepared.operands}
+    specs = {spec.name: spec for spec in op.launcher.prepared.operands}
     stored = {name: specs[name].dtype.to_storage(array) for name, array in operands.items()}
     reference = op.problem.reference(sparsegen.as_csr(matrix), stored)
     return float(worst_error(reference, op.problem.dtype.to_storage(result)))

@@ -16,7 +16,7 @@ from sparsegen.errors import ConfigError, OperandError, OutputError, SavedOperat
 from sparsegen.kernels import family
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
-from sparsegen.plan.operator import SparseOperator
+from sparsegen.operators import SparseOperator
 
 M, K, N = 70, 200, 5
 PLACES = ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -86,7 +86,7 @@ def test_without_the_places_of_values_the_file_is_small(matrix: CsrMatrix, tmp_p
     whole, small = tmp_path / "whole.npz", tmp_path / "small.npz"
     sparsegen.save_operator(operator, whole)
     sparsegen.save_operator(operator, small, updatable=False)
-    packed = operator.prepared.packed.nbytes
+    packed = operator.launcher.prepared.packed.nbytes
     assert packed < small.stat().st_size < packed + 4096 < whole.stat().st_size
     loaded = sparsegen.load_operator(small, device="emulator")
     np.testing.assert_array_equal(loaded(tokens()), operator(tokens()))

@@ -25,7 +25,10 @@ from sparsegen.errors import (
     DatabaseReadOnlyError,
 )
 from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.tuning_db import conversion
 from sparsegen.tuning_db import engine as engine_module
+from sparsegen.tuning_db.check import check
+from sparsegen.tuning_db.exchange import export_json, load
 from sparsegen.tuning_db.records import Outcome
 from sparsegen.tuning_db.store import Store
 
@@ -118,9 +121,59 @@ def test_listings_and_winners_narrow(location: str) -> None:
         assert [(t.measurements, t.ok) for t in listed if t.workload == workload()] == [(3, 2)]
         assert len(listed) == 3 and len(store.list_workloads(like=H100)) == 2
         assert [t.workload for t in store.list_workloads(epilogue=Epilogue.BIAS)] == [column]
-        winners = store.winners("spmm", DType.FLOAT32, Layout.ROW, None, H100)
+        assert [t.workload for t in store.list_workloads(layout="column", n=64)] == [column]
+        assert store.list_workloads(operator="sddmm") == store.list_workloads(of_another_operator=1) == []
+        winners = store.winners("spmm", H100, dtype=DType.FLOAT32, layout=Layout.ROW)
         assert [w.variant for w in winners] == [variant(tile_n=64)]
-        assert store.winners("spmm", DType.FLOAT16, Layout.ROW, None, H100) == []
+        assert store.winners("spmm", H100, dtype=DType.FLOAT16, layout=Layout.ROW) == []
+
+
+STRANGERS = {
+    "an operator of a plug-in": ("row_sums", '{"dtype":"float32","k":3,"m":4}', "no operator 'row_sums'"),
+    "a field of a newer version": (
+        "spmm",
+        '{"dtype":"float32","epilogue":"none","k":256,"layout":"row","m":128,"n":8,"order":"z"}',
+        "not as this sparsegen writes",
+    ),
+    "a word of a newer version": (
+        "spmm",
+        '{"dtype":"float8","epilogue":"none","k":256,"layout":"row","m":128,"n":8}',
+        "'float8' is not a valid DType",
+    ),
+    "a size out of range": (
+        "spmm",
+        '{"dtype":"float32","epilogue":"none","k":256,"layout":"row","m":128,"n":0}',
+        "n = 0 is outside",
+    ),
+    "a missing field": ("spmm", '{"k":256}', "no problem of spmm"),
+    "no object": ("spmm", "[1]", "no problem of spmm"),
+    "no JSON": ("spmm", "garbage", "no problem of spmm"),
+}
+
+
+@pytest.mark.parametrize(("operator", "fields", "words"), STRANGERS.values(), ids=list(STRANGERS))
+def test_problems_of_other_versions_are_passed_over(
+    location: str, operator: str, fields: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = conversion.problem_digest(operator, fields)
+    with Store.open(location) as store:
+        store.add_all([timed(3.0), timed(5.0, workload(tag="b"), at=1)], [baseline(2.0)])
+        with store._writing() as connection:
+            query = "UPDATE problems SET operator = %s, fields = %s, digest = %s"
+            if store._engine.dialect.name == "sqlite":
+                query = query.replace("%s", "?")
+            connection.exec_driver_sql(query, (operator, fields, digest))
+        store.add_all([timed(4.0, at=2)], [])
+    with Store.open(location, read_only=True) as store:
+        for _ in range(2):
+            assert store.all_measurements() == store.measurements(workload(), H100) == [timed(4.0, at=2)]
+            assert store.all_baselines() == [] and len(store.list_workloads()) == 1
+        [warning] = caplog.messages
+        assert store.location in warning and "problem 1 is passed over" in warning and words in warning
+        [told] = check(store)
+        assert told.startswith("problem 1: ") and words in told and "its 2 measurements" in told
+        text, left_out = export_json(store)
+        assert left_out == 2 and len(load(text, "x").measurements) == 1
 
 
 def write_many(location: str, tag: int, count: int) -> None:

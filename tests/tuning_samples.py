@@ -12,6 +12,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     DType,
+    Problem,
     SddmmEpilogue,
     SddmmProblem,
     SoftmaxBackwardProblem,
@@ -101,3 +102,9 @@ def failed(outcome: Outcome, reason: str = "it failed", *, at: int = 0, **values
 def baseline(microseconds: float, of: Workload | None = None, contender: str = "cublas") -> Baseline:
     sample = Sample(microseconds, microseconds, microseconds, 50)
     return Baseline(of or workload(), H100, contender, "torch 2.9", sample, START)
+
+
+def columns_of_before(problem: Problem) -> dict[str, int | str]:
+    """A problem's row as schema 0002 had it, with a column for each field of any operator."""
+    none = {"m": 0, "k": 0, "n": 0, "dtype": "", "layout": "", "epilogue": "", "batch": 1, "item_values": ""}
+    return {"operator": problem.operator} | none | {name: getattr(problem, name) for name in problem.fields}

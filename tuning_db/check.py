@@ -11,8 +11,12 @@ def check(store: Store) -> list[str]:
     if problems := store.damage():
         return problems
     try:
+        strangers = store.unknown_problems()
         variants = {m.variant for m in store.all_measurements()}
     except DatabaseError as error:
         return [str(error)]
     unknown = [v for v in variants if not v.config.is_known]
-    return [f"{v.config}: no installed family declares it; never dispatched" for v in unknown]
+    return [
+        *(f"problem {p.row}: {p.why}; its {p.measurements} measurements are passed over" for p in strangers),
+        *(f"{v.config}: no installed family declares it; never dispatched" for v in unknown),
+    ]

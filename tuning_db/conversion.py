@@ -1,17 +1,23 @@
-"""Between the plain values of `records` and the columns of `models`."""
+"""Between the plain values of `records` and the columns of `models`.
+
+A problem is stored as its operator's name and `Problem.to_dict` in canonical JSON, in which fields that came later are
+left out where they have their defaults: so one problem has one form, whichever version wrote it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from sparsegen.errors import DatabaseCorruptError
+from sparsegen.errors import ConfigError, DatabaseCorruptError
 from sparsegen.kernels import read_config
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.config import Config
+from sparsegen.kernels.config import Config, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (
@@ -38,9 +44,18 @@ def printable(text: str) -> str:
     return "".join(kept)[:LONGEST_REASON]
 
 
-def canonical_config(config: Config) -> str:
-    """A config's values as JSON that is the same for equal values."""
-    return json.dumps(config.to_dict(), sort_keys=True, separators=(",", ":"))
+class UnknownProblemError(Exception):
+    """A row of problems that is of no operator that is installed, or that the operator does not have (yet)."""
+
+
+def canonical(values: Mapping[str, Value]) -> str:
+    """JSON with sorted keys and no spaces."""
+    return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
+
+
+def problem_digest(operator: str, fields: str) -> str:
+    """What a problem is found by: the SHA-256 of the operator's name and the fields in canonical JSON."""
+    return hashlib.sha256(f"{operator} {fields}".encode()).hexdigest()
 
 
 @lru_cache(maxsize=65536)
@@ -70,26 +85,16 @@ def matrix_columns(workload: Workload) -> Columns:
     return {"fingerprint": workload.fingerprint} | asdict(workload.features)
 
 
-NO_FIELD: Columns = {
-    "m": 0,
-    "k": 0,
-    "n": 0,
-    "dtype": "",
-    "layout": "",
-    "epilogue": "",
-    "batch": 1,
-    "item_values": "",
-}  # as `ProblemRow` says
-
-
 def problem_columns(problem: Problem) -> Columns:
-    return {"operator": problem.operator} | NO_FIELD | problem.all_fields()
+    fields = canonical(problem.to_dict())
+    digest = problem_digest(problem.operator, fields)
+    return {"operator": problem.operator, "fields": fields, "digest": digest}
 
 
 def variant_columns(variant: Variant) -> Columns:
     return {
         "family": variant.family,
-        "config": canonical_config(variant.config),
+        "config": canonical(variant.config.to_dict()),
         "source_digest": variant.source_digest,
     }
 
@@ -139,9 +144,27 @@ def to_device(row: DeviceRow) -> Device:
     )
 
 
+def to_problem(row: ProblemRow) -> Problem:
+    """Raises UnknownProblemError with the reason in words."""
+    return _problem(row.operator, row.fields, row.digest)
+
+
+@lru_cache(maxsize=4096)  # a problem has many measurements, each of which comes with its row
+def _problem(operator: str, fields: str, digest: str) -> Problem:
+    kind = OPERATORS.get(operator)
+    if kind is None:
+        raise UnknownProblemError(f"no operator {operator!r}; there are {', '.join(OPERATORS)}")
+    try:
+        problem = kind.from_dict(json.loads(fields))
+    except (ValueError, KeyError, TypeError, ConfigError) as error:
+        raise UnknownProblemError(f"no problem of {operator}: {fields[:200]}: {error}") from None
+    if problem_columns(problem)["digest"] != digest:
+        raise UnknownProblemError(f"not as this sparsegen writes a problem of {operator}: {fields[:200]}")
+    return problem
+
+
 def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
-    """Raises DatabaseCorruptError for a problem that this version does not know."""
-    fields = {name: getattr(problem, name) for name in NO_FIELD}
+    """Raises UnknownProblemError for a problem that this version does not know."""
     features = Features(
         m=matrix.m,
         k=matrix.k,
@@ -151,11 +174,7 @@ def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
         row_max=matrix.row_max,
         block_fill=matrix.block_fill,
     )
-    try:
-        known = OPERATORS[problem.operator].from_dict(fields)
-    except (KeyError, ValueError) as error:
-        raise DatabaseCorruptError(f"problem {problem.id} is none that sparsegen writes: {error}") from None
-    return Workload(known, matrix.fingerprint, features)
+    return Workload(to_problem(problem), matrix.fingerprint, features)
 
 
 def to_variant(row: VariantRow) -> Variant:

@@ -23,7 +23,7 @@ from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.kernels import family
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
-from sparsegen.operators import LATER_FIELDS, MAX_INDEX, OPERATORS, Problem, field_types
+from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, fields_of
 from sparsegen.tuning_db.conversion import LONGEST_REASON
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
@@ -50,11 +50,12 @@ class Content:
 def export_json(store: Store) -> tuple[str, int]:
     """The whole database as a document, and how many measurements were left out.
 
-    Left out are those of families and config values that this sparsegen does not declare (any more).
+    Left out are those of problems, families and config values that this sparsegen does not declare (any more).
     """
     everything = store.all_measurements()
     kept = [m for m in everything if m.variant.config.is_known]
-    return dump(Content(tuple(kept), tuple(store.all_baselines()))), len(everything) - len(kept)
+    left_out = len(everything) - len(kept) + sum(problem.measurements for problem in store.unknown_problems())
+    return dump(Content(tuple(kept), tuple(store.all_baselines()))), left_out
 
 
 def dump(content: Content) -> str:
@@ -216,14 +217,14 @@ def _problem(node: Node) -> Problem:
     if operator.text(40) not in OPERATORS:
         operator.refuse(f"one of {', '.join(OPERATORS)}")
     problem_type = OPERATORS[operator.value]
-    kinds = field_types(problem_type)
-    first = [name for name in kinds if name not in LATER_FIELDS]
-    f = node.fields(("operator", *first), tuple(name for name in kinds if name in LATER_FIELDS))
-    for name, kind in kinds.items():
-        if kind is int and name in f:
+    fields = fields_of(problem_type)
+    first = [name for name, field in fields.items() if not field.later]
+    f = node.fields(("operator", *first), tuple(name for name, field in fields.items() if field.later))
+    for name, field in fields.items():
+        if field.is_size and name in f:
             f[name].integer(0, MAX_INDEX)
     try:
-        return problem_type.from_dict({name: f[name].value for name in kinds if name in f})
+        return problem_type.from_dict({name: f[name].value for name in fields if name in f})
     except (ValueError, ConfigError) as error:
         raise ImportFileError(f"{node.source}: {node.path}: {error}") from None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sqlalchemy import (
+    CHAR,
     BigInteger,
     CheckConstraint,
     DateTime,
@@ -97,27 +98,17 @@ class MatrixRow(Base):
 
 
 class ProblemRow(Base):
-    """One instance of an operator.
-
-    A column for each field that any operator's problems have; 0 or an empty text stands for a field that this
-    operator's do not have, not NULL, of which a unique constraint would take any two for different.
+    """One instance of an operator; ``fields`` is canonical JSON (sorted keys, no spaces), of which `conversion` says
+    more, and ``digest`` the SHA-256 of operator and fields.
     """
 
     __tablename__ = "problems"
-    __table_args__ = (
-        UniqueConstraint("operator", "dtype", "layout", "epilogue", "m", "k", "n", "batch", "item_values"),
-    )
+    __table_args__ = (UniqueConstraint("digest"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     operator: Mapped[str] = mapped_column(String(40))
-    m: Mapped[int]
-    k: Mapped[int]
-    n: Mapped[int]
-    dtype: Mapped[str] = mapped_column(String(20))
-    layout: Mapped[str] = mapped_column(String(20))
-    epilogue: Mapped[str] = mapped_column(String(20))
-    batch: Mapped[int] = mapped_column(server_default="1")
-    item_values: Mapped[str] = mapped_column(String(20), server_default="")
+    fields: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(CHAR(64))
 
 
 class VariantRow(Base):

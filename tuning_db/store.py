@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, contains_eager
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.tuning_db import conversion, migrations, ranking
 from sparsegen.tuning_db.engine import (
     WRITES,
@@ -39,6 +39,9 @@ from sparsegen.tuning_db.models import (
 )
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
@@ -52,6 +55,21 @@ class Tuned:
     measurements: int
     ok: int
     last_measured_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownProblem:
+    """A problem that this sparsegen does not know, as a plug-in or a newer version writes it.
+
+    Attributes:
+        row: its number in the table of problems.
+        why: what is unknown of it, in words.
+        measurements: how many there are of it.
+    """
+
+    row: int
+    why: str
+    measurements: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +92,7 @@ class Store:
         self._location = location
         self._copy: sqlite3.Connection | None = None  # of an older file, migrated in memory
         self._writes = itertools.count(1)
+        self._passed_over: set[int] = set()  # rows of unknown problems, of which a warning was given
         self.read_only = read_only
         self.generation = 0
         self.found_schema: str | None = None  # the version before this object migrated it; None for a new one
@@ -217,41 +236,26 @@ class Store:
         """The best variant's newest measurement (see `ranking.ranked`), or None."""
         return ranking.best(self.measurements(workload, device))
 
-    def winners(
-        self, operator: str, dtype: DType, layout: Layout, epilogue: Epilogue | None, device: Device
-    ) -> list[Measurement]:
-        """The winner of every workload of this kind on devices of the same backend and compute capability.
+    def winners(self, operator: str, device: Device, **fields: int | str) -> list[Measurement]:
+        """The winner of every workload of an operator on devices of the same backend and compute capability.
 
         Args:
-            epilogue: None for any.
+            fields: values that the problem's fields must have.
         """
-        tuned = self.list_workloads(
-            operator=operator, dtype=dtype, layout=layout, epilogue=epilogue, like=device
-        )
+        tuned = self.list_workloads(operator=operator, like=device, **fields)
         found = (self.winner(t.workload, t.device) for t in tuned if t.ok)
         return [winner for winner in found if winner is not None]
 
     def list_workloads(
-        self,
-        *,
-        operator: str | None = None,
-        dtype: DType | None = None,
-        layout: Layout | None = None,
-        epilogue: Epilogue | None = None,
-        like: Device | None = None,
+        self, *, operator: str | None = None, like: Device | None = None, **fields: int | str
     ) -> list[Tuned]:
         """What was measured, by device and problem; every argument narrows it.
 
         Args:
             like: only devices of this one's backend and compute capability.
+            fields: values that the problem's fields must have; problems without such a field are left out.
         """
-        wanted = {
-            ProblemRow.operator: operator,
-            ProblemRow.dtype: dtype,
-            ProblemRow.layout: layout,
-            ProblemRow.epilogue: epilogue,
-        }
-        conditions = [column == str(value) for column, value in wanted.items() if value is not None]
+        conditions = [] if operator is None else [ProblemRow.operator == operator]
         if like is not None:
             columns = conversion.device_columns(like)
             names = ("backend", "compute_capability_major", "compute_capability_minor")
@@ -277,10 +281,25 @@ class Store:
             .order_by(DeviceRow.key, ProblemRow.id, MatrixRow.id)
         )
         with self._reading() as session:
-            return [
-                Tuned(conversion.to_workload(matrix, problem), conversion.to_device(device), total, ok, last)
+            listed = [
+                Tuned(workload, conversion.to_device(device), total, ok, last)
                 for device, matrix, problem, total, ok, last in session.execute(query)
+                if (workload := self._known(problem, conversion.to_workload, matrix, problem)) is not None
             ]
+        return [t for t in listed if fields.items() <= _values(t.workload).items()]
+
+    def unknown_problems(self) -> list[UnknownProblem]:
+        """Those that reading passes over with a warning."""
+        count = sa.func.count(MeasurementRow.id)
+        query = sa.select(ProblemRow, count).outerjoin(MeasurementRow).group_by(ProblemRow.id)
+        found = []
+        with self._reading() as session:
+            for problem, measurements in session.execute(query.order_by(ProblemRow.id)):
+                try:
+                    conversion.to_problem(problem)
+                except conversion.UnknownProblemError as error:
+                    found.append(UnknownProblem(problem.id, str(error), measurements))
+        return found
 
     def all_measurements(self) -> list[Measurement]:
         """Everything, oldest first."""
@@ -303,7 +322,11 @@ class Store:
             .order_by(row.measured_at, row.id)
         )
         with self._reading() as session:
-            return [conversion.to_measurement(found) for found in session.scalars(query)]
+            return [
+                known
+                for found in session.scalars(query)
+                if (known := self._known(found.problem, conversion.to_measurement, found)) is not None
+            ]
 
     def _baselines(self, *conditions: sa.ColumnElement[bool]) -> list[Baseline]:
         row = BaselineRow
@@ -317,7 +340,21 @@ class Store:
             .order_by(row.measured_at, row.id)
         )
         with self._reading() as session:
-            return [conversion.to_baseline(found) for found in session.scalars(query)]
+            return [
+                known
+                for found in session.scalars(query)
+                if (known := self._known(found.problem, conversion.to_baseline, found)) is not None
+            ]
+
+    def _known(self, problem: ProblemRow, convert: Callable[..., R], *rows: Any) -> R | None:
+        """What the rows stand for; None, and once a warning, where this sparsegen does not know the problem."""
+        try:
+            return convert(*rows)
+        except conversion.UnknownProblemError as error:
+            if problem.id not in self._passed_over:
+                self._passed_over.add(problem.id)
+                log.warning("%s: problem %d is passed over: %s", self.location, problem.id, error)
+            return None
 
     # --- upkeep --------------------------------------------------------------------------------------------
 
@@ -335,12 +372,17 @@ class Store:
         return [line for line in pages if line != "ok"] + lost
 
 
+def _values(workload: Workload) -> dict[str, int | str]:
+    """Every field of the workload's problem by name."""
+    problem = workload.problem
+    return {name: getattr(problem, name) for name in problem.fields}
+
+
 def _exactly(workload: Workload, device: Device) -> list[sa.ColumnElement[bool]]:
-    problem = conversion.problem_columns(workload.problem)
     return [
         DeviceRow.key == device.key,
         MatrixRow.fingerprint == workload.fingerprint,
-        *(getattr(ProblemRow, name) == value for name, value in problem.items()),
+        ProblemRow.digest == conversion.problem_columns(workload.problem)["digest"],
     ]
 
 

@@ -13,9 +13,9 @@ from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import DType, TensorSpec
+from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec
 from sparsegen.plan.arrays import Call, Target, caller
-from sparsegen.plan.pattern_operators import SparseAttentionOperator
+from sparsegen.plan.variant_launcher import variant_launcher
 
 
 class FusedAttentionOperator:
@@ -40,7 +40,7 @@ class FusedAttentionOperator:
 
     def __init__(
         self,
-        prepared: SparseAttentionOperator,
+        operator: SparseAttentionOperator,
         decision: Decision,
         *,
         heads: int | None,
@@ -49,11 +49,11 @@ class FusedAttentionOperator:
     ) -> None:
         """Take an operator with a batch of the heads; ``heads=1`` has a dimension for it, and None has none."""
         self.heads, self.width, self.scale, self.decision = heads, width, scale, decision
-        self.device: Device = prepared.device
-        self.dtype: DType = prepared.problem.dtype
-        self.executor: Executor = prepared.prepared.executor
-        self._prepared = prepared.prepared
-        self._operator = prepared
+        self._launcher = variant_launcher(operator)
+        self._prepared = self._launcher.prepared
+        self.device: Device = self._launcher.device
+        self.dtype: DType = operator.problem.dtype
+        self.executor: Executor = self._prepared.executor
         self.operands = tuple(self._with_heads(spec) for spec in self._prepared.operands[:3])
         self.result = self._with_heads(self._prepared.result)
         with self.executor.entered():
@@ -84,7 +84,7 @@ class FusedAttentionOperator:
     @property
     def choices(self) -> dict[str, Choice]:
         """The variant, ``attention``, and why it was chosen among those of the fused kernel."""
-        return {"attention": self._operator.choice}
+        return {"attention": self._launcher.choice}
 
     def explain(self) -> str:
         """What runs, and why, in words."""
@@ -95,7 +95,7 @@ class FusedAttentionOperator:
             f"{self.width}, {self.dtype}: 1 launch",
             f"{self.decision.way}: {self.decision.why}",
             "attention:",
-            *(f"  {line}" for line in self._operator.explain().splitlines()),
+            *(f"  {line}" for line in self._launcher.explain().splitlines()),
         ]
         return "\n".join(lines)
 

@@ -19,11 +19,11 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
-from sparsegen.operators import DType, TensorSpec, member
+from sparsegen.operators import DType, Operator, SparseAttentionOperator, TensorSpec, member
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.binding import BoundVariant, bind_variant
-from sparsegen.plan.operator import PreparedOperator, SparseOperator
 from sparsegen.plan.packing import Gather
+from sparsegen.plan.variant_launcher import variant_launcher
 
 # Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
@@ -93,9 +93,9 @@ def prepare_attention(
     parts = [{**options, **wanted.look_up} for options in wanted.options(decision.way)]
     if decision.way is Way.FUSED:
         fused = api.prepare(pattern, **parts[0], scale=factor)
+        assert isinstance(fused, SparseAttentionOperator)
         return FusedAttentionOperator(fused, decision, heads=heads, width=width, scale=factor)
     scores, softmax, product = (api.prepare(pattern, **part) for part in parts)
-    assert isinstance(product, SparseOperator)  # dense was refused
     return AttentionOperator(
         scores, softmax, product, pattern, decision, heads=heads, width=width, scale=factor
     )
@@ -133,9 +133,9 @@ class AttentionOperator:
 
     def __init__(
         self,
-        scores: PreparedOperator,
-        softmax: PreparedOperator,
-        product: PreparedOperator,
+        scores: Operator,
+        softmax: Operator,
+        product: Operator,
         mask: CsrMatrix,
         decision: Decision,
         *,
@@ -146,10 +146,11 @@ class AttentionOperator:
         """Join operators that were prepared for the same mask, dtype, device and batch, which divides the heads."""
         self.heads, self.width, self.scale, self.decision = heads, width, scale, decision
         self.heads_at_once = scores.problem.batch
-        self.device: Device = scores.device
+        operators = {"scores": scores, "softmax": softmax, "product": product}
+        self._parts = {name: variant_launcher(operator) for name, operator in operators.items()}
+        self.device: Device = self._parts["scores"].device
         self.dtype: DType = scores.problem.dtype
-        self.executor: Executor = scores.prepared.executor
-        self._parts = {"scores": scores, "softmax": softmax, "product": product}
+        self.executor: Executor = self._parts["scores"].prepared.executor
         self._nnz = mask.nnz
         queries, keys = mask.shape
         self._rows = {"q": queries, "k": keys, "v": keys, "out": queries}
@@ -159,7 +160,7 @@ class AttentionOperator:
         }
         self.result = specs.pop("out")
         self.operands = tuple(specs.values())
-        packed = product.prepared.packed
+        packed = self._parts["product"].prepared.packed
         assert packed.values is not None
         with self.executor.entered():
             self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
@@ -177,10 +178,10 @@ class AttentionOperator:
 
         Args:
             q, k, v: heads × queries × width, and twice heads × keys × width (without heads, if none were prepared),
-                contiguous, of the operator's dtype: NumPy, PyTorch or CuPy arrays, as `PreparedOperator` takes them.
+                contiguous, of the operator's dtype: NumPy, PyTorch or CuPy arrays, as `Operator` takes them.
             out: of q's shape and kind; by default a new one. It may be q, for a head's queries are read before its
                 result is written, but it must not share memory with v.
-            stream: see `PreparedOperator`.
+            stream: see `Operator`.
 
         Raises:
             OperandError: an argument is not as it must be; the message says what was expected.

@@ -1,4 +1,4 @@
-"""Operators: what is computed, apart from how. One frozen problem class for each operator.
+"""Operators: what is computed, apart from how. One module each, discovered by its ``PROBLEMS``.
 
 A problem is one instance of an operator: shapes, dtype, layouts, epilogue. It knows its operands, its
 result, a float64 reference and its cost, so that families only say how to compute it.
@@ -6,26 +6,28 @@ result, a float64 reference and its cost, so that families only say how to compu
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.problem import (
-    LATER_FIELDS,
-    Cost,
-    LoneRow,
-    Problem,
-    TensorSpec,
-    field_types,
-    member,
-)
+from sparsegen.operators.fields import Field, fields_of, member, size, trait
+from sparsegen.operators.operator import Launcher, Operator
+from sparsegen.operators.problem import Cost, HasDense, LoneRow, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
-from sparsegen.operators.sddmm import SddmmEpilogue, SddmmProblem
-from sparsegen.operators.softmax import SoftmaxBackwardProblem, SoftmaxProblem
-from sparsegen.operators.sparse_attention import SparseAttentionProblem
-from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SpmmProblem
+from sparsegen.operators.sddmm import SddmmEpilogue, SddmmOperator, SddmmProblem
+from sparsegen.operators.softmax import (
+    SoftmaxBackwardOperator,
+    SoftmaxBackwardProblem,
+    SoftmaxOperator,
+    SoftmaxProblem,
+)
+from sparsegen.operators.sparse_attention import SparseAttentionOperator, SparseAttentionProblem
+from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SparseOperator, SpmmProblem
 
 __all__ = [
-    "LATER_FIELDS",
+    "DEFAULT_OPERATOR",
     "MAX_INDEX",
     "OPERATORS",
     "Array",
@@ -33,28 +35,46 @@ __all__ = [
     "DType",
     "DeviceReference",
     "Epilogue",
+    "Field",
+    "HasDense",
     "ItemValues",
+    "Launcher",
     "Layout",
     "LoneRow",
+    "Operator",
     "Problem",
     "Reference",
     "SddmmEpilogue",
+    "SddmmOperator",
     "SddmmProblem",
+    "SoftmaxBackwardOperator",
     "SoftmaxBackwardProblem",
+    "SoftmaxOperator",
     "SoftmaxProblem",
+    "SparseAttentionOperator",
     "SparseAttentionProblem",
+    "SparseOperator",
     "SpmmProblem",
     "TensorSpec",
-    "field_types",
+    "fields_of",
     "member",
     "operator_named",
+    "size",
     "terms_stride",
+    "trait",
 ]
 
-OPERATORS: dict[str, type[Problem]] = {
-    p.operator: p
-    for p in (SpmmProblem, SddmmProblem, SoftmaxProblem, SoftmaxBackwardProblem, SparseAttentionProblem)
-}
+DEFAULT_OPERATOR = SpmmProblem.operator  # where none is named
+
+
+def _discovered() -> dict[str, type[Problem]]:
+    """The problem class of every operator by name: the default one, then the others in the order of their modules."""
+    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    found = [kind for module in modules for kind in getattr(module, "PROBLEMS", ())]
+    return {kind.operator: kind for kind in sorted(found, key=lambda k: k.operator != DEFAULT_OPERATOR)}
+
+
+OPERATORS = _discovered()
 
 
 def operator_named(name: str) -> type[Problem]:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
-from typing import Any, ClassVar, Self, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import Field, fields_of
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
-
-E = TypeVar("E", bound=StrEnum)
-# Fields that came after the first databases and files: left out where they have their defaults, so that what was
-# written before reads as before, and one problem has one form.
-LATER_FIELDS = ("batch", "item_values")
-NEAR_TRAITS = ("epilogue", "item_values")  # that change little: times with another one of them still compare
-
-
-def member(kind: type[E], value: E | str, name: str) -> E:
-    """The enumeration's member for a word.
-
-    Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +61,8 @@ class LoneRow:
 
 
 class Problem(ABC):
-    """One instance of an operator. Subclasses are frozen dataclasses of integers (sizes) and `StrEnum`s (traits).
+    """One instance of an operator. Subclasses are frozen dataclasses of integers (sizes) and `StrEnum`s (traits), each
+    declared with `size` or `trait`.
 
     A problem does not know the sparsity pattern, only its shape: what depends on the nonzeros takes their number.
 
@@ -87,8 +71,14 @@ class Problem(ABC):
 
     Attributes:
         operator: its name.
+        title: its name as people read it.
+        summary: what it computes, in a formula or a few words.
         matrix_sizes: the names of the sizes that are the sparse matrix's rows and columns; each may be 0.
         dense_sizes: the names of the other sizes of an item; each is at least 1.
+        keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
+        is_transposable: whether the matrix's transpose may take its place.
+        multiplies_by_b: whether it is a product with one dense matrix B, whose memory order listings tell.
+        operator_type: the class of the operator objects that users call.
         batch: how many items.
 
     Raises:
@@ -98,8 +88,14 @@ class Problem(ABC):
     __slots__ = ()
 
     operator: ClassVar[str]
+    title: ClassVar[str]
+    summary: ClassVar[str]
     matrix_sizes: ClassVar[tuple[str, str]]
     dense_sizes: ClassVar[tuple[str, ...]]
+    keeps: ClassVar[tuple[str, ...]] = ()
+    is_transposable: ClassVar[bool] = False
+    multiplies_by_b: ClassVar[bool] = False
+    operator_type: ClassVar[type[Operator]]
 
     dtype: DType
     batch: int
@@ -115,19 +111,23 @@ class Problem(ABC):
         if self.batch > 1:
             sizes.append(f"batch={self.batch}")
         traits = (
-            f"{name}={trait}" if name in NEAR_TRAITS else trait.value
+            f"{name}={trait}" if field.near else trait.value
             for name, trait in self.traits.items()
-            if name not in LATER_FIELDS or trait != _default(type(self), name)
+            if not (field := self.fields[name]).later or trait != field.default
         )
         return " ".join([self.operator, *sizes, *traits])
 
     # --- its fields ---
 
     @property
+    def fields(self) -> Mapping[str, Field]:
+        """The declarations of its fields by name, in order."""
+        return fields_of(type(self))
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Every size of an item by name, in the order of the fields."""
-        kinds = field_types(type(self)).items()
-        return {name: getattr(self, name) for name, kind in kinds if kind is int and name != "batch"}
+        return {n: getattr(self, n) for n, field in self.fields.items() if field.is_size and n != "batch"}
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -138,37 +138,35 @@ class Problem(ABC):
     @property
     def traits(self) -> dict[str, StrEnum]:
         """Everything but the sizes: dtype, layouts, epilogue, whose values the items have."""
-        kinds = field_types(type(self)).items()
-        return {name: getattr(self, name) for name, kind in kinds if kind is not int}
+        return {name: getattr(self, name) for name, field in self.fields.items() if not field.is_size}
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Operator and traits but for `NEAR_TRAITS`, as an epilogue, which touches the result once: times of one kind
-        compare.
+        """Operator and traits but for those that are `near`, as an epilogue, which touches the result once: times of
+        one kind compare.
         """
-        return (self.operator, *(value for name, value in self.traits.items() if name not in NEAR_TRAITS))
-
-    def all_fields(self) -> dict[str, int | str]:
-        """Every field as a JSON value."""
-        kinds = field_types(type(self)).items()
-        return {
-            name: getattr(self, name) if kind is int else str(getattr(self, name)) for name, kind in kinds
-        }
+        return (
+            self.operator,
+            *(value for name, value in self.traits.items() if not self.fields[name].near),
+        )
 
     def to_dict(self) -> dict[str, int | str]:
-        """The fields as JSON values, without `LATER_FIELDS` that have their defaults; `from_dict` is the inverse."""
-        kept = self.all_fields()
-        for name in LATER_FIELDS:
-            if name in kept and kept[name] == _default(type(self), name):
-                del kept[name]
-        return kept
+        """The fields as JSON values, without those that came `later` and have their defaults; `from_dict` is the
+        inverse.
+        """
+        values = {name: getattr(self, name) for name in self.fields}
+        return {
+            name: value if self.fields[name].is_size else str(value)
+            for name, value in values.items()
+            if not self.fields[name].later or value != self.fields[name].default
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Raises KeyError for a missing field, ValueError for a value that is no size or word."""
-        kinds = field_types(cls).items()
+        fields = fields_of(cls).items()
         return cls(
-            **{name: kind(values[name]) for name, kind in kinds if name in values or name not in LATER_FIELDS}
+            **{name: field.kind(values[name]) for name, field in fields if name in values or not field.later}
         )
 
     @classmethod
@@ -181,14 +179,14 @@ class Problem(ABC):
         Raises:
             ConfigError: a field is missing, unknown or has no such value; the message lists what there is.
         """
-        kinds = field_types(cls)
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        takes = [name for name in kinds if name not in cls.matrix_sizes]
-        for name, value in given.items():
-            if name not in takes:
-                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join(takes)}")
-            if kinds[name] is not int:
-                given[name] = member(kinds[name], value, name)
+        fields = {name: field for name, field in fields_of(cls).items() if name not in cls.matrix_sizes}
+        given: dict[str, Any] = {}
+        for name, value in options.items():
+            if value is None:
+                continue
+            if name not in fields:
+                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join(fields)}")
+            given[name] = fields[name].parsed(value)
         missing = [name for name in cls.dense_sizes if name not in given]
         if missing:
             raise ConfigError(f"{cls.operator} needs {' and '.join(missing)}")
@@ -199,8 +197,8 @@ class Problem(ABC):
     @property
     def item(self) -> Self:
         """The problem of one item, as if it were alone."""
-        later = [name for name in field_types(type(self)) if name in LATER_FIELDS]
-        alone: Self = replace(cast(Any, self), **{name: _default(type(self), name) for name in later})
+        defaults = {name: field.default for name, field in self.fields.items() if field.later}
+        alone: Self = replace(cast(Any, self), **defaults)
         return alone
 
     @property
@@ -256,6 +254,21 @@ class Problem(ABC):
     @abstractmethod
     def cost(self, nnz: int) -> Cost:
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The operands for every call that does not bring its own: what `sparsegen.prepare` was given, and defaults.
+
+        Args:
+            given: arrays of any library, or what else stands for the operand; by the names in `keeps`.
+
+        Raises:
+            OperandError: this problem has no such operand.
+        """
+        return dict(given)
+
+    def in_words(self, density: float) -> str:
+        """The problem on a matrix of this density, for people."""
+        return f"{self}, {density:.1%} dense"
 
     def reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """The result in float64, and what bounds on its error are made of, in the result's stored shape.
@@ -345,18 +358,21 @@ def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[Csr
     return CsrMatrix((1, length), np.array([0, length]), np.arange(length), matrix.values[part]), part
 
 
-@cache
-def field_types(problem_type: type[Problem]) -> dict[str, Any]:
-    """The fields of a problem by name, in order: ``int`` for a size, an enumeration for a trait."""
-    hints = get_type_hints(problem_type)
-    return {field.name: hints[field.name] for field in fields(cast(Any, problem_type))}
+@runtime_checkable
+class HasDense(Protocol):
+    """A problem that a dense product computes too, so that libraries' products compare, and may run instead
+    (``on_miss="dense"``).
+    """
 
+    def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
+        """The result for one item, by PyTorch.
 
-@cache
-def _default(problem_type: type[Problem], name: str) -> int | StrEnum:
-    """The default of a field that has one."""
-    found = next(field for field in fields(cast(Any, problem_type)) if field.name == name)
-    return cast("int | StrEnum", found.default)
+        Args:
+            torch: PyTorch.
+            matrix: the sparse one as a full tensor.
+            operands: tensors by name, of the problem's dtype.
+            out: where to write it; None for a new tensor.
+        """
 
 
 def matrix_bytes(rows: int, columns: int, nnz: int, value_bytes: int) -> int:

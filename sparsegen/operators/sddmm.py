@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size, trait
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import WARP, PlainDevice
@@ -28,6 +30,21 @@ class SddmmEpilogue(StrEnum):
     SCALE = "scale"  # each element times the pattern's own value there
 
 
+class SddmmOperator(Operator):
+    """D = epilogue((A · Bᵀ) at the nonzeros of one pattern); D has a value for each nonzero, in CSR order."""
+
+    problem: SddmmProblem
+
+    def __call__(self, a: Any, b: Any, out: Any = None, stream: Any = None) -> Any:
+        """Multiply and sample; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have so
+                many of these.
+        """
+        return self._run((a, b), out, stream)
+
+
 @dataclass(frozen=True, slots=True)
 class SddmmProblem(Problem):
     """D = epilogue((A · Bᵀ) at the nonzeros of a pattern m × n), with A m × k and B n × k, both row-major.
@@ -37,15 +54,21 @@ class SddmmProblem(Problem):
     """
 
     operator: ClassVar[str] = "sddmm"
+    title: ClassVar[str] = "SDDMM"
+    summary: ClassVar[str] = "A · Bᵀ at the matrix's nonzeros"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
+    multiplies_by_b: ClassVar[bool] = True
+    operator_type: ClassVar[type[SddmmOperator]] = SddmmOperator
 
-    m: int
-    n: int
-    k: int
-    dtype: DType = DType.FLOAT32
-    epilogue: SddmmEpilogue = SddmmEpilogue.NONE
-    batch: int = 1
+    m: int = size("rows of A and of the pattern", flags=("--m",))
+    n: int = size("rows of B, columns of the pattern")
+    k: int = size("columns of A and B", usual=128, flags=("-k", "--k"))
+    dtype: DType = element_type()
+    epilogue: SddmmEpilogue = trait(
+        SddmmEpilogue.NONE, "what is done to the result before it is stored", near=True
+    )
+    batch: int = items()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -138,3 +161,6 @@ def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1)
         for job in jobs:
             job.result()
     return exact, magnitude
+
+
+PROBLEMS = (SddmmProblem,)

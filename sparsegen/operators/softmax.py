@@ -4,17 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, row_alone
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
 
 VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors of up to this size
+
+
+class SoftmaxOperator(Operator):
+    """The softmax of each row of one pattern, over values in CSR order; a row without nonzeros gives nothing."""
+
+    problem: SoftmaxProblem
+
+    def __call__(self, values: Any, out: Any = None, stream: Any = None) -> Any:
+        """Normalise; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            values: nnz of them in CSR order (with a batch, batch × nnz), of the problem's dtype; ``out`` may be the
+                same array.
+        """
+        return self._run((values, None), out, stream)
+
+
+class SoftmaxBackwardOperator(Operator):
+    """The gradient of a `SoftmaxOperator` with respect to its values, for the same pattern and scale."""
+
+    problem: SoftmaxBackwardProblem
+
+    def __call__(self, y: Any, dy: Any, out: Any = None, stream: Any = None) -> Any:
+        """Differentiate; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order (with a
+                batch, batch × nnz), of the problem's dtype; ``out`` may be either array.
+        """
+        return self._run((y, dy, None), out, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +55,20 @@ class _RowWise(Problem):
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ("scale",)
 
-    m: int
-    n: int
-    dtype: DType = DType.FLOAT32
-    batch: int = 1
+    m: int = size("rows of the pattern", flags=("--m",))
+    n: int = size("columns of the pattern")
+    dtype: DType = element_type()
+    batch: int = items()
 
     def _values(self, name: str, nnz: int) -> TensorSpec:
         """A value for each nonzero."""
         return TensorSpec(name, self.of_batch((nnz,)), self.dtype, VECTOR_BYTES)
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The scale as an array; by default 1. See `Problem.kept`."""
+        return {"scale": np.array([given.get("scale", 1.0)], dtype=np.float32)}
 
     def _cost(self, flop_per_nonzero: int, nnz: int) -> Cost:
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
@@ -78,6 +115,9 @@ class SoftmaxProblem(_RowWise):
     """
 
     operator: ClassVar[str] = "sparse_softmax"
+    title: ClassVar[str] = "softmax"
+    summary: ClassVar[str] = "the softmax of each row"
+    operator_type: ClassVar[type[SoftmaxOperator]] = SoftmaxOperator
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -124,6 +164,9 @@ class SoftmaxBackwardProblem(_RowWise):
     """
 
     operator: ClassVar[str] = "sparse_softmax_backward"
+    title: ClassVar[str] = "softmax gradient"
+    summary: ClassVar[str] = "the gradient of that softmax"
+    operator_type: ClassVar[type[SoftmaxBackwardOperator]] = SoftmaxBackwardOperator
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -157,3 +200,6 @@ class SoftmaxBackwardProblem(_RowWise):
     def terms(self, matrix: CsrMatrix) -> Array:
         """The length of each nonzero's row, the difference and the product."""
         return _RowWise.terms(self, matrix) + 2
+
+
+PROBLEMS = (SoftmaxProblem, SoftmaxBackwardProblem)

@@ -5,18 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
 
 SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
+
+
+class SparseAttentionOperator(Operator):
+    """softmax(scale · Q · Kᵀ at one mask) · V in one launch; a query that sees no key gets zeros."""
+
+    problem: SparseAttentionProblem
+
+    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+        """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            q, k, v: m × k, n × k and n × k, contiguous, of the problem's dtype, with a batch so many of each. Keys and
+                values must be finite also where no query sees them: a weight of 0 times infinity is NaN. ``out`` may be
+                q, but share no memory with the others.
+        """
+        if out is not None and (out is k or out is v):
+            raise OperandError(
+                "out: expected another array than k and v, which are read while out is written"
+            )
+        return self._run((q, k, v, None), out, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +52,18 @@ class SparseAttentionProblem(Problem):
     """
 
     operator: ClassVar[str] = "sparse_attention"
+    title: ClassVar[str] = "attention"
+    summary: ClassVar[str] = "softmax(s · Q · Kᵀ at the matrix's nonzeros) · V"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
+    keeps: ClassVar[tuple[str, ...]] = ("scale",)
+    operator_type: ClassVar[type[SparseAttentionOperator]] = SparseAttentionOperator
 
-    m: int
-    n: int
-    k: int
-    dtype: DType = DType.FLOAT32
-    batch: int = 1
+    m: int = size("queries, rows of the mask", flags=("--m",))
+    n: int = size("keys, columns of the mask")
+    k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k", "--width"))
+    dtype: DType = element_type()
+    batch: int = items()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -53,6 +80,10 @@ class SparseAttentionProblem(Problem):
         """Two products of length k for each head and nonzero; the mask's pattern, Q, K, V and O once each."""
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         return Cost(flop=4 * self.batch * nnz * self.k, bytes=matrix_bytes(self.m, self.n, nnz, 0) + dense)
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The scale as an array; by default 1 / √k. See `Problem.kept`."""
+        return {"scale": np.array([given.get("scale", self.k**-0.5)], dtype=np.float32)}
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
@@ -146,3 +177,6 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     if dtype is DType.FLOAT16:
         error += 2.0**-25 / unit * (seen @ np.abs(v))
     return exact, error / growth
+
+
+PROBLEMS = (SparseAttentionProblem,)

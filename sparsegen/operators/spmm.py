@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import erf
 
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.fields import element_type, items, size, trait
+from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import WARP, PlainDevice
@@ -61,6 +63,44 @@ class ItemValues(StrEnum):
     OWN = "own"  # each item has its own, as the probabilities of an attention's heads
 
 
+class SparseOperator(Operator):
+    """C = epilogue(A · B) for one sparse A, which may be the transpose of the matrix that it was prepared with."""
+
+    problem: SpmmProblem
+
+    def __init__(self, problem: SpmmProblem, launcher: Launcher) -> None:
+        """See `Operator`."""
+        Operator.__init__(self, problem, launcher)
+        self._has_bias, self._keeps_bias = problem.epilogue.has_bias, "bias" in launcher.kept
+        self._has_residual = problem.epilogue.has_residual
+
+    def __call__(
+        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
+    ) -> Any:
+        """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
+                With a batch both have one such matrix for each item, as have residuals.
+            bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
+            residual: of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
+        """
+        if (residual is not None) != self._has_residual:
+            raise missing_residual(self.problem)
+        if not self._has_bias:
+            if bias is not None:
+                raise missing_bias(self.problem)
+            return self._run((b,), out, stream)
+        if bias is None and not self._keeps_bias:
+            raise missing_bias(self.problem)
+        return self._run((b, bias, residual) if self._has_residual else (b, bias), out, stream)
+
+    @property
+    def bias(self) -> Array | None:
+        """The bias that is kept for every call, m values in storage form."""
+        return self.launcher.kept_operand("bias")
+
+
 @dataclass(frozen=True, slots=True)
 class SpmmProblem(Problem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse.
@@ -72,17 +112,28 @@ class SpmmProblem(Problem):
     """
 
     operator: ClassVar[str] = "spmm"
+    title: ClassVar[str] = "SpMM"
+    summary: ClassVar[str] = "C = A · B"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
     dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
+    keeps: ClassVar[tuple[str, ...]] = ("bias",)
+    is_transposable: ClassVar[bool] = True
+    multiplies_by_b: ClassVar[bool] = True
+    operator_type: ClassVar[type[SparseOperator]] = SparseOperator
 
-    m: int
-    k: int
-    n: int
-    dtype: DType = DType.FLOAT32
-    layout: Layout = Layout.ROW
-    epilogue: Epilogue = Epilogue.NONE
-    batch: int = 1
-    item_values: ItemValues = ItemValues.SHARED
+    m: int = size("rows of A", flags=("--m",))
+    k: int = size("columns of A", flags=("-k", "--k"))
+    n: int = size("columns of B and C", usual=128)
+    dtype: DType = element_type()
+    layout: Layout = trait(Layout.ROW, "memory order of B and C")
+    epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
+    batch: int = items()
+    item_values: ItemValues = trait(
+        ItemValues.SHARED,
+        "whether all items of a batch have the matrix's values, or each its own",
+        near=True,
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
@@ -113,6 +164,35 @@ class SpmmProblem(Problem):
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         matrix = matrix_bytes(self.m, self.k, nnz, self.value_sets * self.dtype.itemsize)
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A bias of m values, if one is given; see `Problem.kept`."""
+        if given and not self.epilogue.has_bias:
+            raise missing_bias(self)
+        return dict(given)
+
+    def in_words(self, density: float) -> str:
+        if self.batch > 1:
+            return Problem.in_words(self, density)
+        return (
+            f"{self.operator}: {self.m} × {self.k} ({density:.1%} dense) by {self.k} × {self.n}, {self.dtype}, "
+            f"{self.layout}-major, epilogue {self.epilogue}"
+        )
+
+    def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
+        """See `HasDense.dense_result`."""
+        b, bias, residual = (operands.get(name) for name in ("b", "bias", "residual"))
+        left, right = (matrix, b) if self.layout is Layout.ROW else (b, matrix.t())
+        result = torch.matmul(left, right, out=out)
+        if bias is not None:
+            result += bias[:, None] if self.layout is Layout.ROW else bias
+        if self.epilogue is Epilogue.BIAS_RELU:
+            result.relu_()
+        if self.epilogue is Epilogue.BIAS_GELU:
+            result.copy_(torch.nn.functional.gelu(result))
+        if residual is not None:
+            result += residual
+        return result
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
@@ -203,7 +283,27 @@ class SpmmProblem(Problem):
         return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
 
 
+def missing_bias(problem: SpmmProblem) -> OperandError:
+    """The error for a bias that is there and should not, or the other way round."""
+    if problem.epilogue.has_bias:
+        return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
+    return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
+
+
+def missing_residual(problem: SpmmProblem) -> OperandError:
+    """The error for a residual that is there and should not, or the other way round."""
+    if problem.epilogue.has_residual:
+        return OperandError(f"epilogue {problem.epilogue} needs residual= of shape {problem.result(0).shape}")
+    return OperandError(
+        f"residual= was given, but the operator was prepared with epilogue={problem.epilogue}; "
+        f"{Epilogue.BIAS_RESIDUAL} adds one"
+    )
+
+
 def gelu(x: Array) -> Array:
     """x · Φ(x) in float64 (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016)."""
     result: Array = 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))
     return result
+
+
+PROBLEMS = (SpmmProblem,)

@@ -312,3 +312,28 @@ def numpy_caller(target: Target) -> Call:
         return out  # type: ignore[no-any-return]
 
     return call
+
+
+# --- what is kept or sent ----------------------------------------------------------------------------------
+
+
+def encoded(values: Any, spec: TensorSpec) -> Array:
+    """An array of any library in storage form.
+
+    Raises:
+        OperandError: it has another shape.
+    """
+    found = host_values(values)
+    if found.shape != spec.shape:
+        raise OperandError(f"{spec.name}: expected shape {spec.shape}, got {found.shape}")
+    return spec.dtype.to_storage(found)
+
+
+def host_values(array: Any) -> Array:
+    """A NumPy, PyTorch or CuPy array (or a sequence of numbers) as float32 or float64 on the host."""
+    if hasattr(array, "detach"):
+        array = array.detach().float().cpu().numpy()
+    elif hasattr(array, "get") and not isinstance(array, np.ndarray):
+        array = array.get()
+    values = np.asarray(array)
+    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)

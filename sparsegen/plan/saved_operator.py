@@ -21,9 +21,9 @@ from sparsegen.dispatch.choice import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import SparseOperator, SpmmProblem
 from sparsegen.plan.executors import shared_executor
-from sparsegen.plan.operator import SparseOperator
+from sparsegen.plan.variant_launcher import VariantLauncher, variant_launcher
 from sparsegen.system.device_memory import Buffer
 from sparsegen.system.publish import publish_file
 
@@ -40,8 +40,8 @@ def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, upda
 
     Raises:
         OutputError: the file cannot be written; what was there before is untouched.
-        OperandError: an operator other than spmm; or ``updatable``, but it was itself loaded from a file without these
-            numbers.
+        OperandError: an operator other than spmm, or one for which the dense product runs; or ``updatable``, but it was
+            itself loaded from a file without these numbers.
     """
     if not isinstance(operator, SparseOperator):
         raise OperandError(
@@ -75,15 +75,16 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
             f"{name} was packed by another version of {family.name} ({saved.packing_version}, here "
             f"{family.packing_version}); prepare the matrix and save it again"
         )
-    family.require_valid(saved.choice.problem, saved.choice.config, device)
+    family.require_valid(saved.problem, saved.choice.config, device)
     executor = shared_executor(device)
-    return SparseOperator(
+    launcher = VariantLauncher(
         saved.choice,
         saved.uploaded(executor),
         executor=executor,
         toolchain=backends.toolchain(device),
-        bias=saved.bias,
+        kept=saved.problem.kept({} if saved.bias is None else {"bias": saved.bias}),
     )
+    return SparseOperator(saved.problem, launcher)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +97,7 @@ class Saved:
         bias: real numbers.
     """
 
+    problem: SpmmProblem
     choice: Choice
     packing_version: int
     packed: dict[str, Array]
@@ -116,6 +118,7 @@ class Saved:
         why = f"loaded from a file; when it was prepared: {header['why']}"
         bias = arrays.get("bias")
         return cls(
+            problem=problem,
             choice=Choice(problem, family.config(**header["config"]), How.NAMED, why),
             packing_version=int(header["packing_version"]),
             packed={name: arrays[PREFIX + name] for name in family.packed_names},
@@ -143,7 +146,8 @@ class Saved:
 
 
 def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
-    choice, prepared = operator.choice, operator.prepared
+    launcher = variant_launcher(operator)
+    choice, prepared = launcher.choice, launcher.prepared
     packed, executor = prepared.packed, prepared.executor
     header = {
         "format": FORMAT,

@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsegen.operators import DType, Layout, Problem, SddmmProblem, SpmmProblem
+from sparsegen.operators import OPERATORS, DType, Layout, Problem
 
 DTYPES = {DType.FLOAT32: "fp32", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
-OPERATORS = {
-    "spmm": "SpMM",
-    "sddmm": "SDDMM",
-    "sparse_softmax": "softmax",
-    "sparse_softmax_backward": "softmax gradient",
-    "sparse_attention": "attention",
-}
 MISSING = "–"
 
 
@@ -58,7 +51,7 @@ def count(number: int, noun: str) -> str:
 
 def layout_of(problem: Problem) -> Layout:
     """The layout that the benchmark gives such a problem: B of an SDDMM is column-major, a softmax has none to tell."""
-    return problem.layout if isinstance(problem, SpmmProblem) else Layout.COLUMN
+    return Layout(problem.traits.get("layout", Layout.COLUMN))
 
 
 def sizes(problem: Problem) -> str:
@@ -68,7 +61,6 @@ def sizes(problem: Problem) -> str:
 
 def kind(operator: str, dtype: DType, layout: Layout) -> str:
     """What charts put together: ``SpMM fp16, column-major``."""
-    name = OPERATORS.get(operator, operator)
-    has_layout = operator in (SpmmProblem.operator, SddmmProblem.operator)
-    order = f", {layout}-major" if has_layout else ""
-    return f"{name} {DTYPES[dtype]}{order}"
+    known = OPERATORS.get(operator)
+    order = f", {layout}-major" if known is not None and known.multiplies_by_b else ""
+    return f"{operator if known is None else known.title} {DTYPES[dtype]}{order}"

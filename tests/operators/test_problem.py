@@ -90,6 +90,7 @@ WRONG: list[tuple[type[Problem], dict[str, Any], str]] = [
     (SpmmProblem, {"k": 4}, "spmm takes no k; it takes n, dtype, layout, epilogue"),
     (SoftmaxProblem, {"epilogue": "none"}, "sparse_softmax takes no epilogue; it takes dtype"),
     (SddmmProblem, {"k": 4, "epilogue": "bias"}, "epilogue = 'bias' is none of none, scale"),
+    (SpmmProblem, {"n": 4.5}, "n = 4.5 is no whole number"),
     (SpmmProblem, {"n": 4, "dtype": "float8"}, "dtype = 'float8' is none of float32"),
 ]
 
@@ -136,7 +137,7 @@ def test_what_was_written_before_there_were_batches_is_still_read_and_written(pr
     fields = problem.to_dict()
     assert not {"batch", "item_values"} & set(fields)
     assert type(problem).from_dict({**fields, "batch": 1}) == problem == problem.item
-    assert problem.all_fields() == fields | {"batch": 1} | (
+    assert {name: getattr(problem, name) for name in problem.fields} == fields | {"batch": 1} | (
         {"item_values": "shared"} if isinstance(problem, SpmmProblem) else {}
     )
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.prepared import Prepared
-from sparsegen.plan.dense_operator import DenseOperator
-from sparsegen.plan.operator import SparseOperator
+from sparsegen.operators import SparseOperator
 
 
 class PreparedLinear(nn.Module):
@@ -26,7 +25,7 @@ class PreparedLinear(nn.Module):
         operator: what `sparsegen.prepare` gave: its ``explain()`` says what runs, and why.
     """
 
-    def __init__(self, operator: SparseOperator | DenseOperator, bias: Tensor | None) -> None:
+    def __init__(self, operator: SparseOperator, bias: Tensor | None) -> None:
         super().__init__()
         self.operator = operator
         problem = operator.problem
@@ -55,7 +54,8 @@ class PreparedLinear(nn.Module):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
-        what = "dense" if isinstance(self.operator, DenseOperator) else self.operator.variant.family
+        variant = self.operator.variant
+        what = "dense" if variant is None else variant.family
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, tokens={self.tokens}, "
             f"{what}, {self.nbytes} bytes"

@@ -16,7 +16,7 @@ from sparsegen.backends.executor import Buffer, Timing
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
-from sparsegen.operators import Layout, Problem, SpmmProblem
+from sparsegen.operators import HasDense, Layout, Problem, SpmmProblem
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.verifier import Verifier, verifier
 
@@ -48,7 +48,7 @@ class Result:
 
 def unavailable(device: Device, problem: Problem) -> str | None:
     """Why nothing can be compared with the problem on this device, in one line; None if something can."""
-    if not isinstance(problem, SpmmProblem):
+    if not isinstance(problem, HasDense):
         return (
             f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
             "`sparsegen bench` compares where there is one"

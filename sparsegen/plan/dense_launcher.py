@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ from sparsegen.dispatch.choice import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import Epilogue, Layout, SpmmProblem, TensorSpec
-from sparsegen.plan.arrays import check_numpy, mismatch, numpy_type, stream_handle
-from sparsegen.plan.operator import host_values, missing_bias, missing_residual
+from sparsegen.operators import HasDense, TensorSpec
+from sparsegen.plan.arrays import (
+    check_numpy,
+    encoded,
+    host_values,
+    mismatch,
+    missing,
+    numpy_type,
+    stream_handle,
+)
 
 
 def is_available(device: Device) -> bool:
@@ -21,11 +29,11 @@ def is_available(device: Device) -> bool:
     return device.backend == "cuda" and importlib.util.find_spec("torch") is not None
 
 
-class DenseOperator:
-    """Called like a `SparseOperator`, but every zero is stored and multiplied; for PyTorch and NumPy arrays.
+class DenseLauncher:
+    """A `Launcher` that stores and multiplies every zero; for PyTorch and NumPy arrays.
 
     Attributes:
-        problem, device: what it computes, and where.
+        device: where it runs.
         choice: the look-up that found dense to be better; its variant does not run.
     """
 
@@ -38,92 +46,80 @@ class DenseOperator:
         matrix: CsrMatrix,
         device: Device,
         *,
-        bias: Any = None,
+        kept: Mapping[str, Any],
         value_order: Array | None = None,
     ) -> None:
-        """See `SparseOperator`.
+        """See `VariantLauncher`.
 
         Raises:
-            OperandError: a bias of the wrong shape, or for an epilogue without one.
+            OperandError: a kept operand of the wrong shape.
         """
         import torch
 
-        assert isinstance(choice.problem, SpmmProblem)
-        self.choice = choice
-        self.problem = choice.problem
-        self._operands = self.problem.operands(matrix.nnz)
-        self._result = self.problem.result(matrix.nnz)
-        self.device = device
+        problem = choice.problem
+        assert isinstance(problem, HasDense)
+        self.choice, self.device = choice, device
+        self._problem, self._multiply = problem, problem.dense_result
+        self._operands, self._result = problem.operands(matrix.nnz), problem.result(matrix.nnz)
         self._torch = torch
         self._place = torch.device(device.backend, device.index)
-        self._dtype = getattr(torch, str(self.problem.dtype))
+        self._dtype = getattr(torch, str(problem.dtype))
         self._pattern = matrix
         self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
         self._order: Array | None = None
         self.update_values(matrix.values)
         if value_order is not None:
             self._order = value_order.astype(np.int64)
-        if bias is not None and not self.problem.epilogue.has_bias:
-            raise missing_bias(self.problem)
-        self._bias = None if bias is None else self._sent(host_values(bias), self._operands[1])
+        specs = {spec.name: spec for spec in self._operands}
+        self._host = {name: encoded(value, specs[name]) for name, value in kept.items()}
+        self._kept = {
+            name: self._sent(specs[name].dtype.from_storage(stored)) for name, stored in self._host.items()
+        }
 
-    def __call__(
-        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
-    ) -> Any:
-        """See `SparseOperator.__call__`; CuPy arrays are refused."""
-        torch, problem = self._torch, self.problem
-        if (residual is not None) != problem.epilogue.has_residual:
-            raise missing_residual(problem)
-        if isinstance(b, np.ndarray):
-            return self._numpy(b, out, stream, bias, residual)
-        self._check(b, self._operands[0])
-        bias = self._bias if bias is None else bias
-        if (bias is not None) != problem.epilogue.has_bias:
-            raise missing_bias(problem)
-        if bias is not None:
-            self._check(bias, self._operands[1])
-        if residual is not None:
-            self._check(residual, self._operands[2])
+    @property
+    def kept(self) -> Collection[str]:
+        """Names of the operands that calls need not bring."""
+        return self._kept.keys()
+
+    def kept_operand(self, name: str) -> Array | None:
+        """The operand that is kept, in storage form; None if it is not."""
+        return self._host.get(name)
+
+    def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        """See `Launcher.run`; CuPy arrays are refused."""
+        if isinstance(operands[0], np.ndarray):
+            return self._numpy(operands, out, stream)
+        given = {}
+        for array, spec in zip(operands, self._operands, strict=True):
+            if array is not None:
+                self._check(array, spec)
+            elif spec.name not in self._kept:
+                raise missing(spec)
+            given[spec.name] = self._kept[spec.name] if array is None else array
         if out is not None:
             self._check(out, self._result)
+        torch = self._torch
         if stream is None:
-            return self._multiply(b, out, bias, residual)
+            return self._multiply(torch, self._weight, given, out)
         with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=self._place)):
-            return self._multiply(b, out, bias, residual)
+            return self._multiply(torch, self._weight, given, out)
 
-    def _multiply(self, b: Any, out: Any, bias: Any, residual: Any) -> Any:
-        torch, problem = self._torch, self.problem
-        if problem.layout is Layout.ROW:
-            result = torch.matmul(self._weight, b, out=out)
-        else:
-            result = torch.matmul(b, self._weight.t(), out=out)
-        if bias is not None:
-            result += bias[:, None] if problem.layout is Layout.ROW else bias
-        if problem.epilogue is Epilogue.BIAS_RELU:
-            result.relu_()
-        if problem.epilogue is Epilogue.BIAS_GELU:
-            result.copy_(torch.nn.functional.gelu(result))
-        if residual is not None:
-            result += residual
-        return result
-
-    def _numpy(self, b: Array, out: Any, stream: Any, bias: Any, residual: Any) -> Array:
+    def _numpy(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Array:
         if stream is not None:
             raise OperandError(
                 "stream= has no meaning for NumPy arrays: the call returns when the result is there"
             )
-        problem = self.problem
-        given = zip((b, bias, residual), self._operands, strict=False)
-        sent = [None if a is None else self._sent(check_numpy(a, spec), spec) for a, spec in given]
-        computed = self(*sent[:1], **dict(zip(("bias", "residual"), sent[1:], strict=False)))
+        sent = tuple(
+            None if array is None else self._sent(check_numpy(array, spec))
+            for array, spec in zip(operands, self._operands, strict=True)
+        )
+        computed = self.run(sent, None, None)
         if out is None:
-            out = np.empty(self._result.shape, numpy_type(problem.dtype))
+            out = np.empty(self._result.shape, numpy_type(self._result.dtype))
         check_numpy(out, self._result)[...] = computed.float().cpu().numpy()
         return out  # type: ignore[no-any-return]
 
-    def _sent(self, array: Array, spec: TensorSpec) -> Any:
-        if array.shape != spec.shape:
-            raise mismatch(spec, "shape", spec.shape, array.shape)
+    def _sent(self, array: Array) -> Any:
         return self._torch.as_tensor(array, device=self._place).to(self._dtype)
 
     def _check(self, array: Any, spec: TensorSpec) -> None:
@@ -145,11 +141,11 @@ class DenseOperator:
 
     def explain(self) -> str:
         """What runs, and why, in words."""
-        size = f"{self.problem.m} × {self.problem.k}"
-        return f"dense: torch.matmul of the full {size} matrix\n{self.choice.explain()}"
+        rows, columns = self._pattern.shape
+        return f"dense: torch.matmul of the full {rows} × {columns} matrix\n{self.choice.explain()}"
 
     def update_values(self, values: Any) -> None:
-        """See `SparseOperator.update_values`."""
+        """See `Operator.update_values`."""
         torch, pattern = self._torch, self._pattern
         if isinstance(values, CsrMatrix):
             values = values.values
@@ -162,7 +158,7 @@ class DenseOperator:
         begins = torch.arange(pattern.shape[0], device=self._place) * pattern.shape[1]
         places = torch.repeat_interleave(begins, lengths)
         places += torch.as_tensor(np.array(pattern.column_indices), device=self._place)
-        encoded = values.detach().to(self._place, self._dtype)
+        stored = values.detach().to(self._place, self._dtype)
         if self._order is not None:
-            encoded = encoded[torch.as_tensor(self._order, device=self._place)]
-        self._weight.view(-1)[places] = encoded
+            stored = stored[torch.as_tensor(self._order, device=self._place)]
+        self._weight.view(-1)[places] = stored

@@ -1,0 +1,131 @@
+"""Fields of problems: each declares what it is, and what command lines, files and dispatch need to know of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeVar, cast, get_type_hints
+
+from sparsegen.errors import ConfigError
+from sparsegen.operators.dtype import DType
+
+E = TypeVar("E", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of an operator's problems.
+
+    Attributes:
+        kind: ``int`` for a size, an enumeration for a trait.
+        doc: what it is, in words that begin small and end without a stop.
+        flags: how a command line gives it, the preferred one first.
+        default: None where it must be given.
+        usual: of a size without a default: what a command line takes where nothing is given; None if it must be.
+        near: whether it changes little, so that times with another value still compare.
+        later: whether it came after the first databases and files: it is left out where it has its default, so that
+            what was written before reads as before, and one problem has one form.
+    """
+
+    name: str
+    kind: type[int] | type[StrEnum]
+    doc: str
+    flags: tuple[str, ...]
+    default: int | StrEnum | None
+    usual: int | None = None
+    near: bool = False
+    later: bool = False
+
+    @property
+    def is_size(self) -> bool:
+        return self.kind is int
+
+    def parsed(self, value: Any) -> int | StrEnum:
+        """The value of this field that a whole number or a word stands for.
+
+        Raises:
+            ConfigError: it is none, or a word that the enumeration does not have; the message lists those there are.
+        """
+        if self.is_size:
+            try:
+                return operator.index(value)
+            except TypeError:
+                raise ConfigError(f"{self.name} = {value!r} is no whole number") from None
+        return member(cast("type[StrEnum]", self.kind), value, self.name)
+
+
+def size(
+    doc: str,
+    *,
+    default: int | None = None,
+    usual: int | None = None,
+    flags: tuple[str, ...] = (),
+    later: bool = False,
+) -> Any:
+    """Declare a size among the fields of a problem; see `Field`. Flags are ``-x`` or ``--long-name`` by default."""
+    return _declared(doc, default, usual=usual, flags=flags, later=later)
+
+
+def trait(
+    default: StrEnum, doc: str, *, flags: tuple[str, ...] = (), near: bool = False, later: bool = False
+) -> Any:
+    """Declare a trait among the fields of a problem; see `Field`. Its flag is ``--long-name`` by default."""
+    return _declared(doc, default, flags=flags, near=near, later=later)
+
+
+def element_type() -> Any:
+    """Declare the field ``dtype``, which all problems have."""
+    return trait(DType.FLOAT32, "element type of matrix, operands and result; sums are float32")
+
+
+def items() -> Any:
+    """Declare the field ``batch``, which all problems have."""
+    doc = "items on the same pattern that one launch computes, such as heads of attention"
+    return size(doc, default=1, flags=("--batch", "--heads"), later=True)
+
+
+def _declared(doc: str, default: int | StrEnum | None, **metadata: Any) -> Any:
+    metadata["doc"] = doc
+    if default is None:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@cache
+def fields_of(problem_type: type) -> Mapping[str, Field]:
+    """The fields of a problem class by name, in order.
+
+    Raises:
+        TypeError: one of them was not declared with `size` or `trait`.
+    """
+    hints = get_type_hints(problem_type)
+    found = {}
+    for field in dataclasses.fields(cast(Any, problem_type)):
+        if "doc" not in field.metadata:
+            raise TypeError(f"{problem_type.__name__}.{field.name} is to be declared with size() or trait()")
+        declared = dict(field.metadata)
+        short = f"-{field.name}" if len(field.name) == 1 else f"--{field.name.replace('_', '-')}"
+        found[field.name] = Field(
+            field.name,
+            hints[field.name],
+            default=None if field.default is dataclasses.MISSING else cast("int | StrEnum", field.default),
+            **declared | {"flags": declared["flags"] or (short,)},
+        )
+    return MappingProxyType(found)
+
+
+def member(kind: type[E], value: E | str, name: str) -> E:
+    """The enumeration's member for a word.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{name} = {value!r} is none of {', '.join(kind)}") from None

@@ -1,0 +1,182 @@
+"""Operator objects: what users call. What launches is made above (`sparsegen.plan`) and seen here as a `Launcher`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from sparsegen.operators.dtype import Array
+
+
+class Device(Protocol):
+    """What operator objects tell of where they run; see `sparsegen.kernels.base.Device`."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+
+class Choice(Protocol):
+    """What operator objects tell of the choice of their variant; see `sparsegen.Choice`."""
+
+    @property
+    def how(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
+    @property
+    def family(self) -> Any: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def expected_us(self) -> float | None: ...
+
+    @property
+    def dense_us(self) -> float | None: ...
+
+    @property
+    def use_dense(self) -> bool: ...
+
+    def explain(self) -> str: ...
+
+
+class Variant(Protocol):
+    """The variant that runs; see `sparsegen.tuning_db.records.Variant`."""
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def source_digest(self) -> str: ...
+
+
+class Launcher(Protocol):
+    """A problem bound to a matrix on a device: it takes arrays and launches.
+
+    Attributes:
+        kept: names of the operands that calls need not bring, since they were given beforehand.
+        variant, source: None where nothing of sparsegen's runs.
+        nbytes: of the matrix on the device.
+    """
+
+    @property
+    def choice(self) -> Choice: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def kept(self) -> Collection[str]: ...
+
+    @property
+    def variant(self) -> Variant | None: ...
+
+    @property
+    def source(self) -> str | None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        """Launch with arrays of the first operand's kind, in the order of `Problem.operands`; None for one that is
+        kept.
+        """
+
+    def update_values(self, values: Any) -> None:
+        """See `Operator.update_values`."""
+
+    def kept_operand(self, name: str) -> Array | None:
+        """The operand that is kept, in storage form; None if it is not."""
+
+    def explain(self) -> str:
+        """See `Operator.explain`."""
+
+
+class Operator:
+    """What the operator objects of all operators share; make one with `sparsegen.prepare`.
+
+    Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph
+    captures them (capture after one call in the same thread). Gradients are not recorded. Where the family has
+    scratch memory (`Family.scratch_names`), launches of one thread must not overlap: a stream each for several calls
+    needs an event between them, or an operator each.
+
+    Every call takes ``out``, the result's array, of the operands' kind (by default a new one), and ``stream``, where to
+    launch: a handle, or a stream of PyTorch, CuPy or the CUDA stream protocol; by default the current stream of the
+    operands' library. It returns ``out``, which on a GPU is ready when the stream gets there. PyTorch and CuPy arrays
+    on the operator's GPU are used in place; NumPy arrays are copied there and back (for bfloat16: float32 arrays,
+    rounded). Every call raises
+
+    - OperandError: an argument is not as it must be; the message says what was expected;
+    - LaunchError: the driver refused the launch.
+
+    Attributes:
+        problem: what it computes, a problem of the operator.
+        launcher: what runs it.
+    """
+
+    problem: Any  # of the operator's own class, which is above this one
+    __call__: Callable[..., Any]  # by each operator, with its operands by name
+
+    def __init__(self, problem: Any, launcher: Launcher) -> None:
+        """The operator of a problem that the launcher is bound to."""
+        self.problem = problem
+        self.launcher = launcher
+        self._run = launcher.run
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+        return self.launcher.device
+
+    @property
+    def choice(self) -> Choice:
+        """The variant, and why it was chosen."""
+        return self.launcher.choice
+
+    @property
+    def variant(self) -> Variant | None:
+        """Family, config and source digest, as the database knows them; None where the dense product runs."""
+        return self.launcher.variant
+
+    @property
+    def source(self) -> str | None:
+        """The CUDA source that runs; None where the dense product runs."""
+        return self.launcher.source
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix on the device."""
+        return self.launcher.nbytes
+
+    def explain(self) -> str:
+        """What runs, and why, in words."""
+        return self.launcher.explain()
+
+    def update_values(self, values: Any) -> None:
+        """New values on the same pattern; calls that start after this returns see them.
+
+        Args:
+            values: nnz of them in the CSR order of the matrix that `sparsegen.prepare` was given (also where it
+                multiplies by the transpose), a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern); for a
+                batch whose items have their own, batch × nnz.
+                PyTorch tensors on the operator's GPU do not leave it: they are gathered on PyTorch's current
+                stream, which orders them before later calls on that stream.
+
+        Raises:
+            OperandError: not one value for each nonzero, or the result depends on the pattern alone.
+        """
+        self.launcher.update_values(values)

@@ -1,0 +1,158 @@
+"""What operator objects launch: a matrix packed and uploaded for its chosen variant."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsegen.backends.executor import Address, Executor, Toolchain
+from sparsegen.dispatch.choice import Choice
+from sparsegen.errors import OperandError
+from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.packed import Packed
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Operator
+from sparsegen.plan.arrays import Call, Target, caller, encoded, host_values
+from sparsegen.plan.binding import bind_variant
+from sparsegen.system.device_memory import Buffer
+from sparsegen.tuning_db.records import Variant
+
+
+class VariantLauncher:
+    """A `Launcher` of one variant.
+
+    Attributes:
+        choice: the variant, and why it was chosen.
+        device: where it runs.
+        prepared: the variant compiled and bound to the packed matrix.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        matrix: CsrMatrix | Packed[Buffer],
+        *,
+        executor: Executor,
+        toolchain: Toolchain,
+        kept: Mapping[str, Any],
+        value_order: Array | None = None,
+    ) -> None:
+        """Compile (or find), pack, upload.
+
+        Args:
+            matrix: packed already, or to be packed.
+            kept: operands for every call that does not bring its own, by name.
+            value_order: for each of the matrix's nonzeros its number among the values of `update_values`; by default
+                these are in the matrix's own order.
+
+        Raises:
+            CompileError, LaunchError: the variant cannot be built or loaded.
+            OperandError: a kept operand of the wrong shape.
+        """
+        self.choice = choice
+        self.device: Device = executor.device
+        self._problem = choice.problem
+        self.prepared = bind_variant(
+            choice.config, choice.problem, matrix, executor, toolchain, value_order=value_order
+        )
+        self._specs = {spec.name: spec for spec in self.prepared.operands}
+        with executor.entered():
+            fixed = {name: executor.upload(encoded(value, self._specs[name])) for name, value in kept.items()}
+        self._target = Target(self.prepared, self.device, fixed)
+        self._callers: dict[type, Call] = {}
+        self._changing = threading.Lock()
+
+    def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        """See `Launcher.run`."""
+        kind = type(operands[0])
+        call = self._callers.get(kind)
+        if call is None:
+            call = self._callers[kind] = caller(kind, self._target)
+        return call(operands, out, stream)
+
+    @property
+    def kept(self) -> Collection[str]:
+        """Names of the operands that calls need not bring."""
+        return self._target.fixed.keys()
+
+    def kept_operand(self, name: str) -> Array | None:
+        """The operand that is kept, in storage form; None if it is not."""
+        buffer, executor = self._target.fixed.get(name), self.prepared.executor
+        if buffer is None:
+            return None
+        spec = self._specs[name]
+        found = np.empty(spec.shape, dtype=spec.dtype.storage)
+        with executor.entered():
+            executor.download(buffer, found)
+        return found
+
+    @property
+    def variant(self) -> Variant:
+        """Family, config and source digest, as the database knows them."""
+        return Variant(self.choice.config, self.prepared.digest)
+
+    @property
+    def source(self) -> str:
+        """The CUDA source that runs."""
+        return self.prepared.source
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed matrix on the device."""
+        return self.prepared.packed.nbytes
+
+    def explain(self) -> str:
+        """What runs, and why, in words."""
+        compiled, packed = self.prepared.compiled.kernel, self.prepared.packed
+        facts = [f"{packed.nbytes} bytes packed"]
+        if compiled.registers is not None:
+            facts.append(f"{compiled.registers} registers, {compiled.spill_bytes or 0} bytes spilled")
+        place = f"  on {self.device.name}: {', '.join(facts)}"
+        return "\n".join((self.choice.explain(), place, f"  source: {compiled.source}"))
+
+    def update_values(self, values: Any) -> None:
+        """See `Operator.update_values`."""
+        if isinstance(values, CsrMatrix):
+            values = values.values
+        nnz = self.prepared.packed.nnz
+        own = self._problem.own_values(nnz)
+        wanted = (nnz,) if own is None else own.shape
+        if tuple(np.shape(values)) != wanted:
+            raise OperandError(f"values: expected shape {wanted}, got {tuple(np.shape(values))}")
+        with self._changing:
+            if not self._gather_on_device(values):
+                self.prepared.overwrite_values(self._problem.dtype.to_storage(host_values(values)))
+
+    def _gather_on_device(self, values: Any) -> bool:
+        """Gather a PyTorch tensor into the packed values where both lie; False when it is not there."""
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(values, torch.Tensor) or self.device.backend != "cuda":
+            return False
+        if values.get_device() != self.device.index:
+            return False
+        if self.prepared.packed.values is None:
+            return False  # which is refused on the host's way
+        kind = getattr(torch, str(self._problem.dtype))
+        gathered = values.detach().to(kind).contiguous()
+        if gathered.numel():
+            stream = torch.cuda.current_stream(self.device.index).cuda_stream
+            address = Address(gathered.data_ptr(), gathered.numel() * gathered.element_size())
+            self.prepared.gather_values(address, stream)
+        return True
+
+
+def variant_launcher(operator: Operator) -> VariantLauncher:
+    """What launches the operator's variant.
+
+    Raises:
+        OperandError: the dense product runs instead.
+    """
+    if not isinstance(operator.launcher, VariantLauncher):
+        raise OperandError(
+            "the dense product runs instead of a variant: prepare it with another on_miss than dense"
+        )
+    return operator.launcher
