@@ -16,7 +16,7 @@ from sparsegen.backends.executor import Buffer, Timing
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
-from sparsegen.operators import HasDense, Layout, Problem, SpmmProblem
+from sparsegen.operators import Layout, Problem, SpmmProblem
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Result:
 
 def unavailable(device: Device, problem: Problem) -> str | None:
     """Why nothing can be compared with the problem on this device, in one line; None if something can."""
-    if not isinstance(problem, HasDense):
+    if not isinstance(problem, Session.problem_type):
         return (
             f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
             "`sparsegen bench` compares where there is one"
@@ -71,7 +71,12 @@ class Session:
     Args:
         matrix: A; its values are rounded to the problem's dtype.
         device: a CUDA device.
+
+    Attributes:
+        problem_type: what the libraries' calls here compute, one item of it.
     """
+
+    problem_type = SpmmProblem
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         from sparsegen.backends.cuda.runtime import CudaExecutor
