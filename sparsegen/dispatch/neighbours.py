@@ -35,7 +35,7 @@ CANDIDATES = 24  # best configs of each neighbour that are voted on
 OF_EACH_FAMILY = 4  # of its best configs are known to the Gaussian process at least
 REGRESSED = 0.5  # share of the Gaussian process in what is expected
 OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
-OTHER_EPILOGUE = 0.5  # distance added for another of `NEAR_TRAITS`; an epilogue touches the result once
+OTHER_EPILOGUE = 0.5  # distance added for another of the near traits; an epilogue touches the result once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
 SIMILARITY = 0.35  # weight of a config for each tunable in which it differs (`differences`)
 

@@ -360,9 +360,7 @@ def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[Csr
 
 @runtime_checkable
 class HasDense(Protocol):
-    """A problem that a dense product computes too, so that libraries' products compare, and may run instead
-    (``on_miss="dense"``).
-    """
+    """A problem of which a dense product computes an item too, so that it may run instead (``on_miss="dense"``)."""
 
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """The result for one item, by PyTorch.

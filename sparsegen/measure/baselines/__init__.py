@@ -48,7 +48,7 @@ class Result:
 
 def unavailable(device: Device, problem: Problem) -> str | None:
     """Why nothing can be compared with the problem on this device, in one line; None if something can."""
-    if not isinstance(problem, HasDense):
+    if not isinstance(problem, Session.problem_type):
         return (
             f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
             "`sparsegen bench` compares where there is one"
@@ -73,7 +73,12 @@ class Session:
     Args:
         matrix: A; its values are rounded to the problem's dtype.
         device: a CUDA device.
+
+    Attributes:
+        problem_type: what the libraries' calls here compute, one item of it.
     """
+
+    problem_type = SpmmProblem
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         from sparsegen.backends.cuda.runtime import CudaExecutor
