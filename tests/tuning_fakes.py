@@ -92,7 +92,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
         return 1.0
 
 

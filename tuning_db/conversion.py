@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from sparsegen.errors import DatabaseCorruptError
 from sparsegen.kernels import families
 from sparsegen.kernels.base import Device, Value, tunables
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    DeviceRatesRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
@@ -22,7 +24,7 @@ from sparsegen.tuning_db.models import (
     TimedRow,
     VariantRow,
 )
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Sample, Variant, Workload
 
 LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
 
@@ -53,11 +55,20 @@ def ordered_config(family: str, config: Mapping[str, Value]) -> tuple[tuple[str,
 # --- values to columns -------------------------------------------------------------------------------------
 
 
+def described(device: Device) -> Columns:
+    """What identifies a device and what its configs depend on; nothing of its place here or of its speed."""
+    return {f.name: getattr(device, f.name) for f in fields(device) if f.compare}
+
+
 def device_columns(device: Device) -> Columns:
-    columns = asdict(device)
-    del columns["index"]
+    columns = described(device)
     major, minor = columns.pop("compute_capability")
     return columns | {"compute_capability_major": major, "compute_capability_minor": minor}
+
+
+def rates_columns(measured: DeviceRates) -> Columns:
+    """All but the reference to the device."""
+    return asdict(measured.rates) | {"measured_at": measured.measured_at}
 
 
 def matrix_columns(workload: Workload) -> Columns:
@@ -131,6 +142,12 @@ def to_device(row: DeviceRow) -> Device:
         shared_memory_per_multiprocessor=row.shared_memory_per_multiprocessor,
         l2_bytes=row.l2_bytes,
     )
+
+
+def to_rates(row: DeviceRatesRow) -> DeviceRates:
+    """The row with its device loaded."""
+    rates = Rates(**{f.name: getattr(row, f.name) for f in fields(Rates)})
+    return DeviceRates(to_device(row.device), rates, row.measured_at)
 
 
 def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:

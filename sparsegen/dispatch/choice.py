@@ -28,12 +28,12 @@ from sparsegen.dispatch.neighbours import (
     suspects,
 )
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import by_guessed_rate, families
+from sparsegen.kernels import by_predicted_time, families
 from sparsegen.kernels.base import Device, Family, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layers import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Workload
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class Choice:
     Attributes:
         how, why: the grounds, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
+        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other grounds.
         dense_us: the same for a dense cuBLAS product.
         use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
         neighbours: the measured workloads that were asked.
@@ -91,6 +92,7 @@ class Choice:
     how: How
     why: str
     expected_us: float | None = None
+    predicted_us: float | None = None
     dense_us: float | None = None
     use_dense: bool = False
     neighbours: tuple[Neighbour, ...] = ()
@@ -116,6 +118,8 @@ class Choice:
         if self.expected_us is not None:
             verb = "measured" if self.how is How.EXACT else "estimated"
             lines.append(f"  {verb} {self.expected_us:.1f} µs")
+        elif self.predicted_us is not None:
+            lines.append(f"  predicted {self.predicted_us:.1f} µs")
         if self.dense_is_faster:
             lines.append(f"  dense wins: {self.dense_us:.1f} µs (cuBLAS) against {self.expected_us:.1f}")
         elif self.dense_us is not None:
@@ -182,7 +186,8 @@ class _Search:
     """One look-up that was not in memory."""
 
     def __init__(self, workload: Workload, device: Device, database: Layer) -> None:
-        self.workload, self.device, self.database = workload, device, database
+        self.workload, self.database = workload, database
+        self.device = with_rates(device, database)
         self.problem = workload.problem
         self.own = database.measurements(workload, device)
         self.suspects = suspects(self.own)  # whatever a neighbour says, it failed here
@@ -274,10 +279,10 @@ class _Search:
         Otherwise a database would keep every family from being used that is newer than it.
         """
         features, tried = self.workload.features, {m.variant.family for m in measured} & families().keys()
-        known = max(families()[name].guessed_rate(self.problem, features) for name in tried)
-        for family in by_guessed_rate(self.problem, features):
-            gain = family.guessed_rate(self.problem, features) / known
-            if gain < WORTH_UNTRIED:
+        known = min(self.predicted_us(families()[name]) for name in tried)
+        for family in by_predicted_time(self.problem, features, self.device):
+            gain = known / self.predicted_us(family)
+            if not gain >= WORTH_UNTRIED:  # nor where no time is finite
                 return None
             config = guess_of(family, self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
@@ -290,7 +295,7 @@ class _Search:
 
     def default(self) -> Choice:
         reasons = []
-        for family in by_guessed_rate(self.problem, self.workload.features):
+        for family in by_predicted_time(self.problem, self.workload.features, self.device):
             key = guess_of(family, self.problem, self.workload.features, self.device)
             try:
                 family.require_suited(self.problem, self.workload.features, configured(key)[1], self.device)
@@ -306,6 +311,9 @@ class _Search:
         )
 
     # --- what they share ---------------------------------------------------------------------------------
+
+    def predicted_us(self, family: Family[Any, Any]) -> float:
+        return family.predicted_us(self.problem, self.workload.features, self.device)
 
     def is_allowed(self, config: Config) -> bool:
         family, values = configured(config)
@@ -334,6 +342,7 @@ class _Search:
         neighbours: Sequence[Neighbour] = (),
     ) -> Choice:
         family, values = configured(config)
+        predicted_us = self.predicted_us(family) if how is How.DEFAULT else None
         return Choice(
             self.problem,
             family,
@@ -341,6 +350,7 @@ class _Search:
             how,
             why,
             expected_us=expected_us,
+            predicted_us=predicted_us,
             dense_us=dense_us,
             neighbours=tuple(neighbours),
         )

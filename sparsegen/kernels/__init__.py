@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.base import Family
+from sparsegen.kernels.base import Device, Family
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
@@ -53,7 +53,7 @@ def families_of(operator: str) -> list[Family[Any, Any]]:
     return [f for f in families().values() if f.problem_type.operator == operator]
 
 
-def by_guessed_rate(problem: Problem, features: Features) -> list[Family[Any, Any]]:
-    """The families that compute the problem, the one whose guess should be fastest first."""
+def by_predicted_time(problem: Problem, features: Features, device: Device) -> list[Family[Any, Any]]:
+    """The operator's families, the one whose guess should be fastest on this device first."""
     candidates = families_of(problem.operator)
-    return sorted(candidates, key=lambda f: f.guessed_rate(problem, features), reverse=True)
+    return sorted(candidates, key=lambda f: f.predicted_us(problem, features, device))

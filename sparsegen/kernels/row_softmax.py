@@ -18,6 +18,7 @@ class RowSoftmax(RowWise[SoftmaxProblem]):
     entry = "row_softmax"
     problem_type = SoftmaxProblem
     arrays_kept = 1
+    value_cycles = 0.67
 
 
 FAMILY = RowSoftmax()

@@ -16,6 +16,7 @@ class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem]):
     entry = "row_softmax_backward"
     problem_type = SoftmaxBackwardProblem
     arrays_kept = 2
+    value_cycles = 0.95
 
 
 FAMILY = RowSoftmaxBackward()
