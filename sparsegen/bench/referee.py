@@ -41,7 +41,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class MeasureRates:
-    """Answered with `Rates`; the device must be free, and a CUDA one."""
+    """Answered with `MeasuredRates`; the device must be free, and a CUDA one."""
 
 
 def serve(connection: Connection) -> None:
@@ -67,7 +67,7 @@ class _Referee:
         if isinstance(request, Expect):
             return self._expect(request.parcel)
         from sparsegen.backends.cuda.runtime import CudaExecutor
-        from sparsegen.bench.rates import measure_rates
+        from sparsegen.measure.rates import measure_rates
 
         assert isinstance(request, MeasureRates) and isinstance(self._executor, CudaExecutor)
         return measure_rates(self._executor)

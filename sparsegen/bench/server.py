@@ -15,13 +15,13 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends.executor import Executor, Timing
 from sparsegen.bench.contender import Contender, UnsupportedError, Way
-from sparsegen.bench.device_code import Reader, Spinner
 from sparsegen.bench.expected import Expected
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import L2, ChosenVariant, Kind
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
+from sparsegen.measure.device_work import Reader, Spinner
 from sparsegen.system.child import answer, requests
 
 WARMUP = 2

@@ -14,6 +14,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Timing
 from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.operators import Layout, Problem, SpmmProblem
@@ -107,6 +108,16 @@ class Session:
             if before is None or np.median(timing.samples_us) < np.median(before.timing.samples_us):
                 best[call.contender] = Result(call.contender, call.version, call.detail, timing)
         return list(best.values())
+
+    def rates(self) -> Rates | None:
+        """What the device does in a microsecond; None where cuBLAS does not say all of it.
+
+        Raises:
+            LaunchError: the device has not the memory for it.
+        """
+        from sparsegen.measure.rates import measure_rates
+
+        return measure_rates(self.executor).complete(self.executor.device)
 
     def is_right(self, call: Call) -> bool:
         """Whether a call's result agrees with the float64 reference, by the norm of the difference."""
