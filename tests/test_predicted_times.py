@@ -60,6 +60,18 @@ def test_rates_are_no_part_of_a_device_s_identity() -> None:
     assert pickle.loads(pickle.dumps(known)).rates == MEASURED_RATES
 
 
+def test_guesses_depend_on_no_measured_rate() -> None:
+    odd = replace(H100, rates=Rates(1.0, 1e9, 1.0, 1e9, 1.0, 100.0, 10.0))
+    for of in (workload(512, m=512, k=1024, nnz=32000), workload(8, m=4096, k=4096, nnz=1 << 20)):
+        shape, features = (of.features.m, of.features.k), of.features
+        problems: list[Problem] = [replace(of.problem, dtype=dtype) for dtype in DType]
+        problems += [SddmmProblem(*shape, 64, dtype) for dtype in DType]
+        problems += [SparseAttentionProblem(*shape, 64, DType.FLOAT16, batch=8)]
+        for problem in problems:
+            for each in families_of(problem.operator):
+                assert each.guess(problem, features, odd) == each.guess(problem, features, H100), each.name
+
+
 def test_measured_rates_override_estimates() -> None:
     described = replace(H100, clock_mhz=1000, memory_bytes_per_us=1e6)
     assert described.expected_rates.clock_mhz == 1000

@@ -51,6 +51,11 @@ class Device:
     rates: Rates | None = field(default=None, compare=False)
 
     @property
+    def typical(self) -> Device:
+        """The device without what is known of its speed: what guesses depend on, so that measuring changes none."""
+        return dataclasses.replace(self, clock_mhz=None, memory_bytes_per_us=None, rates=None)
+
+    @property
     def expected_rates(self) -> Rates:
         """The measured rates, else an estimate from the description."""
         return self.rates or estimated(

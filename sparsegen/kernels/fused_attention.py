@@ -227,7 +227,8 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         self, problem: SparseAttentionProblem, features: Features, device: Device
     ) -> FusedAttentionConfig:
         """The shape that should be fastest, of those that fit."""
-        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, device))
+        typical = device.typical
+        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
         for shape in shapes:
             config = replace(shape, stages=3 if problem.k <= 64 else 2)
             if not self.broken_constraints(problem, config, device):

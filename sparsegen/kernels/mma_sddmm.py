@@ -34,7 +34,8 @@ from sparsegen.operators import DType, SddmmProblem
 WARP = 32
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
-PRODUCTS = 0.35  # of the rate of tensor cores
+# Of the rate of tensor cores.
+PRODUCTS = {DType.FLOAT32: 0.356, DType.FLOAT16: 0.322, DType.BFLOAT16: 0.322}
 START_US = 1.8
 REMAINS, MOVES = 0.8, 1.2
 PLACE_CYCLES = 0.13  # for each place of a tile, whatever k: its lists, and its way through shared memory
@@ -218,7 +219,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     ) -> float:
         """Expected time of the tiles; too few for the multiprocessors take as long as enough of them."""
         c = config
-        products = PRODUCTS * device.expected_rates.tensor_products_per_us(problem.dtype)
+        products = PRODUCTS[problem.dtype] * device.expected_rates.tensor_products_per_us(problem.dtype)
         moved = (c.tile_m + c.tile_n) * problem.dtype.itemsize / device.l2_bytes_per_us
         row = -(-problem.k * problem.dtype.itemsize // 64) * 64 // problem.dtype.itemsize
         places = c.tile_m * c.tile_n
@@ -228,7 +229,8 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
 
     def guess(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
         """The shape that should be fastest, with stages as k needs them."""
-        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, device))
+        typical = device.typical
+        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
         itemsize = problem.dtype.itemsize
         tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
         for shape in shapes:

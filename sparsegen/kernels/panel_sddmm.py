@@ -300,7 +300,8 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
                 TURNS if problem.batch == 1 else TURNS_OF_HEADS,
             )
         ]
-        candidates.sort(key=lambda c: self._microseconds(problem, features, c, device))
+        typical = device.typical
+        candidates.sort(key=lambda c: self._microseconds(problem, features, c, typical))
         valid = (c for c in candidates if not self.broken_constraints(problem, c, device))
         return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
 
