@@ -39,9 +39,9 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
         for measurement in store.all_measurements():
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
-        baselines = tuple(store.all_baselines())
+        baselines, rates = tuple(store.all_baselines()), tuple(store.all_rates())
         kept = [m for group in by_workload.values() for m in chosen(group, keep)]
-    output.write_text(dump(Content(tuple(kept), baselines)))
+    output.write_text(dump(Content(tuple(kept), baselines, rates)))
     click.echo(
         f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
     )

@@ -11,11 +11,11 @@ import click
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.bench.device_code import Spinner
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.device_work import Spinner
 from sparsegen.operators import Operator, Problem
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning.tuner import Backend, Budget, tune

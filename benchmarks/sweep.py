@@ -21,12 +21,12 @@ import numpy as np
 
 from benchmarks.common import Bench, Workload, write_results
 from sparsegen.backends import find_device, toolchain
-from sparsegen.bench.device_code import Reader
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.device_work import Reader
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 

@@ -43,7 +43,7 @@ from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.report import PruneReport
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Budget, Effort, Progress, silent
-from sparsegen.tuning_db.layers import Layers, files_state, open_layers
+from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
 from sparsegen.tuning_db.store import Store
 
 if TYPE_CHECKING:
@@ -401,6 +401,11 @@ def _choose(wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss
         raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
     features, fingerprint = Features.of(matrix), matrix.fingerprint()
     return choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
+
+
+def described(device: Device, db: str | Path | None = None) -> Device:
+    """The device with the rates that a tuning database has of it; as it is where none has."""
+    return with_rates(device, _shared_layers(db))
 
 
 _layers: dict[str, tuple[object, Layers]] = {}

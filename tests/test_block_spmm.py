@@ -13,7 +13,7 @@ import sparsegen
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.kernels import by_guessed_rate
+from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.block_spmm import CHUNK, FAMILY, TILE_K, BlockSpmmConfig
 from sparsegen.kernels.layouts.tensor_tiles import swizzled_places
 from sparsegen.matrix.features import Features
@@ -140,9 +140,10 @@ def test_what_it_does_not_compute() -> None:
 def test_it_is_the_first_guess_for_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
-    for share in (0.1, 0.5):
-        features = Features.of(dense_blocks(2048, 1024, 32, share))
-        assert by_guessed_rate(problem, features)[0] is FAMILY
+    # Of few small blocks `mma_spmm`'s small tiles hold fewer empty ones, and are faster, as measured.
+    for size, share in ((128, 0.1), (32, 0.5)):
+        features = Features.of(dense_blocks(2048, 1024, size, share))
+        assert by_predicted_time(problem, features, H100)[0] is FAMILY
         for config in (
             FAMILY.guess(problem, features, H100),
             *FAMILY.alternatives(problem, features, H100),

@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tuning_samples import DIGEST, H100, baseline, failed, other_operators, timed, variant, workload
+from tuning_samples import (
+    A100,
+    DIGEST,
+    H100,
+    MEASURED_RATES,
+    baseline,
+    failed,
+    other_operators,
+    timed,
+    variant,
+    workload,
+)
 
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import family
@@ -21,7 +33,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import Content, dump, export_json, import_file, import_json, load, merge
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers, seeds
-from sparsegen.tuning_db.records import Outcome, Variant
+from sparsegen.tuning_db.records import DeviceRates, Outcome, Variant
 from sparsegen.tuning_db.store import Store
 
 RECORDS = Content(
@@ -51,6 +63,39 @@ def test_what_is_exported_can_be_imported(store: Store, tmp_path: Path) -> None:
         again = import_file(other, file)
         assert (again.measurements, again.baselines) == (0, 0)
         assert export_json(other)[0] == text
+
+
+def test_measured_rates_go_along(store: Store, tmp_path: Path) -> None:
+    assert json.loads(dump(RECORDS))["version"] == 1, (
+        "without them a document is one that older versions read"
+    )
+    moment = RECORDS.measurements[0].measured_at
+    slower = replace(MEASURED_RATES, clock_mhz=1000.0)
+    rates = [
+        DeviceRates(H100, slower, moment),
+        DeviceRates(H100, MEASURED_RATES, moment + timedelta(seconds=1)),
+        DeviceRates(A100, slower, moment),  # nothing else was measured on it
+    ]
+    store.add_all(RECORDS.measurements, RECORDS.baselines, rates)
+    text, _ = export_json(store)
+    assert json.loads(text)["version"] == 2
+    content = load(text, "x")
+    assert content.rates == tuple(rates[1:]) and content.measurements == RECORDS.measurements
+    with Store.open(tmp_path / "other.db") as other:
+        assert import_json(other, text, "x").rates == 2
+        assert import_json(other, text, "x").rates == 0
+        assert other.rates(H100) == MEASURED_RATES and other.rates(A100) == slower
+        assert export_json(other)[0] == text
+    for wrong, words in (
+        (
+            text.replace('"launch_us": 3.6', '"launch_us": 0'),
+            r"devices\[0\].rates.launch_us: expected a finite",
+        ),
+        (text.replace('"launch_us": 3.6, ', ""), r"devices\[0\].rates: expected a member 'launch_us'"),
+    ):
+        assert wrong != text
+        with pytest.raises(ImportFileError, match=words):
+            load(wrong, "x")
 
 
 def test_problems_of_every_operator_can_be_imported(store: Store) -> None:
@@ -219,7 +264,7 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
     ("m over the limit", lambda d: d["workloads"][0]["problem"].update(m=2**31), r"problem\.m"),
     ("a contender in words", lambda d: d["baselines"][0].update(contender="[red]x"), r"baselines\[0\]"),
     ("another format", lambda d: d.update(format="optuna"), "not an export of sparsegen"),
-    ("a newer version", lambda d: d.update(version=2), r"\$\.version.*another sparsegen"),
+    ("a newer version", lambda d: d.update(version=3), r"\$\.version.*another sparsegen"),
     ("lists that are none", lambda d: d.update(measurements={}), r"\$\.measurements.*an array"),
 ]
 

@@ -16,7 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
+from tuning_samples import H100, MEASURED_RATES, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
@@ -24,7 +24,7 @@ from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db import migrations
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.models import OUTCOMES, Base
-from sparsegen.tuning_db.records import Measurement, Outcome
+from sparsegen.tuning_db.records import DeviceRates, Measurement, Outcome
 from sparsegen.tuning_db.store import Added, Store
 
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
@@ -114,6 +114,9 @@ def test_an_older_file_is_migrated_with_what_it_holds(older: tuple[Path, list[Me
     with Store.open(path) as store:
         assert store.found_schema in migrations.REVISIONS[:2] and store.all_measurements() == written
         assert store.all_baselines() == [baseline(5.0)] and not check(store)
+        assert store.rates(H100) is None
+        store.add_rates(DeviceRates(H100, MEASURED_RATES))
+        assert store.rates(H100) == MEASURED_RATES
         again = replace(written[0], workload=replace(written[0].workload, problem=BATCH))
         store.add_measurement(again)
         assert store.measurements(again.workload, H100) == [again]
@@ -133,6 +136,7 @@ def test_an_older_file_is_read_without_being_changed(older: tuple[Path, list[Mea
     before = path.read_bytes()
     with Store.open(path, read_only=True) as store:
         assert store.all_measurements() == written
+        assert store.rates(H100) is None
         for m in written:
             assert store.measurements(m.workload, H100) == [m]
             found = choose(m.workload.problem, m.workload.features, m.workload.fingerprint, H100, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.kernels import by_guessed_rate, family
+from sparsegen.kernels import by_predicted_time, family
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -40,7 +40,7 @@ def causal_band(size: int, width: int) -> CsrMatrix:
 )
 def test_dense_patterns_prefer_tensor_cores(dtype: DType, density: float, k: int, preferred: str) -> None:
     features = Features.of(random_uniform(2048, 2048, density, seed=0))
-    assert by_guessed_rate(SddmmProblem(2048, 2048, k, dtype), features)[0].name == preferred
+    assert by_predicted_time(SddmmProblem(2048, 2048, k, dtype), features, H100)[0].name == preferred
 
 
 def test_a_sparse_band_prefers_tensor_cores_because_its_rows_share_columns() -> None:
@@ -48,7 +48,7 @@ def test_a_sparse_band_prefers_tensor_cores_because_its_rows_share_columns() -> 
     features = Features.of(band)
     problem = SddmmProblem(4096, 4096, 128, DType.FLOAT16)
     assert features.density < 0.02
-    assert by_guessed_rate(problem, features)[0] is FAMILY
+    assert by_predicted_time(problem, features, H100)[0] is FAMILY
     guess = FAMILY.guess(problem, features, H100)
     assert FAMILY.suits(problem, features, guess, H100)
     tiles = FAMILY.pack(problem, guess, band).sizes["tiles"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from contract_cases import matrices
 
-from sparsegen.kernels import by_guessed_rate, family
+from sparsegen.kernels import by_predicted_time, family
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
@@ -64,7 +64,7 @@ def test_it_is_preferred_where_panels_hold_many_nonzeros_of_a_row(
     k: int, density: float, preferred: bool
 ) -> None:
     features = Features.of(random_uniform(4096, 4096, density, seed=0))
-    assert (by_guessed_rate(SddmmProblem(4096, 4096, k), features)[0] is FAMILY) == preferred
+    assert (by_predicted_time(SddmmProblem(4096, 4096, k), features, H100)[0] is FAMILY) == preferred
 
 
 def test_long_rows_and_older_devices_are_told() -> None:

@@ -18,7 +18,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.kernels import by_guessed_rate, families_of
+from sparsegen.kernels import by_predicted_time, families_of
 from sparsegen.kernels.scatter_spmm import FAMILY, MOST_SUM_BYTES, ScatterSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -159,7 +159,7 @@ def test_a_search_tries_all_of_it_or_says_why_not() -> None:
 def test_it_is_never_the_rule_of_thumb() -> None:
     features = Features.of(MATRIX)
     for n, dtype in itertools.product((1, 2, 8, 31, 32, 128, 4096), DType):
-        order = [f.name for f in by_guessed_rate(problem_of(MATRIX, n, dtype=dtype), features)]
+        order = [f.name for f in by_predicted_time(problem_of(MATRIX, n, dtype=dtype), features, H100)]
         assert order.index(FAMILY.name) > order.index("csr_spmm")
     assert FAMILY in families_of("spmm") and not FAMILY.deterministic
 

@@ -11,7 +11,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels import by_guessed_rate
+from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.segment_spmm import FAMILY, SegmentSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -130,7 +130,7 @@ def test_it_is_the_first_guess_for_graphs_and_not_for_weights() -> None:
         problem, features = problem_of(matrix, 32), Features.of(matrix)
         suitable = (
             family
-            for family in by_guessed_rate(problem, features)
+            for family in by_predicted_time(problem, features, H100)
             if family.suits(problem, features, family.guess(problem, features, H100), H100)
         )
         assert (next(suitable) is FAMILY) is is_first

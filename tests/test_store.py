@@ -11,10 +11,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tuning_samples import A100, H100, baseline, failed, other_operators, timed, variant, workload
+from tuning_samples import (
+    A100,
+    H100,
+    MEASURED_RATES,
+    START,
+    baseline,
+    failed,
+    other_operators,
+    timed,
+    variant,
+    workload,
+)
 
 from sparsegen.errors import (
     DatabaseCorruptError,
@@ -29,7 +41,8 @@ from sparsegen.tuning_db import conversion
 from sparsegen.tuning_db import engine as engine_module
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import export_json, load
-from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.layers import Layers, MemoryLayer
+from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.store import Store
 
 POSTGRES = os.environ.get("SPARSEGEN_TEST_POSTGRES")
@@ -74,6 +87,23 @@ def test_what_goes_in_comes_out(location: str) -> None:
         assert store.winner(workload(), H100) == good
         assert store.measurements(workload(), A100) == store.measurements(workload(tag="other"), H100) == []
         assert store.winner(workload(n=65), H100) is None
+
+
+def test_the_last_rates_of_a_device_count(location: str) -> None:
+    later = replace(MEASURED_RATES, launch_us=2.5)
+    with Store.open(location) as store:
+        assert store.rates(H100) is None
+        store.add_rates(DeviceRates(H100, later, START + timedelta(seconds=1)))
+        before = store.generation
+        for _ in range(2):
+            store.add_rates(DeviceRates(H100, MEASURED_RATES, START))
+        assert store.generation > before and len(store.all_rates()) == 2
+    with Store.open(location) as store:
+        assert store.rates(H100) == later and store.rates(A100) is None
+        below = MemoryLayer([], [], [DeviceRates(d, MEASURED_RATES, START) for d in (H100, A100)])
+        layers = Layers([store, below])
+        assert layers.rates(H100) == later and layers.rates(A100) == MEASURED_RATES
+        assert layers.rates(replace(H100, key="another")) is None
 
 
 def test_problems_of_every_operator_come_back(location: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import tuning_fakes
-from tuning_fakes import DEVICE, MATRIX, PROBLEM, FakeToolchain, ToyConfig, backend, tune_toy
+from tuning_fakes import DEVICE, MATRIX, PROBLEM, RATES, FakeToolchain, ToyConfig, backend, tune_toy
 
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
@@ -143,6 +143,25 @@ def test_baselines_are_timed_once_and_compared(store: Store, tmp_path: Path) -> 
     assert result.speedup_over("nobody") is None and result.baselines_skipped == ""
     again = tune_toy(store, tmp_path, trials=12, baseline_session="tuning_fakes:BrokenBaselines")
     assert again.baselines == result.baselines
+
+
+def test_rates_are_measured_beside_the_first_baselines(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=2)
+    assert store.rates(DEVICE) is None, "nobody measured them"
+    result = tune_toy(store, tmp_path, trials=2, baseline_session="tuning_fakes:BaselinesWithoutRates")
+    assert len(result.baselines) == 2 and not result.baselines_skipped and store.rates(DEVICE) is None
+    with Store.open(tmp_path / "other.db") as other:
+        for problem in (PROBLEM, replace(PROBLEM, n=16)):
+            tune(
+                MATRIX,
+                problem,
+                device=DEVICE,
+                store=other,
+                families=["toy"],
+                budget=Budget(trials=2),
+                backend=backend(tmp_path, baseline_session="tuning_fakes:FakeBaselines"),
+            )
+        assert other.rates(DEVICE) == RATES and len(other.all_rates()) == 1, "once"
 
 
 def test_baselines_that_fail_do_not_spoil_the_run(store: Store, tmp_path: Path) -> None:

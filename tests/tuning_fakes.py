@@ -29,6 +29,7 @@ from sparsegen.kernels.base import AnyFamily, Array, Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
@@ -40,6 +41,7 @@ from sparsegen.tuning.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning_db.store import Store
 
 DEVICE = Device("fake", "fake device", "fake", (9, 0), 1, 1 << 17, 1 << 18, 1 << 20)
+RATES = Rates(1e6, 1e7, 2e7, 3e7, 4e7, 5.0, 1000.0)
 MATRIX = random_uniform(24, 16, 0.25, seed=1)
 PROBLEM = SpmmProblem(24, 16, 8)
 
@@ -85,7 +87,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
         return 1.0
 
 
@@ -264,9 +266,17 @@ class FakeBaselines:
             Result("cusparse", "3.4", "", Timing((30.0,))),
         ]
 
+    def rates(self) -> Rates | None:
+        return RATES
+
 
 class BrokenBaselines(FakeBaselines):
     def measure(self) -> list[Result]:
+        raise LaunchError("out of memory")
+
+
+class BaselinesWithoutRates(FakeBaselines):
+    def rates(self) -> Rates | None:
         raise LaunchError("out of memory")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     DType,
@@ -26,6 +27,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 DIGEST = "ab" * 32
 H100 = Device("NVIDIA H100 80GB HBM3 sm_90", "NVIDIA H100", "cuda", (9, 0), 132, 232448, 233472, 50 << 20)
 A100 = Device("NVIDIA A100 sm_80", "NVIDIA A100", "cuda", (8, 0), 108, 166912, 167936, 40 << 20)
+MEASURED_RATES = Rates(2.83e6, 51.7e6, 409e6, 757e6, 789e6, 3.6, 1980.0)  # of an H100
 
 
 def features(m: int = 128, k: int = 256, nnz: int = 3000, row_cov: float = 0.3) -> Features:

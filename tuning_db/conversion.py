@@ -10,7 +10,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
@@ -18,10 +18,12 @@ from sparsegen.errors import ConfigError, DatabaseCorruptError
 from sparsegen.kernels import read_config
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config, Value
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    DeviceRatesRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
@@ -29,7 +31,7 @@ from sparsegen.tuning_db.models import (
     TimedRow,
     VariantRow,
 )
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Sample, Variant, Workload
 
 LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
 
@@ -74,11 +76,20 @@ def _read_config(family: str, text: str) -> Config:
 # --- values to columns -------------------------------------------------------------------------------------
 
 
+def described(device: Device) -> Columns:
+    """What identifies a device and what its configs depend on; nothing of its place here or of its speed."""
+    return {f.name: getattr(device, f.name) for f in fields(device) if f.compare}
+
+
 def device_columns(device: Device) -> Columns:
-    columns = asdict(device)
-    del columns["index"]
+    columns = described(device)
     major, minor = columns.pop("compute_capability")
     return columns | {"compute_capability_major": major, "compute_capability_minor": minor}
+
+
+def rates_columns(measured: DeviceRates) -> Columns:
+    """All but the reference to the device."""
+    return asdict(measured.rates) | {"measured_at": measured.measured_at}
 
 
 def matrix_columns(workload: Workload) -> Columns:
@@ -161,6 +172,12 @@ def _problem(operator: str, fields: str, digest: str) -> Problem:
     if problem_columns(problem)["digest"] != digest:
         raise UnknownProblemError(f"not as this sparsegen writes a problem of {operator}: {fields[:200]}")
     return problem
+
+
+def to_rates(row: DeviceRatesRow) -> DeviceRates:
+    """The row with its device loaded."""
+    rates = Rates(**{f.name: getattr(row, f.name) for f in fields(Rates)})
+    return DeviceRates(to_device(row.device), rates, row.measured_at)
 
 
 def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:

@@ -1,19 +1,20 @@
 """Export to JSON, import from it, and merge another database: all through the same strict validation.
 
-The document, version 1::
+The document::
 
     {"format": "sparsegen-tuning", "version": 1,
      "devices": [...], "workloads": [{"problem": ..., "fingerprint": ..., "features": ...}],
      "measurements": [{"workload": 0, "device": 0, "family": ..., "config": {...}, ...}],
      "baselines": [{"workload": 0, "device": 0, "contender": ..., ...}]}
 
-``workload`` and ``device`` are positions in the lists above them. A config passes only if its family knows
-every value (`Family.config`), so no text from a file can reach a template. Nothing is imported unless all is
-valid.
+Version 2 says that some devices have a member ``rates``: what they were measured to do. ``workload`` and
+``device`` are positions in the lists above them. A config passes only if its family knows every value
+(`Family.config`), so no text from a file can reach a template. Nothing is imported unless all is valid.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,14 +23,24 @@ from typing import Any
 from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.kernels import family
 from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, fields_of
-from sparsegen.tuning_db.conversion import LONGEST_REASON
+from sparsegen.tuning_db.conversion import LONGEST_REASON, described
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.records import (
+    Baseline,
+    DeviceRates,
+    Measurement,
+    Outcome,
+    Sample,
+    Variant,
+    Workload,
+)
 from sparsegen.tuning_db.store import Added, Store
 
-FORMAT, VERSION = "sparsegen-tuning", 1
+FORMAT = "sparsegen-tuning"
+VERSION, VERSION_WITH_RATES = 1, 2  # a document without rates is one that older versions read
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
@@ -42,6 +53,7 @@ class Content:
 
     measurements: tuple[Measurement, ...]
     baselines: tuple[Baseline, ...]
+    rates: tuple[DeviceRates, ...] = ()  # of a device the last
 
 
 # --- export ------------------------------------------------------------------------------------------------
@@ -55,7 +67,8 @@ def export_json(store: Store) -> tuple[str, int]:
     everything = store.all_measurements()
     kept = [m for m in everything if m.variant.config.is_known]
     left_out = len(everything) - len(kept) + sum(problem.measurements for problem in store.unknown_problems())
-    return dump(Content(tuple(kept), tuple(store.all_baselines()))), left_out
+    content = Content(tuple(kept), tuple(store.all_baselines()), tuple(store.all_rates()))
+    return dump(content), left_out
 
 
 def dump(content: Content) -> str:
@@ -73,10 +86,16 @@ def dump(content: Content) -> str:
 
     measurements = [refer(m) | measurement_dict(m) for m in content.measurements]
     baselines = [refer(b) | baseline_dict(b) for b in content.baselines]
+    rates = {r.device.key: r for r in content.rates}
+    for r in rates.values():
+        devices.setdefault(r.device.key, (len(devices), r.device))
     document: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
-        "devices": [_device_dict(device) for _, device in devices.values()],
+        "version": VERSION_WITH_RATES if rates else VERSION,
+        "devices": [
+            described(device) | ({"rates": rates_dict(rates[key])} if key in rates else {})
+            for key, (_, device) in devices.items()
+        ],
         "workloads": [workload_dict(workload) for _, workload in workloads.values()],
         "measurements": measurements,
         "baselines": baselines,
@@ -91,10 +110,9 @@ def dump(content: Content) -> str:
     return "{" + ",\n".join(parts) + "}\n"
 
 
-def _device_dict(device: Device) -> dict[str, Any]:
-    fields = asdict(device)
-    del fields["index"]
-    return fields
+def rates_dict(measured: DeviceRates) -> dict[str, Any]:
+    """All but the device."""
+    return asdict(measured.rates) | {"measured_at": measured.measured_at.isoformat()}
 
 
 def workload_dict(workload: Workload) -> dict[str, Any]:
@@ -156,7 +174,7 @@ def import_json(store: Store, text: str, source: str) -> Added:
         ImportFileError: it names the place in the document.
     """
     content = load(text, source)
-    return store.add_all(content.measurements, content.baselines)
+    return store.add_all(content.measurements, content.baselines, content.rates)
 
 
 def import_file(store: Store, path: Path) -> Added:
@@ -180,20 +198,27 @@ def load(text: str, source: str) -> Content:
     head = root.members()
     if "format" not in head or head["format"].value != FORMAT:
         raise ImportFileError(f'{source}: not an export of sparsegen: "format" is not "{FORMAT}"')
-    if "version" not in head or head["version"].value != VERSION:
-        (head.get("version") or root).refuse(f"version {VERSION}; another needs another sparsegen")
+    if "version" not in head or head["version"].value not in (VERSION, VERSION_WITH_RATES):
+        known = f"version {VERSION} or {VERSION_WITH_RATES}; another needs another sparsegen"
+        (head.get("version") or root).refuse(known)
     fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
+    listed = [node.members() for node in fields["devices"].items()]
     devices = [_device(node) for node in fields["devices"].items()]
     workloads = [_workload(node) for node in fields["workloads"].items()]
     return Content(
         tuple(_measurement(node, workloads, devices) for node in fields["measurements"].items()),
         tuple(_baseline(node, workloads, devices) for node in fields["baselines"].items()),
+        tuple(
+            _rates(members["rates"], device)
+            for members, device in zip(listed, devices, strict=True)
+            if "rates" in members
+        ),
     )
 
 
 def _device(node: Node) -> Device:
     sizes = ("multiprocessors", "shared_memory_per_block", "shared_memory_per_multiprocessor", "l2_bytes")
-    f = node.fields(("key", "name", "backend", "compute_capability", *sizes))
+    f = node.fields(("key", "name", "backend", "compute_capability", *sizes), ("rates",))
     version = [part.integer(0, 1000) for part in f["compute_capability"].items()]
     if len(version) != 2:
         f["compute_capability"].refuse("two integers")
@@ -207,6 +232,13 @@ def _device(node: Node) -> Device:
         shared_memory_per_multiprocessor=f["shared_memory_per_multiprocessor"].integer(0, BIG),
         l2_bytes=f["l2_bytes"].integer(0, BIG),
     )
+
+
+def _rates(node: Node, device: Device) -> DeviceRates:
+    names = tuple(field.name for field in dataclasses.fields(Rates))
+    f = node.fields((*names, "measured_at"))
+    rates = Rates(**{name: f[name].number(above=True) for name in names})
+    return DeviceRates(device, rates, f["measured_at"].moment())
 
 
 def _problem(node: Node) -> Problem:

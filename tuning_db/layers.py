@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,11 +20,12 @@ from typing import Protocol, Self
 
 from sparsegen.errors import DatabaseError
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.engine import Location
 from sparsegen.tuning_db.exchange import load
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Store, Tuned
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,17 @@ class Layer(Protocol):
 
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]: ...
 
+    def rates(self, device: Device) -> Rates | None: ...
+
     def list_workloads(self, *, like: Device | None = None) -> list[Tuned]: ...
+
+
+def with_rates(device: Device, layer: Layer) -> Device:
+    """The device with the rates that were measured of it; as it is where none are known."""
+    if device.rates is not None:
+        return device
+    rates = layer.rates(device)
+    return device if rates is None else replace(device, rates=rates)
 
 
 Key = tuple[str, Problem, str]
@@ -58,19 +69,28 @@ class MemoryLayer:
 
     generation = 0
 
-    def __init__(self, measurements: Iterable[Measurement], baselines: Iterable[Baseline]) -> None:
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        baselines: Iterable[Baseline],
+        rates: Iterable[DeviceRates] = (),
+    ) -> None:
         self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
         self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
         for m in sorted(measurements, key=lambda m: m.measured_at):
             self._measurements[_key(m.workload, m.device)].append(m)
         for b in sorted(baselines, key=lambda b: b.measured_at):
             self._baselines[_key(b.workload, b.device)].append(b)
+        self._rates = {r.device.key: r.rates for r in sorted(rates, key=lambda r: r.measured_at)}
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         return list(self._measurements.get(_key(workload, device), ()))
 
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
         return list(self._baselines.get(_key(workload, device), ()))
+
+    def rates(self, device: Device) -> Rates | None:
+        return self._rates.get(device.key)
 
     def list_workloads(self, *, like: Device | None = None) -> list[Tuned]:
         return [
@@ -110,6 +130,11 @@ class Layers:
         found = (layer.baselines(workload, device) for layer in self.layers)
         return next((some for some in found if some), [])
 
+    def rates(self, device: Device) -> Rates | None:
+        """Those of the topmost layer that has any."""
+        found = (layer.rates(device) for layer in self.layers)
+        return next((rates for rates in found if rates is not None), None)
+
     def list_workloads(self, *, like: Device | None = None) -> list[Tuned]:
         seen: dict[Key, Tuned] = {}
         for layer in self.layers:
@@ -136,6 +161,7 @@ def seeds() -> MemoryLayer:
     """The packaged exports; one that does not fit this version's families is left out with a warning."""
     measurements: list[Measurement] = []
     baselines: list[Baseline] = []
+    rates: list[DeviceRates] = []
     folder = files("sparsegen.tuning_db") / "seeds"
     found = sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else []
     for file in found:
@@ -148,7 +174,8 @@ def seeds() -> MemoryLayer:
             continue
         measurements += content.measurements
         baselines += content.baselines
-    return MemoryLayer(measurements, baselines)
+        rates += content.rates
+    return MemoryLayer(measurements, baselines, rates)
 
 
 def files_state(settings: Settings, db: str | Path | None = None) -> tuple[tuple[int, int] | None, ...]:

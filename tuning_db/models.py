@@ -80,6 +80,26 @@ class DeviceRow(Base):
     l2_bytes: Mapped[int] = mapped_column(BigInteger)
 
 
+class DeviceRatesRow(Base):
+    """What a device was measured to do; see `sparsegen.kernels.rates.Rates`."""
+
+    __tablename__ = "device_rates"
+    __table_args__ = (UniqueConstraint("device_id", "measured_at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    measured_at: Mapped[datetime]
+    copy_bytes_per_us: Mapped[float]
+    float32_flop_per_us: Mapped[float]
+    tf32_flop_per_us: Mapped[float]
+    float16_flop_per_us: Mapped[float]
+    bfloat16_flop_per_us: Mapped[float]
+    launch_us: Mapped[float]
+    clock_mhz: Mapped[float]
+
+    device: Mapped[DeviceRow] = relationship(lazy="raise")
+
+
 class MatrixRow(Base):
     """A sparsity pattern: its fingerprint and what dispatch sees of it."""
 

@@ -8,8 +8,18 @@ from enum import StrEnum
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """What a device was measured to do in a microsecond."""
+
+    device: Device
+    rates: Rates
+    measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Outcome(StrEnum):

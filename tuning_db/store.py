@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, contains_eager
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.tuning_db import conversion, migrations, ranking
 from sparsegen.tuning_db.engine import (
     WRITES,
@@ -31,13 +32,14 @@ from sparsegen.tuning_db.engine import (
 )
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    DeviceRatesRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
     ProblemRow,
     VariantRow,
 )
-from sparsegen.tuning_db.records import Baseline, Measurement, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class Added:
 
     measurements: int
     baselines: int
+    rates: int = 0
 
 
 class Store:
@@ -211,13 +214,23 @@ class Store:
         """Record a baseline; it is committed when this returns."""
         self.add_all([], [b])
 
-    def add_all(self, measurements: Iterable[Measurement], baselines: Iterable[Baseline]) -> Added:
+    def add_rates(self, rates: DeviceRates) -> None:
+        """Record what a device does; it is committed when this returns."""
+        self.add_all([], [], [rates])
+
+    def add_all(
+        self,
+        measurements: Iterable[Measurement],
+        baselines: Iterable[Baseline],
+        rates: Iterable[DeviceRates] = (),
+    ) -> Added:
         """Record all of them, or on any error none; what is there already is left alone."""
         with self._writing() as connection:
             ids: Ids = {}
             added = Added(
                 sum(_add_measurement(connection, m, ids) for m in measurements),
                 sum(_add_baseline(connection, b, ids) for b in baselines),
+                sum(_add_rates(connection, r, ids) for r in rates),
             )
         self.generation = next(self._writes)
         return added
@@ -231,6 +244,11 @@ class Store:
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
         """The baselines of this workload on this device, oldest first."""
         return self._baselines(*_exactly(workload, device))
+
+    def rates(self, device: Device) -> Rates | None:
+        """What the device was last measured to do."""
+        known = self._rates(DeviceRow.key == device.key)
+        return known[-1].rates if known else None
 
     def winner(self, workload: Workload, device: Device) -> Measurement | None:
         """The best variant's newest measurement (see `ranking.ranked`), or None."""
@@ -308,6 +326,17 @@ class Store:
     def all_baselines(self) -> list[Baseline]:
         """Everything, oldest first."""
         return self._baselines()
+
+    def all_rates(self) -> list[DeviceRates]:
+        """Everything, oldest first."""
+        return self._rates()
+
+    def _rates(self, *conditions: sa.ColumnElement[bool]) -> list[DeviceRates]:
+        row = DeviceRatesRow
+        query = sa.select(row).join(row.device).options(contains_eager(row.device))
+        query = query.where(*conditions).order_by(row.measured_at, row.id)
+        with self._reading() as session:
+            return [conversion.to_rates(found) for found in session.scalars(query)]
 
     def _measurements(self, *conditions: sa.ColumnElement[bool]) -> list[Measurement]:
         row = MeasurementRow
@@ -399,6 +428,12 @@ def _add_baseline(connection: sa.Connection, b: Baseline, ids: Ids) -> bool:
     return _insert_new(connection, BaselineRow, columns)
 
 
+def _add_rates(connection: sa.Connection, r: DeviceRates, ids: Ids) -> bool:
+    columns = conversion.rates_columns(r)
+    columns["device_id"] = _id_of(connection, DeviceRow, conversion.device_columns(r.device), ids)
+    return _insert_new(connection, DeviceRatesRow, columns)
+
+
 def _workload_ids(connection: sa.Connection, workload: Workload, device: Device, ids: Ids) -> dict[str, int]:
     return {
         "device_id": _id_of(connection, DeviceRow, conversion.device_columns(device), ids),
@@ -431,7 +466,9 @@ def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, A
 
 
 def _insert_new(
-    connection: sa.Connection, row: type[Reference | MeasurementRow | BaselineRow], columns: dict[str, Any]
+    connection: sa.Connection,
+    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow],
+    columns: dict[str, Any],
 ) -> bool:
     """Insert, unless a row with the same natural key is there."""
     table = row.__table__

@@ -16,11 +16,6 @@ from sparsegen.matrix.features import Features, occupied_blocks
 from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
 
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
-COPIED = 2e6  # bytes that an H100 moves in a microsecond, as row-wise kernels do
-LAUNCH = 3.0  # microseconds of a launch
-STEPS_LAUNCHES = (
-    4  # for the heads that run at once: scores, softmax, its gathering into the packed mask, product
-)
 
 
 class Way(StrEnum):
@@ -100,7 +95,11 @@ def decide(request: Request, way: Way | None) -> Decision:
     times = [_known(steps, turns), _known(fused, 1)]
     grounds = "measured or estimated from what was"
     if None in times:
-        times = [turns * _steps_guess(steps, request.mask), _fused_guess(fused[0], request.mask)]
+        device = api.described(request.device, request.db)
+        times = [
+            turns * _steps_guess(steps, request.mask, device),
+            _fused_guess(fused[0], request.mask, device),
+        ]
         grounds = "a rule of thumb, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
     way = Way.FUSED if by_fused <= by_steps else Way.STEPS
@@ -132,23 +131,19 @@ def _known(choices: list[Choice], turns: int) -> float | None:
     return None if None in times else turns * sum(time or 0.0 for time in times)
 
 
-def _steps_guess(choices: list[Choice], mask: CsrMatrix) -> float:
-    """Microseconds that the steps of a turn should take, by the guessed rates of two and the bytes of the rest."""
-    scores, softmax, product = choices
-    features = Features.of(mask)
-    total = (
-        LAUNCH * STEPS_LAUNCHES + 2 * softmax.problem.cost(mask.nnz).bytes / COPIED
-    )  # and of the gathering
-    for choice in (scores, product):
-        products = choice.problem.cost(mask.nnz).flop / 2
-        total += products / max(choice.family.guessed_rate(choice.problem, features), 1.0)
-    return total
+def _steps_guess(choices: list[Choice], mask: CsrMatrix, device: Device) -> float:
+    """Microseconds that a turn should take: of the steps, and to gather the weights into the packed mask."""
+    features, rates = Features.of(mask), device.expected_rates
+    steps = sum(choice.family.predicted_us(choice.problem, features, device) for choice in choices)
+    softmax = choices[1].problem.cost(mask.nnz)  # reads and writes as many bytes as the gathering does
+    return steps + rates.launch_us + softmax.bytes / rates.copy_bytes_per_us
 
 
-def _fused_guess(choice: Choice, mask: CsrMatrix) -> float:
+def _fused_guess(choice: Choice, mask: CsrMatrix, device: Device) -> float:
     """Microseconds that the fused kernel should take: as for a mask without holes, of the tiles that hold a nonzero."""
     m, n = mask.shape
     places = min(occupied_blocks(mask, TILE) * TILE * TILE, m * n)
     whole = Features(m, n, m * n, float(n), 0.0, n, 1.0)
-    rate = choice.family.guessed_rate(choice.problem, whole)
-    return LAUNCH + choice.problem.cost(places).flop / 2 / max(rate, 1.0)
+    launch_us = device.expected_rates.launch_us
+    of_whole = choice.family.predicted_us(choice.problem, whole, device) - launch_us
+    return launch_us + of_whole * places / max(1, m * n)

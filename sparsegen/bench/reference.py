@@ -38,7 +38,7 @@ class ComputeReference:
 
 @dataclass(frozen=True, slots=True)
 class MeasureRates:
-    """Answered with `Rates`; the device must be free, and a CUDA one."""
+    """Answered with `MeasuredRates`; the device must be free, and a CUDA one."""
 
 
 def serve(connection: Connection) -> None:
@@ -61,7 +61,7 @@ class _Server:
         if isinstance(request, ComputeReference):
             return keep_reference(request.parcel, self._executor)
         from sparsegen.backends.cuda.runtime import CudaExecutor
-        from sparsegen.bench.rates import measure_rates
+        from sparsegen.measure.rates import measure_rates
 
         assert isinstance(request, MeasureRates) and isinstance(self._executor, CudaExecutor)
         return measure_rates(self._executor)

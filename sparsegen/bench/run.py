@@ -13,6 +13,7 @@ from sparsegen import __version__, backends, kernels
 from sparsegen.bench import maker, result_file
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import parcel_folder
+from sparsegen.bench.rates import per_second
 from sparsegen.bench.reference import MeasureRates, SetUp
 from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
 from sparsegen.bench.results import (
@@ -20,7 +21,6 @@ from sparsegen.bench.results import (
     TUNED,
     BenchDevice,
     Invocation,
-    Rates,
     Results,
     Row,
     RowKey,
@@ -28,8 +28,9 @@ from sparsegen.bench.results import (
 )
 from sparsegen.bench.rows import Rows, turn
 from sparsegen.bench.runner import Runner
-from sparsegen.bench.tuned import budget_of, tune_side_by_side
+from sparsegen.bench.tuned import budget_of, record_rates, tune_side_by_side
 from sparsegen.errors import SparsegenError
+from sparsegen.measure.rates import MeasuredRates
 from sparsegen.system.child import ChildDiedError, ChildProcess
 
 logger = logging.getLogger(__name__)
@@ -159,7 +160,11 @@ class _Table:
         rates = self.results.rates
         if rates is None and self._request.device.backend == "cuda":
             with turn(self._request.device):
-                rates = _measured_rates(references)
+                measured = _measured_rates(references)
+            if measured is not None:
+                rates = per_second(measured)
+                if any(c.name == TUNED for c in self._request.contenders):
+                    record_rates(measured, self._request.device, self._request.db)
         self.results = replace(self.results, versions={**self.results.versions, **versions}, rates=rates)
 
     def add(self, row: Row, began: datetime) -> None:
@@ -172,10 +177,10 @@ class _Table:
             result_file.write(self.results, self._request.output)
 
 
-def _measured_rates(references: ChildProcess) -> Rates | None:
+def _measured_rates(references: ChildProcess) -> MeasuredRates | None:
     references.send(MeasureRates())
     try:
-        rates: Rates = references.receive(RATES_SECONDS)
+        rates: MeasuredRates = references.receive(RATES_SECONDS)
     except ChildDiedError:
         raise
     except SparsegenError as error:

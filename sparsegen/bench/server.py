@@ -15,7 +15,6 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends.executor import Executor, Timing
 from sparsegen.bench.contender import Contender, UnsupportedError, Way
-from sparsegen.bench.device_code import Reader, Spinner
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.reference import bound_for, kept_reference
 from sparsegen.bench.results import L2
@@ -23,6 +22,7 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
+from sparsegen.measure.device_work import Reader, Spinner
 from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import worst_error
 

@@ -18,10 +18,11 @@ from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteErro
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.rates import MeasuredRates
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
-from sparsegen.tuning_db.records import Baseline, Sample, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Sample, Workload
 from sparsegen.tuning_db.store import Store
 
 logger = logging.getLogger(__name__)
@@ -171,6 +172,18 @@ def record_baselines(
             )
             version = f"{library} {versions.get(name, '')} ({cell.detail})"
             store.add_baseline(Baseline(workload, device, name, version, sample))
+
+
+def record_rates(measured: MeasuredRates, device: Device, db: str | None) -> None:
+    """Keep what the device was measured to do, for dispatch and searches; nothing where not all of it was.
+
+    Raises:
+        DatabaseError: the database cannot be used.
+    """
+    rates = measured.complete(device)
+    if rates is not None:
+        with _opened(db) as store:
+            store.add_rates(DeviceRates(device, rates))
 
 
 def _workload(parcel: Parcel) -> Workload:

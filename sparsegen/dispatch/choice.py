@@ -22,13 +22,13 @@ from sparsegen.dispatch.neighbours import (
     suspects,
 )
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import by_guessed_rate, families, family_of
+from sparsegen.kernels import by_predicted_time, families, family_of
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layers import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Workload
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class Choice:
     Attributes:
         how, why: the grounds, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
+        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other grounds.
         dense_us: the same for a dense cuBLAS product.
         use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
         neighbours: the measured workloads that were asked.
@@ -85,6 +86,7 @@ class Choice:
     how: How
     why: str
     expected_us: float | None = None
+    predicted_us: float | None = None
     dense_us: float | None = None
     use_dense: bool = False
     neighbours: tuple[Neighbour, ...] = ()
@@ -111,6 +113,8 @@ class Choice:
         if self.expected_us is not None:
             verb = "measured" if self.how is How.EXACT else "estimated"
             lines.append(f"  {verb} {self.expected_us:.1f} µs")
+        elif self.predicted_us is not None:
+            lines.append(f"  predicted {self.predicted_us:.1f} µs")
         if self.dense_is_faster:
             lines.append(f"  dense wins: {self.dense_us:.1f} µs (cuBLAS) against {self.expected_us:.1f}")
         elif self.dense_us is not None:
@@ -177,7 +181,8 @@ class _Search:
     """One look-up that was not in memory."""
 
     def __init__(self, workload: Workload, device: Device, database: Layer) -> None:
-        self.workload, self.device, self.database = workload, device, database
+        self.workload, self.database = workload, database
+        self.device = with_rates(device, database)
         self.problem = workload.problem
         self.own = database.measurements(workload, device)
         self.suspects = suspects(self.own)  # whatever a neighbour says, it failed here
@@ -269,10 +274,10 @@ class _Search:
         Otherwise a database would keep every family from being used that is newer than it.
         """
         features, tried = self.workload.features, {m.variant.family for m in measured} & families().keys()
-        known = max(families()[name].guessed_rate(self.problem, features) for name in tried)
-        for family in by_guessed_rate(self.problem, features):
-            gain = family.guessed_rate(self.problem, features) / known
-            if gain < WORTH_UNTRIED:
+        known = min(self.predicted_us(families()[name]) for name in tried)
+        for family in by_predicted_time(self.problem, features, self.device):
+            gain = known / self.predicted_us(family)
+            if not gain >= WORTH_UNTRIED:  # nor where no time is finite
                 return None
             config = family.guess(self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
@@ -285,7 +290,7 @@ class _Search:
 
     def default(self) -> Choice:
         reasons = []
-        for family in by_guessed_rate(self.problem, self.workload.features):
+        for family in by_predicted_time(self.problem, self.workload.features, self.device):
             guess = family.guess(self.problem, self.workload.features, self.device)
             try:
                 family.require_suited(self.problem, self.workload.features, guess, self.device)
@@ -301,6 +306,9 @@ class _Search:
         )
 
     # --- what they share ---------------------------------------------------------------------------------
+
+    def predicted_us(self, family: AnyFamily) -> float:
+        return family.predicted_us(self.problem, self.workload.features, self.device)
 
     def is_allowed(self, config: Config) -> bool:
         if not config.is_known or config in self.suspects:
@@ -327,12 +335,14 @@ class _Search:
         dense_us: float | None,
         neighbours: Sequence[Neighbour] = (),
     ) -> Choice:
+        predicted_us = self.predicted_us(family_of(config)) if how is How.DEFAULT else None
         return Choice(
             self.problem,
             config,
             how,
             why,
             expected_us=expected_us,
+            predicted_us=predicted_us,
             dense_us=dense_us,
             neighbours=tuple(neighbours),
         )

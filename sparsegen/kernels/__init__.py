@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config, UnknownConfig, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
@@ -70,7 +70,7 @@ def families_of(operator: str) -> list[AnyFamily]:
     return [f for f in families().values() if f.problem_type.operator == operator]
 
 
-def by_guessed_rate(problem: Problem, features: Features) -> list[AnyFamily]:
-    """The families that compute the problem, the one whose guess should be fastest first."""
+def by_predicted_time(problem: Problem, features: Features, device: Device) -> list[AnyFamily]:
+    """The operator's families, the one whose guess should be fastest on this device first."""
     candidates = families_of(problem.operator)
-    return sorted(candidates, key=lambda f: f.guessed_rate(problem, features), reverse=True)
+    return sorted(candidates, key=lambda f: f.predicted_us(problem, features, device))

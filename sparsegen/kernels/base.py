@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.rates import L2_BYTES_PER_CYCLE, Rates, estimated
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
@@ -29,7 +30,9 @@ Array = npt.NDArray[Any]
 class Device:
     """What families and dispatch may know of a device; ``key`` identifies it in the database.
 
-    ``index`` is the ordinal on this machine and takes no part in comparisons.
+    ``index`` is the ordinal on this machine. It takes no part in comparisons, and neither does what is known of the
+    device's speed: ``clock_mhz`` and ``memory_bytes_per_us``, the peaks that its driver names, and the ``rates`` that
+    were measured; None where it is not known.
     """
 
     key: str
@@ -41,6 +44,31 @@ class Device:
     shared_memory_per_multiprocessor: int  # bytes
     l2_bytes: int
     index: int = field(default=0, compare=False)
+    clock_mhz: float | None = field(default=None, compare=False)
+    memory_bytes_per_us: float | None = field(default=None, compare=False)
+    rates: Rates | None = field(default=None, compare=False)
+
+    @property
+    def typical(self) -> Device:
+        """The device without what is known of its speed: what guesses depend on, so that measuring changes none."""
+        return replace(self, clock_mhz=None, memory_bytes_per_us=None, rates=None)
+
+    @property
+    def expected_rates(self) -> Rates:
+        """The measured rates, else an estimate from the description."""
+        return self.rates or estimated(
+            self.compute_capability, self.multiprocessors, self.clock_mhz, self.memory_bytes_per_us
+        )
+
+    @property
+    def cycles_per_us(self) -> float:
+        """Cycles of all multiprocessors together in a microsecond."""
+        return self.multiprocessors * self.expected_rates.clock_mhz
+
+    @property
+    def l2_bytes_per_us(self) -> float:
+        """Bytes that the multiprocessors get from L2 in a microsecond."""
+        return L2_BYTES_PER_CYCLE * self.cycles_per_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +155,11 @@ class Family(ABC, Generic[P, C]):
         """The untuned config for these features: a rule of thumb, valid for every problem in `scope`."""
 
     @abstractmethod
-    def guessed_rate(self, problem: P, features: Features) -> float:
-        """Useful multiply-adds per microsecond that the guess reaches on a large problem of this kind.
+    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
+        """Microseconds that the guess should take on this device with a cold L2; infinite where it cannot run.
 
-        Measured rules of thumb (H100). Only the families' order by it matters: it says which guess to trust where
+        The launch, and what the kernel does over what the device does in a microsecond (`Device.expected_rates`),
+        with constants fitted to measurements (docs/notes/predicted-times.md). It says which guess to trust where
         nothing was measured, and which family to try first.
         """
 

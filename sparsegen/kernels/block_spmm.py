@@ -13,8 +13,12 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.streaming import with_streaming
-from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places, whole_tiles_requirement
+from sparsegen.kernels.layouts.tensor_tiles import (
+    held_share,
+    stored_tiles,
+    swizzled_places,
+    whole_tiles_requirement,
+)
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -26,7 +30,11 @@ TILE_K = 64  # columns of a tile of A: rows of 128 bytes, as wgmma's swizzled ma
 CHUNK = 8  # elements of a 16-byte access
 ITEM_BYTES = 2
 BARRIER_BYTES = 8
-WHOLE_TILE_RATE = 300e6  # multiply-adds in a microsecond on an H100, where nonzeros fill blocks
+# As fitted: multiples of the tensor cores' time and of the memory's for A and for B and C; a step from one tile to the
+# next, and a tile of C from its first step to its stores.
+START_US = 1.4
+PRODUCTS, LOADS_OF_A, LOADS_OF_B = 0.82, 0.71, 0.6
+STEP_US, TILE_US = 0.107, 0.5
 LEAST_ROUNDS = 1.5  # of all multiprocessors, so that what rows differ in evens out
 
 
@@ -161,10 +169,24 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        columns = max(1, problem.n)
-        filled = columns / (-(-columns // NARROWEST_TILE) * NARROWEST_TILE)
-        return with_streaming(WHOLE_TILE_RATE * features.block_fill * filled, problem)
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        held = held_share(features, c.tile_m, TILE_K)
+        steps = -(-problem.k // TILE_K) * held
+        columns = c.tile_n * c.cluster
+        tiles = problem.batch * -(-problem.m // c.tile_m) * -(-problem.n // columns) * c.cluster
+        rounds = -(-tiles // device.multiprocessors)
+        products = rounds * device.multiprocessors * steps * c.tile_m * c.tile_n * TILE_K
+        of_a = LOADS_OF_A * held * problem.m * problem.k * ITEM_BYTES
+        of_b = LOADS_OF_B * problem.batch * (problem.m + problem.k) * problem.n * ITEM_BYTES
+        return (
+            rates.launch_us
+            + START_US
+            + PRODUCTS * products / rates.tensor_products_per_us(problem.dtype)
+            + STEP_US * steps
+            + TILE_US * rounds
+            + (of_a + of_b) / rates.copy_bytes_per_us
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
         """The largest tiles of which there are enough to fill the device."""

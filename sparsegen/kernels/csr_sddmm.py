@@ -21,6 +21,11 @@ from sparsegen.operators import DType, SddmmProblem
 
 STATIC_SHARED_BYTES = 48 * 1024
 REGISTERS = 208  # of 255 for sums and elements under way; addresses and counters take the rest
+# Of a multiprocessor's cycles, as fitted: for a product, and for a strip; rows of ``m`` end with half a strip.
+START_US = 1.1
+PRODUCT_CYCLES = {DType.FLOAT32: 0.087, DType.FLOAT16: 0.048, DType.BFLOAT16: 0.048}
+STRIP_CYCLES = 2.5
+MOVES = 1.8  # of what must be moved at the least
 FILLING_BLOCKS = 4  # for each multiprocessor: fewer leave some of them idle
 
 
@@ -145,8 +150,13 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
             block=(c.threads_per_strip * c.strips_per_block, 1, 1),
         )
 
-    def guessed_rate(self, problem: SddmmProblem, features: Features) -> float:
-        return 2e6 if problem.dtype is DType.FLOAT32 else 4e6
+    def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        strips = features.nnz / c.strip + features.m / 2
+        products = features.nnz * problem.k
+        cycles = problem.batch * (products * PRODUCT_CYCLES[problem.dtype] + strips * STRIP_CYCLES)
+        moved = MOVES * problem.cost(features.nnz).bytes
+        return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
 
     def guess(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
         vector = widest_vector(problem.k, problem.dtype)

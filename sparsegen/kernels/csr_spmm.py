@@ -13,7 +13,6 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -21,8 +20,14 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 REGISTERS_PER_BLOCK = 65536
-STRIP, STRIP_US = 32, 0.4  # nonzeros of a row that subwarps take at a time, and how long that is on an H100
-LAUNCH_US = 4.0
+# Of a multiprocessor's cycles, as fitted: for a product of a row-major B, and of a column-major one, whose loads are
+# strided; to begin a row; for a nonzero of the longest row, whose strips follow one another, and where B has many rows.
+START_US = 1.7
+PRODUCT_CYCLES = {DType.FLOAT32: 0.05, DType.FLOAT16: 0.035, DType.BFLOAT16: 0.035}
+STRIDED_PRODUCT_CYCLES = 1.08
+ROW_CYCLES, STRIDED_ROW_CYCLES = 2.9, 56.0
+NONZERO_CYCLES, FAR_NONZERO_CYCLES, MANY_ROWS = 57.0, 130.0, 16384
+LOADS_OF_B, STRIDED_LOADS_OF_B = 1.5, 20.0  # as often as the memory's rate is given for each of its elements
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
@@ -237,13 +242,24 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             block=(c.threads_per_row * c.row_splits * c.rows_per_block, 1, 1),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        rate = 5e6 if problem.dtype is DType.FLOAT32 else 8e6
-        rate = with_streaming(rate if problem.layout is Layout.ROW else rate / 4, problem)
-        # Blocks do not share the longest row: its strips follow one another, hidden as long as a launch takes.
-        longest_us = features.row_max / STRIP * STRIP_US - LAUNCH_US
-        work = problem.batch * features.nnz * problem.n
-        return rate if longest_us * rate <= work else work / longest_us
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        row_major = problem.layout is Layout.ROW
+        tiles = -(-problem.n // c.tile_n)
+        product = PRODUCT_CYCLES[problem.dtype] if row_major else STRIDED_PRODUCT_CYCLES
+        row = ROW_CYCLES if row_major else STRIDED_ROW_CYCLES
+        cycles = features.nnz * tiles * c.tile_n * product + problem.m * tiles * row
+        # Blocks do not share the longest row.
+        longest = features.row_max / c.row_splits
+        longest *= FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else NONZERO_CYCLES
+        loads = LOADS_OF_B if row_major else STRIDED_LOADS_OF_B
+        brought = loads * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        return (
+            rates.launch_us
+            + START_US
+            + problem.batch * (cycles / device.cycles_per_us + brought / rates.copy_bytes_per_us)
+            + longest / rates.clock_mhz
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         row_major = problem.layout is Layout.ROW

@@ -26,7 +26,7 @@ from sparsegen.operators import DType, SparseAttentionProblem
 
 WARP = 32
 WIDEST = 256  # of a head
-PRODUCTS = 150e6  # multiply-adds of an H100 in a microsecond, expected before any was measured
+PRODUCTS = 0.7  # of the rate of tensor cores, as measured on an H100
 START_ELEMENTS = 40_000  # of tiles, in the time that a tile of queries takes to begin and end
 LEAST_FILLED = 1 / 128  # of the places of listed tiles; with fewer the three steps are far faster
 
@@ -204,34 +204,34 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def guessed_rate(self, problem: SparseAttentionProblem, features: Features) -> float:
-        if not features.nnz:
-            return 0.0
-        return 2 * features.nnz * problem.k / min(self._microseconds(problem, features, c) for c in SHAPES)
+    def predicted_us(self, problem: SparseAttentionProblem, features: Features, device: Device) -> float:
+        config = self.guess(problem, features, device)
+        of_head = self._microseconds(problem, features, config, device)
+        return device.expected_rates.launch_us + problem.batch * of_head
 
     @staticmethod
     def _microseconds(
         problem: SparseAttentionProblem,
         features: Features,
         config: FusedAttentionConfig,
-        multiprocessors: int = 1,
+        device: Device,
     ) -> float:
-        """Expected time of a head on an H100; too few blocks for the multiprocessors take as long as enough of them."""
+        """Expected time of a head; too few blocks for the multiprocessors take as long as enough of them."""
         c = config
         tasks = max(1, -(-features.m // c.tile_m))
         elements = expected_tiles(features, c.tile_m, c.tile_n) * c.tile_m * c.tile_n + tasks * START_ELEMENTS
-        idle = max(1.0, multiprocessors / (tasks * problem.batch))
+        idle = max(1.0, device.multiprocessors / (tasks * problem.batch))
         # Fragments of K and V serve 16 queries or 32, and what a step costs beside products is for its keys.
         efficiency = (1.0 if c.tile_m // c.warps == 32 else 0.8) * (1.0 if c.tile_n >= 64 else 0.85)
-        return elements * 2 * problem.k / (PRODUCTS * efficiency) * idle
+        products = PRODUCTS * efficiency * device.expected_rates.tensor_products_per_us(problem.dtype)
+        return elements * 2 * problem.k / products * idle
 
     def guess(
         self, problem: SparseAttentionProblem, features: Features, device: Device
     ) -> FusedAttentionConfig:
         """The shape that should be fastest, of those that fit."""
-        shapes = sorted(
-            SHAPES, key=lambda c: self._microseconds(problem, features, c, device.multiprocessors)
-        )
+        typical = device.typical
+        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
         for shape in shapes:
             config = replace(shape, stages=3 if problem.k <= 64 else 2)
             if not self.broken_constraints(problem, config, device):

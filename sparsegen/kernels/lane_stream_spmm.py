@@ -37,6 +37,11 @@ USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 FIRST_WITH_BULK_COPIES = FIRST_WITH_CLUSTERS = (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
+# As fitted: of a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
+# for A, and for B and C, which every block has a part of.
+START_US = 5.5
+WEIGHT_CYCLES, COLUMN_CYCLES = 0.05, 0.00063
+LOADS_OF_A, LOADS_OF_B = 0.53, 12.5
 UNEVEN = 0.05  # row_cov from which sorted rows pay
 
 
@@ -258,10 +263,13 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        # Time for each weight: its bit, its share of nonzeros, and from 8 columns on a little for each.
-        microseconds = (2.2e-7 + 5.2e-7 * features.density) * (1 + max(0, problem.n - 8) / 150)
-        return features.density * problem.n / microseconds
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        rates, itemsize = device.expected_rates, problem.dtype.itemsize
+        weights = problem.m * problem.k
+        cycles = weights * (WEIGHT_CYCLES + COLUMN_CYCLES * max(0, problem.n - FEW_COLUMNS))
+        moved = LOADS_OF_A * (weights / 8 + features.nnz * itemsize)
+        moved += LOADS_OF_B * (problem.k + problem.m) * problem.n * itemsize
+        return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""

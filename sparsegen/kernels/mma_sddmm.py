@@ -29,10 +29,11 @@ from sparsegen.operators import DType, SddmmProblem
 WARP = 32
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
-L2_BYTES = 5e6  # that come from an H100's L2 in a microsecond
-PLACE_MICROSECONDS = (
-    5e-7  # for each place of a tile, whatever k: its lists, and its way through shared memory
-)
+# Of the rate of tensor cores.
+PRODUCTS = {DType.FLOAT32: 0.356, DType.FLOAT16: 0.322, DType.BFLOAT16: 0.322}
+START_US = 1.8
+REMAINS, MOVES = 0.8, 1.2
+PLACE_CYCLES = 0.13  # for each place of a tile, whatever k: its lists, and its way through shared memory
 
 
 @dataclass(frozen=True)
@@ -201,35 +202,30 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def guessed_rate(self, problem: SddmmProblem, features: Features) -> float:
-        if not features.nnz:
-            return 0.0
-        return (
-            problem.batch
-            * features.nnz
-            * problem.k
-            / min(self._microseconds(problem, features, c) for c in SHAPES)
-        )
+    def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
+        config, rates = self.guess(problem, features, device), device.expected_rates
+        tiles = self._microseconds(problem, features, config, device)
+        moved = MOVES * problem.cost(features.nnz).bytes
+        return rates.launch_us + START_US + REMAINS * tiles + moved / rates.copy_bytes_per_us
 
     @staticmethod
     def _microseconds(
-        problem: SddmmProblem, features: Features, config: MmaSddmmConfig, multiprocessors: int = 1
+        problem: SddmmProblem, features: Features, config: MmaSddmmConfig, device: Device
     ) -> float:
-        """Expected time on an H100; tiles that are too few for the multiprocessors take as long as enough of them."""
+        """Expected time of the tiles; too few for the multiprocessors take as long as enough of them."""
         c = config
-        products = 24e6 if problem.dtype is DType.FLOAT32 else 130e6
-        moved = (c.tile_m + c.tile_n) * problem.dtype.itemsize / L2_BYTES
+        products = PRODUCTS[problem.dtype] * device.expected_rates.tensor_products_per_us(problem.dtype)
+        moved = (c.tile_m + c.tile_n) * problem.dtype.itemsize / device.l2_bytes_per_us
         row = -(-problem.k * problem.dtype.itemsize // 64) * 64 // problem.dtype.itemsize
         places = c.tile_m * c.tile_n
-        of_tile = row * max(places / products, moved) + places * PLACE_MICROSECONDS
+        of_tile = row * max(places / products, moved) + places * PLACE_CYCLES / device.cycles_per_us
         tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
-        return max(tiles, multiprocessors) * of_tile
+        return max(tiles, device.multiprocessors) * of_tile
 
     def guess(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
         """The shape that should be fastest, with stages as k needs them."""
-        shapes = sorted(
-            SHAPES, key=lambda c: self._microseconds(problem, features, c, device.multiprocessors)
-        )
+        typical = device.typical
+        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
         itemsize = problem.dtype.itemsize
         tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
         for shape in shapes:

@@ -20,10 +20,10 @@ from sparsegen.kernels.layouts.limits import (
     shared_memory_fits,
     whole_tiles,
 )
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.layouts.tensor_tiles import (
     STEP,
     fills_blocks,
+    held_share,
     interleaved_nonzeros,
     stored_tiles,
     swizzled_places,
@@ -38,10 +38,35 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
 WARP = 32
 MAX_GRID_Y = 65535
-EXPANDED_BYTES = 2.4e6  # of nonzeros and their places that are put into tiles in a microsecond on an H100
-PLACE_BYTES = 2
-WHOLE_TILE_RATE = 150e6  # multiply-adds in a microsecond on an H100, where nonzeros fill blocks
+START_US = 1.6
 FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better guess, whatever the blocks' size
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts of a tile's time take, as fitted.
+
+    Attributes:
+        product, load: multiples of the tensor cores' time, and of the L2's for the tiles of A and B.
+        stage_us: of a step from one tile to the next, which all warps wait for.
+        nonzero_cycles: of a multiprocessor, to put a nonzero to its place.
+        unaligned: multiples of the L2's time for a tile of B, where it comes in single elements.
+        move: multiples of the memory's time.
+    """
+
+    product: float
+    load: float
+    stage_us: float
+    nonzero_cycles: float
+    unaligned: float
+    move: float
+
+
+COSTS = {
+    DType.FLOAT32: Costs(1.31, 0.9, 0.035, 0.49, 0.0, 0.45),
+    DType.FLOAT16: Costs(0.3, 0.436, 0.389, 0.287, 2.3, 0.6),
+    DType.BFLOAT16: Costs(0.3, 0.436, 0.389, 0.287, 2.3, 0.6),
+}
 
 
 @dataclass(frozen=True)
@@ -306,13 +331,35 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        # The tensor cores multiply zeros as well; with few columns the nonzeros and their places come too slowly.
-        if problem.dtype is not DType.FLOAT32 and fills_blocks(features):
-            return with_streaming(WHOLE_TILE_RATE * features.block_fill, problem)
-        multiplied = (24e6 if problem.dtype is DType.FLOAT32 else 130e6) * features.density
-        expanded = EXPANDED_BYTES / (problem.dtype.itemsize + PLACE_BYTES) * problem.n
-        return with_streaming(min(multiplied, expanded), problem)
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates, itemsize = (
+            self.guess(problem, features, device),
+            device.expected_rates,
+            problem.dtype.itemsize,
+        )
+        costs = COSTS[problem.dtype]
+        # A multiprocessor's blocks follow one another, and so do the tiles of each that hold a nonzero.
+        rounds = -(-self._blocks(problem, c.tile_m, c.tile_n) // device.multiprocessors)
+        panels = -(-problem.k // c.tile_k)
+        steps = panels * held_share(features, c.tile_m, c.tile_k)
+        tiles = rounds * steps * device.multiprocessors
+        loaded = tiles * (c.tile_m + c.tile_n) * c.tile_k * itemsize
+        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
+        if contiguous * itemsize % 16:
+            loaded += costs.unaligned / costs.load * tiles * c.tile_n * c.tile_k * itemsize
+        products = tiles * c.tile_m * c.tile_n * c.tile_k
+        expanded = (
+            rounds * panels * c.tile_m * c.tile_k * features.density if c.storage == "nonzeros" else 0.0
+        )
+        return (
+            rates.launch_us
+            + START_US
+            + costs.product * products / rates.tensor_products_per_us(problem.dtype)
+            + costs.load * loaded / device.l2_bytes_per_us
+            + costs.stage_us * steps
+            + costs.nonzero_cycles * expanded / rates.clock_mhz
+            + costs.move * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""

@@ -38,11 +38,12 @@ LEFT_VALUES = {DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16}
 FEWEST_LEFT_VALUES = 8
 TURNS = (1, 2, 4)
 TURNS_OF_HEADS = (8,)  # under a causal mask the first panels have most rows, and more blocks even that out
-# What an H100 does in a microsecond.
-WAVEFRONTS = 0.2e6  # of shared memory, 128 bytes each; 0.23e6 at most
-L2_BYTES = 5e6
-INSTRUCTIONS = 0.7e6  # of warps; 0.93e6 at most
-H100_MULTIPROCESSORS = 132
+# Of a multiprocessor in a cycle.
+WAVEFRONTS = 0.76  # of shared memory, 128 bytes each; one at most
+INSTRUCTIONS = 2.66  # of warps; four at most
+# Of these times what remains, as the parts overlap, and of the memory's for what must be moved at the least; as fitted.
+START_US = 2.5
+REMAINS, MOVES = 0.62, 1.9
 # Instructions of a step beside loads and products, as nvcc 13 compiles it: in all, and for each nonzero of its strip.
 STEP_INSTRUCTIONS, NONZERO_INSTRUCTIONS = 38, 5.5
 TASK_ROWS = 1.5  # that could be read from shared memory while a subwarp goes on to its next task
@@ -212,23 +213,26 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         places = config.turns * config.resident_blocks * multiprocessors
         return max(1, places // (max(1, self._panels(problem, config)) * problem.batch))
 
-    def guessed_rate(self, problem: SddmmProblem, features: Features) -> float:
-        if not features.nnz or not self.computes(problem):
-            return 0.0
-        h100 = Device("", "", "cuda", (9, 0), H100_MULTIPROCESSORS, 232448, 233472, 50 << 20)
-        config = self.guess(problem, features, h100)
-        if self.broken_constraints(problem, config, h100):
-            return 0.0
-        return problem.batch * features.nnz * problem.k / self._microseconds(problem, features, config)
+    def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
+        config, rates = self.guess(problem, features, device), device.expected_rates
+        if self.broken_constraints(problem, config, device):
+            return math.inf
+        moved = MOVES * problem.cost(features.nnz).bytes
+        return (
+            rates.launch_us
+            + START_US
+            + REMAINS * self._microseconds(problem, features, config, device)
+            + moved / rates.copy_bytes_per_us
+        )
 
     def _microseconds(
         self,
         problem: SddmmProblem,
         features: Features,
         config: PanelSddmmConfig,
-        multiprocessors: int = H100_MULTIPROCESSORS,
+        device: Device,
     ) -> float:
-        """Expected time on an H100, its launch apart, where nonzeros lie anywhere.
+        """The parts' expected times, where nonzeros lie anywhere.
 
         The panels come first, from L2. Then nonzeros, with those that fill up strips, are read from shared memory; the
         shuffles and the lines of results take the same way. Instructions are issued meanwhile.
@@ -249,10 +253,11 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         )
         reading = nonzeros * max(one / WAVEFRONTS, instructions / INSTRUCTIONS)
         reading += tasks * TASK_ROWS * row / WAVEFRONTS
-        blocks = panels * problem.batch * self._blocks_per_panel(problem, c, multiprocessors)
-        places = c.resident_blocks * multiprocessors
+        blocks = panels * problem.batch * self._blocks_per_panel(problem, c, device.multiprocessors)
+        places = c.resident_blocks * device.multiprocessors
         idle = math.ceil(blocks / places) * places / blocks
-        return idle * reading + blocks * self._shared_bytes(problem, c) / L2_BYTES
+        brought = blocks * self._shared_bytes(problem, c)
+        return idle * reading / device.cycles_per_us + brought / device.l2_bytes_per_us
 
     @staticmethod
     def _shuffles(config: PanelSddmmConfig) -> int:
@@ -290,7 +295,8 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
                 TURNS if problem.batch == 1 else TURNS_OF_HEADS,
             )
         ]
-        candidates.sort(key=lambda c: self._microseconds(problem, features, c, device.multiprocessors))
+        typical = device.typical
+        candidates.sort(key=lambda c: self._microseconds(problem, features, c, typical))
         valid = (c for c in candidates if not self.broken_constraints(problem, c, device))
         return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
 

@@ -12,7 +12,6 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.rows import align_runs, order_rows
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -24,8 +23,18 @@ CHUNK_BYTES = 16  # of one load from shared memory
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 REGISTERS_PER_BLOCK = 65536
 RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
-LOADED_BYTES = 5.6e6  # of B to shared memory in a microsecond on an H100
-ROWS_OF_A_BLOCK = 150  # that share one load of B, as measured on graphs
+# Of a multiprocessor's cycles, as fitted: for a product, for a nonzero of the longest row on its way, and until all
+# warps have gone on to the next panel.
+START_US = 2.6
+PRODUCT_CYCLES = {DType.FLOAT32: 0.034, DType.FLOAT16: 0.0226, DType.BFLOAT16: 0.0226}
+NONZERO_CYCLES = 75.0
+PANEL_CYCLES = 1200.0
+UNALIGNED_LOADS = 6.0  # of B from L2, in single elements
+LOADS_OF_B, LOADS_OF_A, COLUMN_STORES = (
+    1.4,
+    2.5,
+    5.7,
+)  # as often as the memory's rate is given for each element
 
 
 @dataclass(frozen=True)
@@ -336,12 +345,40 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        rate = 4.5e6 if problem.dtype is DType.FLOAT32 else 7e6
-        rate = with_streaming(rate if problem.layout is Layout.ROW else 0.8 * rate, problem)
-        # A block's rows load all of B, whether they have a nonzero there or not.
-        loaded = LOADED_BYTES / problem.dtype.itemsize * ROWS_OF_A_BLOCK * features.density
-        return min(rate, loaded) if features.nnz else rate
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates, itemsize = (
+            self.guess(problem, features, device),
+            device.expected_rates,
+            problem.dtype.itemsize,
+        )
+        items, tiles = problem.batch, -(-problem.n // c.tile_n)
+        resident = self._resident_blocks(problem, c, device) * device.multiprocessors
+        rows = c.warps * (32 // c.threads_per_row) * c.rows_per_group
+        row_blocks = -(-problem.m // rows)
+        if c.panel_k == 0:
+            row_blocks = min(row_blocks, max(1, resident // (tiles * items)))
+        blocks = max(1, items * tiles * row_blocks)
+        # Rows of a block follow one another where it stays, and all of its panels where they take turns.
+        turns = 1 if c.panel_k == 0 else -(-blocks // resident)
+        panels = 0 if c.panel_k == 0 else -(-problem.k // c.panel_k)
+        rounds = -(-problem.m // max(1, row_blocks * rows))
+        longest = turns * max(features.row_max, rounds * features.row_mean) / c.row_splits
+        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / blocks
+        cycles = items * features.nnz * tiles * c.tile_n * PRODUCT_CYCLES[problem.dtype] * idle
+        row_major = problem.layout is Layout.ROW
+        stored = 0.0 if row_major else COLUMN_STORES * items * problem.m * problem.n * itemsize
+        moved = LOADS_OF_B * items * problem.k * problem.n * itemsize + stored
+        moved += LOADS_OF_A * problem.value_sets * features.nnz * (itemsize + c.index_bits // 8)
+        loaded = max(device.multiprocessors, blocks) * problem.k * c.tile_n * itemsize
+        is_aligned = (problem.n if row_major else problem.k) * itemsize % CHUNK_BYTES == 0
+        return (
+            rates.launch_us
+            + START_US
+            + cycles / device.cycles_per_us
+            + (longest * NONZERO_CYCLES + turns * panels * PANEL_CYCLES) / rates.clock_mhz
+            + moved / rates.copy_bytes_per_us
+            + (0.0 if is_aligned else UNALIGNED_LOADS * loaded / device.l2_bytes_per_us)
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize

@@ -26,6 +26,7 @@ class RowSoftmax(RowWise[SoftmaxProblem, RowSoftmaxConfig]):
     problem_type = SoftmaxProblem
     config_type = RowSoftmaxConfig
     arrays_kept = 1
+    value_cycles = 0.67
 
 
 FAMILY = RowSoftmax()

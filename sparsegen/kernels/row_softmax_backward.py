@@ -24,6 +24,7 @@ class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem, RowSoftmaxBackwardConfi
     problem_type = SoftmaxBackwardProblem
     config_type = RowSoftmaxBackwardConfig
     arrays_kept = 2
+    value_cycles = 0.95
 
 
 FAMILY = RowSoftmaxBackward()

@@ -12,7 +12,6 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -23,6 +22,8 @@ MAX_GRID_Y = 65535
 VECTORS = (1, 2, 4)
 MOST_SUM_BYTES = 25 << 20  # half of an H100's L2: from there on, each addition reads and writes DRAM
 LEAST_PER_COLUMN = 4  # nonzeros that a row of B is loaded for
+ADDITION_CYCLES = 0.32  # of a multiprocessor, for each product that L2 adds up; as fitted
+TASK_NONZERO_CYCLES = 255.0  # for a warp's nonzero, whose additions wait for each other
 ENOUGH_TASKS = 32  # for a multiprocessor: half of the warps that it holds
 
 
@@ -156,9 +157,17 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             block=(WARP * config.warps, 1, 1),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        # An H100's L2 adds some 2.4e6 floats in a microsecond at best; lanes without a column of C are idle.
-        return with_streaming(1e6 * min(1.0, problem.n / WARP), problem)
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        products = problem.batch * features.nnz * problem.n
+        moved = _sum_bytes(problem) + problem.batch * problem.k * problem.n * problem.dtype.itemsize
+        in_panel = features.nnz / max(1, -(-problem.m // c.panel_m))
+        return (
+            rates.launch_us
+            + products * ADDITION_CYCLES / device.cycles_per_us
+            + moved / rates.copy_bytes_per_us
+            + min(c.task_nonzeros, in_panel) * TASK_NONZERO_CYCLES / rates.clock_mhz
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
         """The widest vectors that n fills, and tasks that are short where there are few."""

@@ -13,7 +13,6 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_runs
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -27,6 +26,11 @@ NO_PART = -1
 REGISTERS = (32, 64, 128)
 WIDEST_TILE_BYTES = 256  # of a row of B
 MANY_NONZEROS = 1_000_000  # from which longer segments fill an H100 too
+# Of a multiprocessor's cycles, as fitted: for a product, to begin a segment, and for each nonzero of one on its way.
+PRODUCT_CYCLES = {DType.FLOAT32: 0.076, DType.FLOAT16: 0.049, DType.BFLOAT16: 0.049}
+SEGMENT_CYCLES = 21.0
+NONZERO_CYCLES = 160.0
+LOADS_OF_B = 0.7
 
 
 @dataclass(frozen=True)
@@ -168,8 +172,17 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             block=(WARP * c.warps, 1, 1),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        return with_streaming(2.5e6 if problem.dtype is DType.FLOAT32 else 4e6, problem)
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        tiles = -(-problem.n // c.tile_n)
+        segments = problem.m + features.nnz / c.segment
+        cycles = tiles * (features.nnz * c.tile_n * PRODUCT_CYCLES[problem.dtype] + segments * SEGMENT_CYCLES)
+        brought = LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        return (
+            rates.launch_us
+            + problem.batch * (cycles / device.cycles_per_us + brought / rates.copy_bytes_per_us)
+            + min(features.row_max, c.segment) * NONZERO_CYCLES / rates.clock_mhz
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
         """A vector of each thread covers n, or as much of it as has room in the L2 in all rows of B."""

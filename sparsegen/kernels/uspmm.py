@@ -19,14 +19,19 @@ from sparsegen.kernels.layouts.ell import (
     padding_requirement,
     places_in_rows,
 )
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
 WARP = 32
+# Of a multiprocessor's cycles, as fitted: for a product, and more of it in a row-major B the less lanes, which are
+# neighbouring rows, share columns; and for a place of a row on its way.
+START_US = 1.0
+PRODUCT_CYCLES, APART_CYCLES = 0.11, 0.4
+PLACE_CYCLES = 190.0
+LOADS = 13.0  # of B and stores of C, in parts of their sectors
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,18 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
     def published(self) -> tuple[UspmmConfig, ...]:
         return UspmmConfig(vsize=1, nwarp=8), UspmmConfig(vsize=2, nwarp=8)
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        return with_streaming(2e6, problem)
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        products = problem.m * features.row_max * -(-problem.n // c.vsize) * c.vsize
+        apart = APART_CYCLES * (1 - features.block_fill) if problem.layout is Layout.ROW else 0.0
+        moved = LOADS * (problem.k + problem.m) * problem.n * problem.dtype.itemsize
+        return (
+            rates.launch_us
+            + START_US
+            + products * (PRODUCT_CYCLES + apart) / device.cycles_per_us
+            + moved / rates.copy_bytes_per_us
+            + features.row_max / c.nwarp * PLACE_CYCLES / rates.clock_mhz
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
         vsize = next((v for v in (2, 4) if problem.n <= v * MAX_GRID_Y), 8)

@@ -22,7 +22,6 @@ from sparsegen.kernels.layouts.ell import (
     places_in_rows,
 )
 from sparsegen.kernels.layouts.loads import indices_fit
-from sparsegen.kernels.layouts.streaming import with_streaming
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -37,6 +36,14 @@ REGISTERS_PER_BLOCK = 65536
 THREADS_PER_MULTIPROCESSOR = 2048
 RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
 QUARTILE = 0.75
+ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
+# Of a multiprocessor's cycles, as fitted: for a product, more where rows are not aligned; for each byte of a tile of B,
+# which all wait for, more if it comes in single elements; and for a place of a rest on its way.
+START_US = 1.2
+PRODUCT_CYCLES = {DType.FLOAT32: 0.093, DType.FLOAT16: 0.038, DType.BFLOAT16: 0.038}
+UNALIGNED_PRODUCT_CYCLES = 0.065
+TILE_BYTE_CYCLES, UNALIGNED_BYTE_CYCLES = 0.1, 0.27
+REST_CYCLES = 36.0
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
 
 
@@ -324,8 +331,34 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
-    def guessed_rate(self, problem: SpmmProblem, features: Features) -> float:
-        return with_streaming(4e6 if problem.dtype is DType.FLOAT32 else 6e6, problem)
+    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+        c, rates, itemsize = (
+            self.guess(problem, features, device),
+            device.expected_rates,
+            problem.dtype.itemsize,
+        )
+        width = float(features.row_max)
+        if c.ell_width == "quartile":
+            width = min(width, features.row_mean * (1 + ABOVE_MEAN * features.row_cov))
+        places = problem.m * width
+        tiles = -(-problem.n // c.tile_n)
+        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
+        is_aligned = contiguous * itemsize % UNIT_BYTES == 0
+        # Too few blocks leave multiprocessors idle.
+        blocks = tiles * -(-problem.m // (self._slice_rows(c) * c.row_warps))
+        product = PRODUCT_CYCLES[problem.dtype] * max(1.0, device.multiprocessors / max(1, blocks))
+        product += 0.0 if is_aligned else UNALIGNED_PRODUCT_CYCLES
+        byte = TILE_BYTE_CYCLES + (0.0 if is_aligned else UNALIGNED_BYTE_CYCLES)
+        loaded = problem.k * c.tile_n * itemsize if c.staging == "shared" else 0
+        waited = loaded * byte + (features.row_max - width) * REST_CYCLES
+        moved = (places + (problem.k + problem.m) * problem.n) * itemsize + places * c.index_bits / 8
+        return (
+            rates.launch_us
+            + START_US
+            + places * tiles * c.tile_n * product / device.cycles_per_us
+            + waited / rates.clock_mhz
+            + moved / rates.copy_bytes_per_us
+        )
 
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         chunk, itemsize = self._chunk(problem), problem.dtype.itemsize

@@ -12,16 +12,18 @@ from pathlib import Path
 from threading import Event
 
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Result
 from sparsegen.measure.session import device_turn
 from sparsegen.measure.summary import summarize
 from sparsegen.operators import Problem
-from sparsegen.system.child import ChildProcess, answer
-from sparsegen.tuning_db.records import Baseline, Workload
+from sparsegen.system.child import ChildProcess, answer, requests
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Workload
 
 START_SECONDS = 120.0
 MEASURE_SECONDS = 60.0
+RATES_SECONDS = 60.0
 BASELINE_SESSION = "sparsegen.measure.baselines:Session"
 
 
@@ -45,6 +47,11 @@ class Go:
     """The device is free: measure now."""
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureRates:
+    """The device is free: measure what it does. Answered with `Rates`, or None where not all can be measured."""
+
+
 def serve(connection: Connection) -> None:
     """Runs in the child."""
     prepare: Prepare = connection.recv()
@@ -57,8 +64,9 @@ def serve(connection: Connection) -> None:
         return Ready()
 
     if answer(connection, get_ready):
-        connection.recv()
-        answer(connection, sessions[0].measure)
+        for request in requests(connection):
+            session = sessions[0]
+            answer(connection, session.rates if isinstance(request, MeasureRates) else session.measure)
 
 
 class Rivals:
@@ -106,6 +114,17 @@ class Rivals:
             )
             for r in results
         ]
+
+    def rates(self) -> DeviceRates | None:
+        """After `measure`: take the device again, and measure what it does; None where not all can be measured.
+
+        Raises:
+            SparsegenError: there is not enough memory, or it took too long.
+        """
+        with device_turn(self._device, self._locks):
+            self._child.send(MeasureRates())
+            rates: Rates | None = self._child.receive(RATES_SECONDS)
+        return None if rates is None else DeviceRates(self._device, rates)
 
     def close(self) -> None:
         self._child.close()

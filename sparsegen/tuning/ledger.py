@@ -14,7 +14,7 @@ from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.report import Counts
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Store
 
 
@@ -69,6 +69,14 @@ class Ledger:
         for baseline in baselines:
             self._store.add_baseline(baseline)
         self.baselines += baselines
+
+    @property
+    def needs_rates(self) -> bool:
+        """Whether no database knows what the device does."""
+        return self.device.rates is None and self._store.rates(self.device) is None
+
+    def record_rates(self, rates: DeviceRates) -> None:
+        self._store.add_rates(rates)
 
     def _take(self, m: Measurement) -> None:
         self.measurements.append(m)

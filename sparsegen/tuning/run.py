@@ -217,8 +217,22 @@ class Run:
         except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
+        else:
+            self._measure_rates(self._rivals)
         self._rivals.close()
         self._rivals = None
+
+    def _measure_rates(self, rivals: Rivals) -> None:
+        """What the device does, for predicted times from now on; cuBLAS is loaded in the rivals' process alone."""
+        if not self._ledger.needs_rates:
+            return
+        try:
+            rates = rivals.rates()
+        except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
+            log.warning("the device's rates are not known, and times are predicted by estimates: %s", error)
+            return
+        if rates is not None:
+            self._ledger.record_rates(rates)
 
     # --- finalists ---
 

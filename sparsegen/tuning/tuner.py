@@ -37,7 +37,7 @@ from sparsegen.tuning.report import (
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Space
-from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.layers import Layers, seeds, with_rates
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
@@ -155,6 +155,7 @@ def tune(
             )
         )
         workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+        device = with_rates(device, Layers([store, seeds()]))
         ledger = Ledger(workload, device, store)
         rivals = None
         if not ledger.baselines and backend.baseline_session:
@@ -221,7 +222,7 @@ def _where_to_search(
 
     packaged = suited(_packaged(workload, device, families))
     similar = suited(_similar(workload, device, store, families))
-    promising = sorted(families, key=lambda f: f.guessed_rate(problem, features), reverse=True)
+    promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
     guesses = suited(
         config
         for family in promising

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sparsegen.errors import DatabaseCorruptError, DatabaseNewerError
 from sparsegen.tuning_db.models import Base
 
-REVISIONS = ("0001", "0002", "0003")  # every schema version, oldest first
+REVISIONS = ("0001", "0002", "0003", "0004")  # every schema version, oldest first
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "sparsegen_version"  # not Alembic's default name, which another application's file may hold
 

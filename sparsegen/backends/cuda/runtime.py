@@ -97,7 +97,17 @@ def describe(device: Any, index: int) -> Device:
         shared_memory_per_multiprocessor=device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
         l2_bytes=device.get_attribute(attribute.L2_CACHE_SIZE),
         index=index,
+        clock_mhz=device.get_attribute(attribute.CLOCK_RATE) / 1000 or None,
+        memory_bytes_per_us=_memory_bytes_per_us(device),
     )
+
+
+def _memory_bytes_per_us(device: Any) -> float | None:
+    """The memory's peak; None where the driver does not tell its clock, as on devices that share the host's."""
+    attribute = driver().device_attribute
+    transfers_per_us = 2 * device.get_attribute(attribute.MEMORY_CLOCK_RATE) / 1000  # kHz; on both edges
+    bus_bytes = device.get_attribute(attribute.GLOBAL_MEMORY_BUS_WIDTH) / 8
+    return transfers_per_us * bus_bytes or None
 
 
 class CudaBuffer:

@@ -22,6 +22,8 @@ from sparsegen.operators import Problem
 WARP = 32
 VALUES_KEPT = 64  # of a thread, in registers
 WIDEST = 8  # values of a vector
+START_US = 1.4
+ROW_CYCLES = 35.0  # of a multiprocessor, for each warp of a row; as fitted
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,13 @@ class RowWise(Family[P, R]):
 
     Attributes:
         arrays_kept: how many arrays of a row's values the kernel keeps in registers.
+        value_cycles: of a multiprocessor for each nonzero, as fitted.
     """
 
     size_names = ("rows",)
     packed_names = ("row_order", "row_offsets")
     arrays_kept: ClassVar[int]
+    value_cycles: ClassVar[float]
 
     def item_size_names(self, problem: P) -> tuple[str, ...]:
         return ("nnz",) if problem.batch > 1 else ()
@@ -116,8 +120,12 @@ class RowWise(Family[P, R]):
             block=(c.threads_per_row * c.rows_per_block, 1, 1),
         )
 
-    def guessed_rate(self, problem: P, features: Features) -> float:
-        return 1e5
+    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
+        c, rates = self.guess(problem, features, device), device.expected_rates
+        warps = features.m * max(1, c.threads_per_row // WARP)
+        cycles = problem.batch * (features.nnz * self.value_cycles + warps * ROW_CYCLES)
+        moved = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(moved, cycles / device.cycles_per_us)
 
     def guess(self, problem: P, features: Features, device: Device) -> R:
         vector = 16 // problem.dtype.itemsize

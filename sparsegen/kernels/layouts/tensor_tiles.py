@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint
-from sparsegen.matrix.features import Features
+from sparsegen.matrix.features import BLOCK, Features
 from sparsegen.matrix.formats import MAX_INDEX, Array
 
 STEP = 8  # nonzeros per load
@@ -14,12 +16,35 @@ WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better guess
 LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most
+USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # of blocks
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 
 
 def fills_blocks(features: Features) -> bool:
     """Whether tiles stored whole are the better guess."""
     return features.block_fill >= MOSTLY_FULL
+
+
+def block_side(features: Features) -> float:
+    """About how wide the blocks of a pattern of full blocks are that lie anywhere.
+
+    A row's length then varies as the number of its blocks does, and that the more the fewer and wider they are.
+    Where rows are alike, which blocks in other orders may be too, a width between.
+    """
+    held = min(0.99, features.density / features.block_fill) if features.block_fill else 0.0
+    if not features.row_cov:
+        return USUAL_SIDE
+    side = features.row_cov**2 * features.k * held / (1 - held)
+    return min(WIDEST_SIDE, max(float(BLOCK), side))
+
+
+def held_share(features: Features, height: int, width: int) -> float:
+    """About which share of a pattern's tiles hold a nonzero, if its blocks, or its nonzeros, lie anywhere."""
+    if not fills_blocks(features):
+        return -math.expm1(height * width * math.log1p(-min(features.density, 1 - 1e-9)))
+    held = min(1 - 1e-9, features.density / features.block_fill)
+    blocks = max(1.0, height * width / block_side(features) ** 2)
+    return -math.expm1(blocks * math.log1p(-held))
 
 
 def whole_tiles_requirement(features: Features) -> Constraint:

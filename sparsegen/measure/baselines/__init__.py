@@ -14,9 +14,10 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Timing
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
-from sparsegen.operators import HasDense, Layout, Problem, SpmmProblem
+from sparsegen.operators import Layout, Problem, SpmmProblem
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.verifier import Verifier, verifier
 
@@ -112,6 +113,16 @@ class Session:
             if before is None or np.median(timing.samples_us) < np.median(before.timing.samples_us):
                 best[call.contender] = Result(call.contender, call.version, call.detail, timing)
         return list(best.values())
+
+    def rates(self) -> Rates | None:
+        """What the device does in a microsecond; None where cuBLAS does not say all of it.
+
+        Raises:
+            LaunchError: the device has not the memory for it.
+        """
+        from sparsegen.measure.rates import measure_rates
+
+        return measure_rates(self.executor).complete(self.executor.device)
 
     def is_right(self, call: Call) -> bool:
         """Whether every element of a call's result is within the bound for vendors' libraries."""

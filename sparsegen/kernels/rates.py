@@ -1,0 +1,113 @@
+"""What a device can do in a microsecond: measured once, or estimated from what its driver says of it.
+
+Predicted times (`Family.predicted_us`) are made of these. The tables hold the architectures' published throughputs
+(NVIDIA's CUDA programming guide, section "Arithmetic Instructions", and the white papers of each architecture).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from sparsegen.operators import DType
+
+REACHED = 0.75  # of the peak of floating-point arithmetic, by large dense products
+COPIED = 0.85  # of the memory's peak, by a large copy
+L2_BYTES_PER_CYCLE = 19.0  # that a multiprocessor gets from L2, as measured on an H100
+LAUNCH_US = 3.6  # of an empty kernel, between two events
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device does in a microsecond, and the time of a launch.
+
+    Attributes:
+        copy_bytes_per_us: bytes read and bytes written by a large copy in the device's memory.
+        float32_flop_per_us, tf32_flop_per_us, float16_flop_per_us, bfloat16_flop_per_us: of large dense products, a
+            multiply-add counted as two; the last three on tensor cores.
+        launch_us: time of an empty kernel, as CUDA events see it.
+        clock_mhz: of the multiprocessors under load: their cycles in a microsecond.
+    """
+
+    copy_bytes_per_us: float
+    float32_flop_per_us: float
+    tf32_flop_per_us: float
+    float16_flop_per_us: float
+    bfloat16_flop_per_us: float
+    launch_us: float
+    clock_mhz: float
+
+    def tensor_products_per_us(self, dtype: DType) -> float:
+        """Multiply-adds on tensor cores; of float32 as three of two TF32 numbers each."""
+        flop = {
+            DType.FLOAT32: self.tf32_flop_per_us / 3,
+            DType.FLOAT16: self.float16_flop_per_us,
+            DType.BFLOAT16: self.bfloat16_flop_per_us,
+        }[dtype]
+        return flop / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What multiprocessors of a compute capability are like.
+
+    Attributes:
+        lanes: multiply-adds of float32 that a multiprocessor begins in a cycle.
+        tensor_flop: of float16 or bfloat16 that its tensor cores do in a cycle, dense, with sums in float32.
+        clock_mhz: typical; and ``memory_bytes``, a typical memory's bytes in a microsecond for each multiprocessor.
+            They stand in for what a description does not say.
+    """
+
+    lanes: int
+    tensor_flop: int
+    clock_mhz: float
+    memory_bytes: float
+
+
+ARCHITECTURES = {
+    (7, 0): Architecture(64, 1024, 1530, 11_000),
+    (7, 5): Architecture(64, 1024, 1590, 8_000),
+    (8, 0): Architecture(64, 2048, 1410, 18_000),
+    (8, 6): Architecture(128, 1024, 1700, 9_000),
+    (8, 9): Architecture(128, 1024, 2500, 6_500),
+    (9, 0): Architecture(128, 4096, 1980, 25_400),
+    (10, 0): Architecture(128, 8192, 1850, 54_000),
+    (12, 0): Architecture(128, 1024, 2400, 10_000),
+}
+FIRST_WITH_TF32 = (8, 0)
+
+
+def architecture(compute_capability: tuple[int, int]) -> Architecture:
+    """That of the compute capability, or of the last one before it that is known."""
+    older = [known for known in ARCHITECTURES if known <= compute_capability]
+    return ARCHITECTURES[max(older, default=min(ARCHITECTURES))]
+
+
+@cache
+def estimated(
+    compute_capability: tuple[int, int],
+    multiprocessors: int,
+    clock_mhz: float | None = None,
+    memory_bytes_per_us: float | None = None,
+) -> Rates:
+    """Rates of a device on which nothing was measured.
+
+    Args:
+        clock_mhz, memory_bytes_per_us: the highest clock of its multiprocessors and the peak of its memory; None
+            for what is usual with the compute capability.
+    """
+    usual = architecture(compute_capability)
+    clock = clock_mhz or usual.clock_mhz
+    memory = memory_bytes_per_us or usual.memory_bytes * multiprocessors
+    cycles = multiprocessors * clock
+    float32 = REACHED * 2 * usual.lanes * cycles
+    tensor = REACHED * usual.tensor_flop * cycles
+    return Rates(
+        copy_bytes_per_us=COPIED * memory,
+        float32_flop_per_us=float32,
+        tf32_flop_per_us=tensor / 2 if compute_capability >= FIRST_WITH_TF32 else float32,
+        float16_flop_per_us=tensor,
+        bfloat16_flop_per_us=tensor,
+        launch_us=LAUNCH_US,
+        clock_mhz=clock,
+    )
