@@ -11,11 +11,11 @@ import click
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.bench.device_code import Spinner
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.clock import Clock
 from sparsegen.operators import Problem
 from sparsegen.plan.operator import PreparedOperator
 from sparsegen.tuning.tuner import Backend, Budget, tune
@@ -101,7 +101,7 @@ class CheckedCall:
 
 def waiting_lead(executor: Executor) -> Callable[[], Any] | None:
     """What keeps a GPU busy until the host has queued a call of many launches; the emulator waits for nobody."""
-    return Spinner(executor).lead(LEAD_US) if executor.device.backend == "cuda" else None
+    return Clock(executor).lead(LEAD_US)
 
 
 def torch_place(device: Device) -> Any:

@@ -25,10 +25,10 @@ from benchmarks.common import known_rows, times_in_turn, write_results
 from benchmarks.prepared import CheckedCall, torch_place, tune_all, waiting_lead
 from sparsegen import masks
 from sparsegen.backends import find_device
-from sparsegen.bench.device_code import COPY_BYTES_PER_STEP, Copier
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
+from sparsegen.measure.timing_kernels import COPY_BYTES_PER_STEP, Copier
 from sparsegen.operators import DType, Problem, SoftmaxBackwardProblem, SoftmaxProblem
 from sparsegen.plan.launching import shared_executor
 

@@ -7,8 +7,6 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from sparsegen.bench.results import (
-    L2,
-    Arithmetic,
     BenchDevice,
     Cell,
     ChosenVariant,
@@ -16,7 +14,6 @@ from sparsegen.bench.results import (
     Invocation,
     Kind,
     Protocol,
-    Rates,
     Results,
     Row,
     Status,
@@ -24,6 +21,8 @@ from sparsegen.bench.results import (
 )
 from sparsegen.errors import ResultsError, ResultsNewerError
 from sparsegen.matrix.features import Features
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic, Rates
 from sparsegen.operators import MAX_INDEX, DType, Layout
 from sparsegen.tuning_db.json_reader import Node, parse_json
 

@@ -14,6 +14,8 @@ from enum import StrEnum
 from sparsegen.errors import ResultsMismatchError
 from sparsegen.kernels.base import Device, Value
 from sparsegen.matrix.features import Features
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic, Rates
 from sparsegen.operators import DType, Layout
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
@@ -37,27 +39,6 @@ class Status(StrEnum):
     WRONG = "wrong"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
-
-
-class Arithmetic(StrEnum):
-    """How products are formed: the row's dtype, or TF32 on float32 data."""
-
-    FLOAT32 = "float32"
-    TF32 = "tf32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-class L2(StrEnum):
-    """What the second-level cache holds before each timed call.
-
-    Flushed by writing, it is full of lines that the timed call has to write back; by reading afterwards, of lines
-    that can go; or it is left as the last call left it.
-    """
-
-    COLD = "cold"
-    CLEAN = "clean"
-    WARM = "warm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +80,6 @@ class Protocol:
     rounds: int
     samples: int
     tune: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What the device reached in the same run.
-
-    Attributes:
-        copy_bytes_per_s: bytes read + bytes written of a device-to-device copy.
-        flop_per_s: of a large dense product, for each arithmetic that was measured.
-        empty_kernel_us: time of a kernel that does nothing.
-    """
-
-    copy_bytes_per_s: float
-    flop_per_s: Mapping[Arithmetic, float]
-    empty_kernel_us: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from sparsegen.bench.results import (
     TUNED,
     BenchDevice,
     Invocation,
-    Rates,
     Results,
     Row,
     RowKey,
@@ -30,6 +29,7 @@ from sparsegen.bench.rows import Rows, turn
 from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, tune_side_by_side
 from sparsegen.errors import SparsegenError
+from sparsegen.measure.rates import Rates
 from sparsegen.system.child import ChildDiedError, ChildProcess
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Timing as Samples
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import L2, Cell, Kind, Status, Timing
+from sparsegen.bench.results import Cell, Kind, Status, Timing
 from sparsegen.bench.server import (
     Check,
     Chosen,
@@ -24,6 +23,8 @@ from sparsegen.bench.server import (
 )
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
+from sparsegen.measure.clock import Timing as Samples
+from sparsegen.measure.l2 import L2
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 STARTS = 3  # of a process that dies before it is open

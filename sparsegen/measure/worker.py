@@ -6,11 +6,10 @@ It imports neither Optuna nor SQLAlchemy, so that it is ready while the first va
 from __future__ import annotations
 
 import importlib
-import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, CompiledKernel, Executor, LoadedKernel, Timing
+from sparsegen.backends.executor import Buffer, CompiledKernel, Executor, LoadedKernel
 from sparsegen.errors import LaunchError
 from sparsegen.kernels.base import ArgumentKind, Device, Family, Launch, Value, empty_as_one, size_value
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.clock import Clock, Timing
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import Problem
 from sparsegen.plan.launching import zeroed
 from sparsegen.plan.packing import Gather, pack
@@ -76,7 +77,7 @@ class Measure:
     first_samples: int = 5
     limit_us: float = float("inf")
     budget_s: float = 1.0
-    cold: bool = True
+    l2: L2 = L2.COLD
     verify: bool = True
 
 
@@ -152,6 +153,7 @@ class Bench:
         self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
+        self._clock = Clock(self._executor)
         operands = self._problem.random_operands(np.random.default_rng(prepare.seed), self._matrix.nnz)
         self._operands = {  # and the values of all items, where each has its own
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
@@ -205,15 +207,15 @@ class Bench:
         return Measured(timing, **facts)
 
     def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:
-        timing = self._executor.measure(
-            call, samples=min(m.first_samples, m.samples), warmup=warmup, cold=m.cold, budget_s=m.budget_s
+        return self._clock.time_in_stages(
+            call,
+            samples=m.samples,
+            first_samples=m.first_samples,
+            limit_us=m.limit_us,
+            l2=m.l2,
+            budget_s=m.budget_s,
+            warmup=warmup,
         )
-        left = m.samples - len(timing.samples_us)
-        spent = sum(timing.samples_us) * 1e-6
-        if left <= 0 or spent >= m.budget_s or statistics.median(timing.samples_us) > m.limit_us:
-            return timing
-        rest = self._executor.measure(call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent)
-        return replace(rest, samples_us=timing.samples_us + rest.samples_us)
 
     def _pack(self, family: Family[Any, Any], config: Any) -> Packing:
         key: tuple[str | Value, ...] = (family.name, *family.packing_key(self._problem, config))

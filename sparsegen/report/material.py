@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparsegen.bench.results import Rates
+from sparsegen.measure.rates import Rates
 from sparsegen.operators import DType, Layout
 from sparsegen.report import words
 from sparsegen.report.catalogue import Catalogue, catalogue

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sparsegen.backends.executor import CompiledKernel, Timing
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, LaunchError
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
+from sparsegen.measure.clock import Timing
 from sparsegen.measure.rivals import Rivals
 from sparsegen.measure.session import Session, Verdict
 from sparsegen.measure.summary import summarize

@@ -1,0 +1,68 @@
+"""What clocks and rates need of a CUDA device beside what they time: kernels that spin, copy and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import compiled_kernels
+from sparsegen.kernels.base import Launch
+
+SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which does no harm
+COPY_BLOCKS_PER_MULTIPROCESSOR = 2
+COPY_THREADS = 1024
+COPY_BYTES_PER_STEP = 16
+FLUSHES = 4  # sizes of the L2 to read until nothing is left in it that was written
+
+
+class Spinner:
+    """Keeps a CUDA device busy for some microseconds at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        (self._kernel,) = compiled_kernels(executor, ("timing.cu", "spin"))
+
+    def spin(self, us: float) -> Callable[[], None]:
+        """A launch that keeps the device busy for about so long."""
+        cycles = int(us * SPIN_CYCLES_PER_US)
+        bound = self._executor.bind(self._kernel, Launch((1, 1, 1), (1, 1, 1)), [cycles])
+        return lambda: bound(0)
+
+
+class Copier:
+    """Copies device memory, all multiprocessors at once.
+
+    Args:
+        nbytes: to copy, a multiple of 16.
+    """
+
+    def __init__(self, executor: Executor, nbytes: int) -> None:
+        (kernel,) = compiled_kernels(executor, ("timing.cu", "copy"))
+        self._buffers = executor.allocate(nbytes), executor.allocate(nbytes)
+        executor.fill(self._buffers[0], 0)
+        count = nbytes // COPY_BYTES_PER_STEP
+        self._bound = executor.bind(kernel, _everywhere(executor), [count, *self._buffers])
+
+    def __call__(self) -> None:
+        self._bound(0)
+
+
+class Reader:
+    """Reads device memory that nothing else uses, all multiprocessors at once; after it the L2 holds clean lines."""
+
+    def __init__(self, executor: Executor) -> None:
+        nbytes = FLUSHES * executor.device.l2_bytes
+        (kernel,) = compiled_kernels(executor, ("timing.cu", "read"))
+        self._buffers = executor.allocate(nbytes), executor.allocate(COPY_BYTES_PER_STEP)
+        executor.fill(self._buffers[0], 0)
+        count = nbytes // COPY_BYTES_PER_STEP
+        self._bound = executor.bind(kernel, _everywhere(executor), [count, *self._buffers])
+
+    def __call__(self) -> None:
+        self._bound(0)
+
+
+def _everywhere(executor: Executor) -> Launch:
+    """All multiprocessors at once."""
+    blocks = executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR
+    return Launch((blocks, 1, 1), (COPY_THREADS, 1, 1))
