@@ -283,7 +283,7 @@ def backend(folder: Path, **values: Any) -> Backend:
         "toolchain": FakeToolchain(folder),
         "open_executor": "tuning_fakes:open_executor",
         "baseline_session": None,
-        "baselines_skipped": "no rivals here",
+        "baselines_skipped": "no baselines here",
         "variant_seconds": 2.0,
         "jobs": 2,
     }

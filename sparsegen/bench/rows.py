@@ -21,7 +21,7 @@ from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.measure.rates import Rates
-from sparsegen.measure.session import device_turn
+from sparsegen.measure.supervised import device_turn
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
 

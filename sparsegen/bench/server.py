@@ -20,6 +20,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.measure.clock import Call, Clock, Timing
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.ranking import ranked
+from sparsegen.measure.supervised import DeviceLostError
 from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import worst_error
 
@@ -28,10 +29,6 @@ WARMUP = 2
 
 class WrongResultError(SparsegenError):
     """Not one way of a contender gives a right result."""
-
-
-class DeviceLostError(SparsegenError):
-    """A contender left its device in an error that stays; its process is of no use any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The measuring process: verifies and times variants on one device, one message at a time.
+"""The measuring process: verifies and times variants, or baselines, on one device, one message at a time.
 
 It imports neither Optuna nor SQLAlchemy, so that it is ready while the first variants still compile.
 """
@@ -23,6 +23,7 @@ from sparsegen.kernels.base import ArgumentKind, Device, Family, Launch, Value, 
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.clock import Clock, Timing
 from sparsegen.measure.l2 import L2
+from sparsegen.measure.supervised import Go, Waiting
 from sparsegen.operators import Problem
 from sparsegen.plan.launching import zeroed
 from sparsegen.plan.packing import Gather, pack
@@ -50,12 +51,37 @@ class Prepare:
     open_executor: str
     seed: int
 
+    def open(self) -> Bench:
+        return Bench(self)
+
+
+@dataclass(frozen=True)
+class PrepareBaselines:
+    """Sent once, in the place of `Prepare`: whose baselines are timed.
+
+    Attributes:
+        session: a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``.
+    """
+
+    session: str
+    matrix: CsrMatrix
+    problem: Problem
+    device: Device
+
+    def open(self) -> BaselineBench:
+        return BaselineBench(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The answer to `Prepare`."""
+    """The answer to `Prepare` and `PrepareBaselines`."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureBaselines:
+    """Time the baselines. Answered with a list of `sparsegen.measure.baselines.Result`."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +108,6 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Sent when the matrix is packed and the kernel could run; it does at the parent's `Go`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Go:
-    """The device is this worker's alone; from here on the time limit counts."""
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """The answer to `Measure`.
 
@@ -114,21 +130,18 @@ class Measured:
 
 
 def serve(connection: Connection) -> None:
-    """Answer a `Prepare`, then every `Measure`, until the parent closes its end."""
+    """Get ready for what the first message says, then answer every request, until the parent closes its end."""
     started = time.perf_counter()
-    prepare: Prepare = connection.recv()
-    bench: Bench | None = None
+    prepare: Prepare | PrepareBaselines = connection.recv()
+    benches: list[Bench | BaselineBench] = []
 
     def get_ready() -> Ready:
-        nonlocal bench
-        bench = Bench(prepare)
+        benches.append(prepare.open())
         return Ready(time.perf_counter() - started)
 
-    if not answer(connection, get_ready) or bench is None:
-        return
-    request: Measure
-    for request in requests(connection):
-        answer(connection, partial(bench.measure, request, partial(_wait_for_turn, connection)))
+    if answer(connection, get_ready):
+        for request in requests(connection):
+            answer(connection, partial(benches[0].measure, request, partial(_wait_for_turn, connection)))
 
 
 def _wait_for_turn(connection: Connection) -> None:
@@ -144,6 +157,19 @@ class Packing:
     sizes: dict[str, int]
     nbytes: int
     seconds: float
+
+
+class BaselineBench:
+    """Other libraries' routines for one problem on one device."""
+
+    def __init__(self, prepare: PrepareBaselines) -> None:
+        module, _, name = prepare.session.partition(":")
+        session_type = getattr(importlib.import_module(module), name)
+        self._session = session_type(prepare.matrix, prepare.problem, prepare.device)
+
+    def measure(self, _: MeasureBaselines, wait_for_turn: Callable[[], None]) -> Any:
+        wait_for_turn()
+        return self._session.measure()
 
 
 class Bench:
