@@ -23,6 +23,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure import baselines
+from sparsegen.measure.clock import Clock
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.verify.verifier import verifier
@@ -102,11 +103,12 @@ def times_in_turn(
     samples: int = 20,
     lead: Callable[[], Any] | None = None,
 ) -> dict[str, float]:
-    """Median microseconds of each call, L2 cold, measured in turn A B C A B C; ``lead`` as in `Executor.measure`."""
+    """Median microseconds of each call, L2 cold, measured in turn A B C A B C; ``lead`` as in `Clock.time`."""
+    clock = Clock(executor)
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            taken[name] += executor.measure(call, samples=samples, warmup=2, lead=lead).samples_us
+            taken[name] += clock.time(call, samples=samples, warmup=2, lead=lead).samples_us
     return {name: float(np.median(times)) for name, times in taken.items()}
 
 
@@ -151,14 +153,7 @@ class Bench:
 
     def vendor_calls(self) -> dict[str, Callable[[], None]]:
         """The fastest right way of cuBLAS and of cuSPARSE, found by a first measurement."""
-        best: dict[str, tuple[float, Callable[[], None]]] = {}
-        for call in self.vendors.calls():
-            if not self.vendors.is_right(call):
-                continue
-            median = float(np.median(self.executor.measure(call.run, samples=8).samples_us))
-            if median < best.get(call.contender, (math.inf,))[0]:
-                best[call.contender] = (median, call.run)
-        return {name: run for name, (_, run) in best.items()}
+        return {call.contender: call.run for call in self.vendors.fastest()}
 
     def forget(self) -> None:
         """Free the variants made so far, whose calls are not to be used any more."""

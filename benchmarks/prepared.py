@@ -15,7 +15,7 @@ from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.measure.device_work import Spinner
+from sparsegen.measure.clock import Clock
 from sparsegen.operators import Operator, Problem
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning.tuner import Backend, Budget, tune
@@ -101,7 +101,7 @@ class CheckedCall:
 
 def waiting_lead(executor: Executor) -> Callable[[], Any] | None:
     """What keeps a GPU busy until the host has queued a call of many launches; the emulator waits for nobody."""
-    return Spinner(executor).lead(LEAD_US) if executor.device.backend == "cuda" else None
+    return Clock(executor).lead(LEAD_US)
 
 
 def torch_place(device: Device) -> Any:

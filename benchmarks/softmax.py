@@ -28,7 +28,7 @@ from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
-from sparsegen.measure.device_work import COPY_BYTES_PER_STEP, Copier
+from sparsegen.measure.timing_kernels import COPY_BYTES_PER_STEP, Copier
 from sparsegen.operators import DType, Problem, SoftmaxBackwardProblem, SoftmaxProblem
 from sparsegen.plan.executors import shared_executor
 

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
-import numpy as np
 
 from benchmarks.common import Bench, Workload, write_results
 from sparsegen.backends import find_device, toolchain
@@ -26,7 +25,7 @@ from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.measure.device_work import Reader
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 
@@ -76,9 +75,7 @@ def configs_of(
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE,...", help="a tunable's values")
 @click.option("--dtype", type=click.Choice([str(d) for d in DType]), default="float32")
 @click.option("--layout", type=click.Choice([str(v) for v in Layout]), default="row")
-@click.option(
-    "--l2", type=click.Choice(["cold", "clean", "warm"]), default="cold", help="as in sparsegen bench"
-)
+@click.option("--l2", type=click.Choice([str(v) for v in L2]), default="cold", help="as in sparsegen bench")
 @click.option("--show", default=8, help="fastest configs to print")
 @click.option("--limit", default=540.0, help="begin no workload later, seconds")
 def main(
@@ -129,11 +126,9 @@ def measured(
 ) -> dict[str, Any]:
     """One workload: every config's median, fastest first, the guess's, and the best of cuBLAS and cuSPARSE."""
     bench = Bench(matrix, problem, device)
-    reader = Reader(bench.executor) if l2 == "clean" else None
 
     def median(call: Any) -> float:
-        timing = bench.executor.measure(call, samples=SAMPLES, cold=l2 != "warm", lead=reader)
-        return round(float(np.median(timing.samples_us)), 3)
+        return round(bench.vendors.clock.time(call, samples=SAMPLES, l2=L2(l2)).median_us, 3)
 
     vendors = {contender: median(call) for contender, call in bench.vendor_calls().items()}
     timed, failed = [], []

@@ -16,7 +16,7 @@ from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step
-from sparsegen.bench.results import L2, Protocol, Results, Row
+from sparsegen.bench.results import Protocol, Results, Row
 from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
@@ -25,6 +25,7 @@ from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, 
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.tune import EMULATOR_NOTE
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout
 
 

@@ -7,10 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from sparsegen.bench.results import (
-    L2,
     TUNED,
     UNTUNED,
-    Arithmetic,
     BenchDevice,
     Cell,
     Floor,
@@ -25,6 +23,8 @@ from sparsegen.bench.results import (
 )
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 DEVICE = BenchDevice("made-up-sm90", "Made-up GPU", "cuda", (9, 0), 132, 50 * 2**20, "580.1")

@@ -66,7 +66,7 @@ def test_the_best_config_of_a_small_space_wins_and_everything_is_recorded(
     assert store.winner(WORKLOAD, DEVICE) == result.winner
     measured = recorded(store)[0]
     assert measured.registers == 32 and measured.sample is not None and measured.sample.clock_mhz == 1000
-    assert result.baselines_skipped == "no rivals here" and not result.was_interrupted
+    assert result.baselines_skipped == "no baselines here" and not result.was_interrupted
 
 
 def test_without_measurements_the_guess_is_measured_first(store: Store, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, render_toy, time_of
 
 from sparsegen.errors import LaunchError, SparsegenError
-from sparsegen.measure.session import Session, device_turn
+from sparsegen.measure.session import Session
+from sparsegen.measure.supervised import device_turn
 from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen import kernels
-from sparsegen.backends.executor import CompiledKernel, Timing
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, LaunchError
 from sparsegen.kernels.base import AnyFamily, Array, Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
@@ -34,6 +34,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.baselines import Result
+from sparsegen.measure.clock import Timing
 from sparsegen.operators import SpmmProblem
 from sparsegen.plan import variants
 from sparsegen.tuning.report import Progress, silent
@@ -149,14 +150,34 @@ class FakeBuffer:
         return LIVE[address]
 
 
+class FakeEvent:
+    """A moment of the fake device's own time."""
+
+    def __init__(self, executor: FakeExecutor) -> None:
+        self._executor, self._us = executor, 0.0
+
+    def record(self) -> None:
+        self._us = self._executor.us
+
+    def has_passed(self) -> bool:
+        return False
+
+    def us_since(self, start: Any) -> float:
+        return float(self._us - start._us)
+
+
 class FakeExecutor:
-    """One device. ``poison`` leaves it broken for whoever comes next; a ``fault`` breaks it at once."""
+    """One device, on which a launch takes the made-up time.
+
+    ``poison`` leaves it broken for whoever comes next; a ``fault`` breaks it at once.
+    """
 
     device = DEVICE
 
     def __init__(self) -> None:
         self.is_lost = self.is_poisoned = False
         self.launched = SimpleNamespace()
+        self.us = 0.0
 
     def _check(self) -> None:
         if self.is_lost:
@@ -220,27 +241,25 @@ class FakeExecutor:
         if behaviour == "fading" and kernel.timings >= 2:  # right until its trial has ended
             exact[0, 0] += 1.0
         kernel.launches += 1
+        self.us += time_of(kernel.config)
         c.array.view(np.float32)[:] = exact.astype(np.float32).reshape(-1)
 
     def synchronize(self) -> None:
         self._check()
 
-    def measure(
-        self,
-        call: Callable[[], Any],
-        *,
-        samples: int,
-        warmup: int = 3,
-        cold: bool = True,
-        budget_s: float = 2.0,
-    ) -> Timing:
+    def event(self) -> FakeEvent:
+        return FakeEvent(self)
+
+    def overwrite_l2(self) -> None:
         self._check()
-        call()
+
+    def clocks(self) -> tuple[int, int]:
+        """The end of a timing."""
         kernel = self.launched
         kernel.timings += 1
         time.sleep(float(os.environ.get("TOY_SECONDS", "0")))
         self.is_poisoned = kernel.config["behaviour"] == "poison"
-        return Timing(tuple([time_of(kernel.config)] * samples), clock_mhz=1000, throttle_reasons=0)
+        return 1000, 0
 
     def close(self) -> None: ...
 
@@ -286,7 +305,7 @@ def backend(folder: Path, **values: Any) -> Backend:
         "toolchain": FakeToolchain(folder),
         "open_executor": "tuning_fakes:open_executor",
         "baseline_session": None,
-        "baselines_skipped": "no rivals here",
+        "baselines_skipped": "no baselines here",
         "variant_seconds": 2.0,
         "jobs": 2,
     }

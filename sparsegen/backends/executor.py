@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.system.device_memory import Address, Buffer
 
-__all__ = ["Address", "Buffer", "CompiledKernel", "Executor", "LoadedKernel", "Timing", "Toolchain"]
+__all__ = ["Address", "Buffer", "CompiledKernel", "Event", "Executor", "LoadedKernel", "Toolchain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +53,17 @@ class LoadedKernel(Protocol):
     """A kernel ready to launch on one device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Times of single calls in microseconds, and what the device's clocks did meanwhile."""
+class Event(Protocol):
+    """A moment in what a device does, to be recorded once."""
 
-    samples_us: tuple[float, ...]
-    clock_mhz: int | None = None
-    throttle_reasons: int | None = None
+    def record(self) -> None:
+        """It is when the device has done what was queued so far."""
 
+    def has_passed(self) -> bool:
+        """Whether the device came here already, and so may have waited for what the host queued afterwards."""
 
-def undisturbed(taken: Sequence[tuple[float, bool]], samples: int) -> list[float]:
-    """Times of the samples in which the device did not wait for the host.
-
-    If they are less than half of what was asked for, the host is late as a rule and not by accident: then all.
-
-    Args:
-        taken: microseconds, and whether the host was late.
-        samples: asked for.
-    """
-    kept = [us for us, late in taken if not late]
-    return kept if 2 * len(kept) >= samples else [us for us, _ in taken]
+    def us_since(self, start: Event) -> float:
+        """Microseconds from another event to this one; both have passed."""
 
 
 class Executor(Protocol):
@@ -121,23 +112,14 @@ class Executor(Protocol):
 
     def synchronize(self) -> None: ...
 
-    def measure(
-        self,
-        call: Callable[[], Any],
-        *,
-        samples: int,
-        warmup: int = 3,
-        cold: bool = True,
-        budget_s: float = 2.0,
-        lead: Callable[[], Any] | None = None,
-    ) -> Timing:
-        """Time single calls between two events; ``cold`` flushes the L2 before each. Stops early at the budget.
+    # --- what `sparsegen.measure.clock` measures with ---
 
-        A sample in which the device waited for the host is taken anew while the budget lasts.
+    def event(self) -> Event: ...
 
-        Args:
-            lead: queued ahead of each first event: something that keeps the device busy for as long as the host
-                needs to queue the call.
-        """
+    def overwrite_l2(self) -> None:
+        """Queue writing over more than the second-level cache holds, so that neither input nor output stays in it."""
+
+    def clocks(self) -> tuple[int | None, int | None]:
+        """SM clock in MHz and the mask of throttle reasons, read while the device is still warm; None if unknown."""
 
     def close(self) -> None: ...

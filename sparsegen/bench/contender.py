@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Arithmetic, Kind
+from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
+from sparsegen.measure.rates import Arithmetic
 
 
 class MissingError(SparsegenError):

@@ -12,8 +12,9 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Arithmetic, Kind
+from sparsegen.bench.results import Kind
 from sparsegen.kernels.base import Device
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, Reference
 from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import ErrorBound

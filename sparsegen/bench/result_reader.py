@@ -7,8 +7,6 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from sparsegen.bench.results import (
-    L2,
-    Arithmetic,
     BenchDevice,
     Cell,
     Floor,
@@ -25,6 +23,8 @@ from sparsegen.errors import ResultsError, ResultsNewerError
 from sparsegen.kernels import read_config
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import MAX_INDEX, DType, Layout
 from sparsegen.tuning_db.json_reader import Node, parse_json
 

@@ -15,6 +15,8 @@ from sparsegen.errors import ResultsMismatchError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic, MeasuredRates
 from sparsegen.operators import DType, Layout
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
@@ -38,27 +40,6 @@ class Status(StrEnum):
     WRONG = "wrong"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
-
-
-class Arithmetic(StrEnum):
-    """How products are formed: the row's dtype, or TF32 on float32 data."""
-
-    FLOAT32 = "float32"
-    TF32 = "tf32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-class L2(StrEnum):
-    """What the second-level cache holds before each timed call.
-
-    Flushed by writing, it is full of lines that the timed call has to write back; by reading afterwards, of lines
-    that can go; or it is left as the last call left it.
-    """
-
-    COLD = "cold"
-    CLEAN = "clean"
-    WARM = "warm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +85,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the device reached in the same run.
+    """What the device reached in this very run.
 
     Attributes:
         copy_bytes_per_s: bytes read + bytes written of a device-to-device copy.
@@ -115,6 +96,15 @@ class Rates:
     copy_bytes_per_s: float
     flop_per_s: Mapping[Arithmetic, float]
     empty_kernel_us: float
+
+    @classmethod
+    def of(cls, measured: MeasuredRates) -> Rates:
+        """The same in a result file's units."""
+        return cls(
+            copy_bytes_per_s=measured.copy_bytes_per_us * 1e6,
+            flop_per_s={kind: rate * 1e6 for kind, rate in measured.flop_per_us.items()},
+            empty_kernel_us=measured.launch_us,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from sparsegen import kernels
 from sparsegen.bench.case import Case
+from sparsegen.bench.floor import floor_of
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.rates import floor_of
 from sparsegen.bench.reference import ComputeReference
 from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
@@ -20,7 +20,7 @@ from sparsegen.bench.runner import Runner
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
-from sparsegen.measure.session import device_turn
+from sparsegen.measure.supervised import device_turn
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
 

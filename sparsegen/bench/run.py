@@ -13,7 +13,6 @@ from sparsegen import __version__, backends, kernels
 from sparsegen.bench import maker, result_file
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import parcel_folder
-from sparsegen.bench.rates import per_second
 from sparsegen.bench.reference import MeasureRates, SetUp
 from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
 from sparsegen.bench.results import (
@@ -21,6 +20,7 @@ from sparsegen.bench.results import (
     TUNED,
     BenchDevice,
     Invocation,
+    Rates,
     Results,
     Row,
     RowKey,
@@ -162,7 +162,7 @@ class _Table:
             with turn(self._request.device):
                 measured = _measured_rates(references)
             if measured is not None:
-                rates = per_second(measured)
+                rates = Rates.of(measured)
                 if any(c.name == TUNED for c in self._request.contenders):
                     record_rates(measured, self._request.device, self._request.db)
         self.results = replace(self.results, versions={**self.results.versions, **versions}, rates=rates)

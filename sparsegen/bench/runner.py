@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Timing as Samples
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import L2, Cell, Kind, Status, Timing
+from sparsegen.bench.results import Cell, Kind, Status, Timing
 from sparsegen.bench.server import (
     Check,
     Chosen,
-    DeviceLostError,
     Measure,
     Open,
     Prepare,
@@ -24,7 +22,10 @@ from sparsegen.bench.server import (
 )
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
-from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
+from sparsegen.measure.clock import Timing as Samples
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.supervised import Supervised
+from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 
 STARTS = 3  # of a process that dies before it is open
 
@@ -59,15 +60,18 @@ class Runner:
     """
 
     def __init__(self, contender: Contender, device: Device, db: str | None, limits: Limits) -> None:
-        self.contender, self._device, self._db, self._limits = contender, device, db, limits
+        self.contender, self._limits = contender, limits
         self.versions: Mapping[str, str] = {}
         self.missing: str | None = None
         self.outcome = Outcome()
-        self._starts = 0
-        self._is_open = False
-        self._child: ChildProcess | None = None
+        self._child: Supervised | None = None
         if contender.runs_on(device):
-            self._start()
+            self._child = Supervised(
+                "sparsegen.bench.server:serve",
+                Open(contender, device, db),
+                start_seconds=limits.start,
+                starts=STARTS,
+            )
         else:
             self.missing = f"it does not run on {device.name}"
 
@@ -78,19 +82,16 @@ class Runner:
 
     def wait_until_open(self) -> None:
         """Until the process answers, or it is known why it does not (`missing`)."""
-        while self.missing is None and not self._is_open and self._child is not None:
-            try:
-                self.versions = self._child.receive(self._limits.start)
-                self._is_open = True
-            except MissingError as error:
-                self._give_up(str(error))
-            except (ChildDiedError, ChildTimeoutError) as error:
-                if self._starts >= STARTS:
-                    self._give_up(f"its process does not start: {error}")
-                else:
-                    self._replace()
-            except SparsegenError as error:
-                self._give_up(f"it cannot be opened: {error}")
+        if self._child is None:
+            return
+        try:
+            self.versions = self._child.wait_until_ready()
+        except MissingError as error:
+            self._give_up(str(error))
+        except (ChildDiedError, ChildTimeoutError) as error:
+            self._give_up(f"its process does not start: {error}")
+        except SparsegenError as error:
+            self._give_up(f"it cannot be opened: {error}")
 
     # --- the steps of a row: `ask` all, then `wait` for each; measuring steps are taken one contender at a time ---
 
@@ -115,7 +116,6 @@ class Runner:
         try:
             self._child.send(message)
         except ChildDiedError as death:
-            self._replace()
             self._fail(Status.CRASHED, str(death))
 
     def wait(self, seconds: float) -> Any:
@@ -131,14 +131,7 @@ class Runner:
         except WrongResultError as error:
             self._fail(Status.WRONG, str(error))
         except ChildTimeoutError as error:
-            self._replace()
             self._fail(Status.TIMEOUT, str(error))
-        except ChildDiedError as error:
-            self._replace()
-            self._fail(Status.CRASHED, str(error))
-        except DeviceLostError as error:
-            self._replace()
-            self._fail(Status.CRASHED, str(error))
         except SparsegenError as error:
             self._fail(Status.CRASHED, str(error))
         return None
@@ -197,19 +190,6 @@ class Runner:
         if self._child is not None:
             self._child.close()
             self._child = None
-
-    def _start(self) -> None:
-        self._starts += 1
-        self._is_open = False
-        self._child = ChildProcess("sparsegen.bench.server:serve")
-        self._child.send_in_background(Open(self.contender, self._device, self._db))
-
-    def _replace(self) -> None:
-        was_open = self._is_open
-        self.close()
-        if was_open:
-            self._starts = 0
-        self._start()
 
     def _give_up(self, reason: str) -> None:
         self.missing = reason

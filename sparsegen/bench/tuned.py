@@ -12,12 +12,13 @@ from multiprocessing import get_context
 from sparsegen.bench.case import Case
 from sparsegen.bench.maker import Pair
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import L2, Cell
+from sparsegen.bench.results import Cell
 from sparsegen.bench.task import Task
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import MeasuredRates
 from sparsegen.operators import DType
 from sparsegen.settings import Settings

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.measure.worker import Go, Measure, Measured, Prepare, Ready, Waiting
+from sparsegen.measure.supervised import Supervised
+from sparsegen.measure.worker import Measure, Measured, Prepare, Ready
 from sparsegen.operators import Problem
-from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
+from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 from sparsegen.tuning_db.records import Outcome
 
 log = logging.getLogger(__name__)
@@ -25,16 +22,6 @@ PACK_SECONDS = 300.0
 VARIANT_SECONDS = {"cuda": 10.0}  # from the first launch to the answer
 EMULATED_VARIANT_SECONDS = 120.0
 OPEN_EXECUTOR = "sparsegen.backends:open_executor"
-
-
-@contextmanager
-def device_turn(device: Device, folder: Path) -> Iterator[None]:
-    """Hold the device among all processes that measure on it: they would disturb each other's times."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = hashlib.sha256(f"{device.key} {device.index}".encode()).hexdigest()[:16]
-    with (folder / f"device-{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,35 +55,24 @@ class Session:
         variant_seconds: float | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self._prepare = Prepare(matrix, problem, device, open_executor, seed)
-        self._locks = locks
+        self._device, self._locks = device, locks
         self._limit = variant_seconds or VARIANT_SECONDS.get(device.backend, EMULATED_VARIANT_SECONDS)
-        self._stop = stop
-        self._ready = False
-        self._start()
-
-    def _start(self) -> None:
-        self._ready = False
-        self._child = ChildProcess("sparsegen.measure.worker:serve", stop=self._stop)
-        self._child.send_in_background(self._prepare)
+        self._child = Supervised(
+            "sparsegen.measure.worker:serve",
+            Prepare(matrix, problem, device, open_executor, seed),
+            start_seconds=START_SECONDS,
+            starts=2,
+            stop=stop,
+        )
 
     def is_ready(self) -> bool:
         """Whether `measure` would start at once."""
-        return self._ready or self._child.has_answer()
+        return self._child.is_ready()
 
     def wait_until_ready(self) -> None:
         """Raises DeviceUnavailableError, or what else keeps the worker from starting."""
-        if self._ready:
-            return
-        try:
-            answer = self._child.receive(START_SECONDS)
-        except ChildDiedError as death:
-            log.warning("%s; starting another", death)
-            self._replace()
-            answer = self._child.receive(START_SECONDS)
-        assert isinstance(answer, Ready)
-        log.debug("worker %d ready after %.2f s", self._child.pid, answer.seconds)
-        self._ready = True
+        ready: Ready = self._child.wait_until_ready()
+        log.debug("worker %d was ready after %.2f s", self._child.pid, ready.seconds)
 
     @property
     def worker_pid(self) -> int:
@@ -119,29 +95,24 @@ class Session:
         """The verdict, and whether the variant itself must be to blame for it."""
         self.wait_until_ready()
         try:
-            self._child.send(request)
-            answer = self._child.receive(PACK_SECONDS)
-            if isinstance(answer, Waiting):
-                with device_turn(self._prepare.device, self._locks):
-                    self._child.send(Go())
-                    answer = self._child.receive(self._limit)
+            answer = self._child.ask_in_turn(
+                request,
+                device=self._device,
+                locks=self._locks,
+                prepare_seconds=PACK_SECONDS,
+                seconds=self._limit,
+            )
         except ChildTimeoutError as slow:
-            self._replace()
             return Verdict(Outcome.TIMED_OUT, Measured(None, str(slow))), True
         except ChildDiedError as death:
-            self._replace()
             return Verdict(Outcome.CRASHED, Measured(None, str(death), crashed=True)), False
         assert isinstance(answer, Measured)
         if answer.sticky:
-            self._replace()
+            self._child.replace()
         if answer.crashed:
             log.debug("a launch failed in the worker\n%s", answer.traceback)
             return Verdict(Outcome.CRASHED, answer), answer.launched or not answer.sticky
         return Verdict(Outcome.WRONG if answer.timing is None else Outcome.OK, answer), True
-
-    def _replace(self) -> None:
-        self._child.close()
-        self._start()
 
     def close(self) -> None:
         """End the worker and all that it started."""

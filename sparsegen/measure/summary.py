@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparsegen.backends.executor import Timing
+from sparsegen.measure.clock import Timing
 from sparsegen.tuning_db.records import Sample
 
 

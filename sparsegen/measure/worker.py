@@ -1,4 +1,4 @@
-"""The measuring process: verifies and times variants on one device, one message at a time.
+"""The measuring process: verifies and times variants, or baselines, on one device, one message at a time.
 
 It imports neither Optuna nor SQLAlchemy, so that it is ready while the first variants still compile.
 """
@@ -6,11 +6,10 @@ It imports neither Optuna nor SQLAlchemy, so that it is ready while the first va
 from __future__ import annotations
 
 import importlib
-import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,12 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, Executor, LoadedKernel, Timing
+from sparsegen.backends.executor import Buffer, Executor, LoadedKernel
 from sparsegen.errors import LaunchError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.clock import Clock, Timing
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.supervised import Go, Waiting
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
@@ -53,12 +55,42 @@ class Prepare:
     open_executor: str
     seed: int
 
+    def open(self) -> Bench:
+        return Bench(self)
+
+
+@dataclass(frozen=True)
+class PrepareBaselines:
+    """Sent once, in the place of `Prepare`: whose baselines are timed.
+
+    Attributes:
+        session: a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``.
+    """
+
+    session: str
+    matrix: CsrMatrix
+    problem: Problem
+    device: Device
+
+    def open(self) -> BaselineBench:
+        return BaselineBench(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The answer to `Prepare`."""
+    """The answer to `Prepare` and `PrepareBaselines`."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureBaselines:
+    """Time the baselines. Answered with a list of `sparsegen.measure.baselines.Result`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRates:
+    """Measure what the device does. Answered with `sparsegen.kernels.rates.Rates`, or None where not all is known."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +110,8 @@ class Measure:
     first_samples: int = 5
     limit_us: float = float("inf")
     budget_s: float = 1.0
-    cold: bool = True
+    l2: L2 = L2.COLD
     verify: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Sent when the matrix is packed and the kernel could run; it does at the parent's `Go`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Go:
-    """The device is this worker's alone; from here on the time limit counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +139,18 @@ class Measured:
 
 
 def serve(connection: Connection) -> None:
-    """Answer a `Prepare`, then every `Measure`, until the parent closes its end."""
+    """Get ready for what the first message says, then answer every request, until the parent closes its end."""
     started = time.perf_counter()
-    prepare: Prepare = connection.recv()
-    bench: Bench | None = None
+    prepare: Prepare | PrepareBaselines = connection.recv()
+    benches: list[Bench | BaselineBench] = []
 
     def get_ready() -> Ready:
-        nonlocal bench
-        bench = Bench(prepare)
+        benches.append(prepare.open())
         return Ready(time.perf_counter() - started)
 
-    if not answer(connection, get_ready) or bench is None:
-        return
-    request: Measure
-    for request in requests(connection):
-        answer(connection, partial(bench.measure, request, partial(_wait_for_turn, connection)))
+    if answer(connection, get_ready):
+        for request in requests(connection):
+            answer(connection, partial(benches[0].measure, request, partial(_wait_for_turn, connection)))
 
 
 def _wait_for_turn(connection: Connection) -> None:
@@ -149,6 +168,19 @@ class Packing:
     seconds: float
 
 
+class BaselineBench:
+    """Other libraries' routines for one problem on one device."""
+
+    def __init__(self, prepare: PrepareBaselines) -> None:
+        module, _, name = prepare.session.partition(":")
+        session_type = getattr(importlib.import_module(module), name)
+        self._session = session_type(prepare.matrix, prepare.problem, prepare.device)
+
+    def measure(self, request: MeasureBaselines | MeasureRates, wait_for_turn: Callable[[], None]) -> Any:
+        wait_for_turn()
+        return self._session.rates() if isinstance(request, MeasureRates) else self._session.measure()
+
+
 class Bench:
     """One problem on one device: operands uploaded, reference computed, output ready."""
 
@@ -156,6 +188,7 @@ class Bench:
         self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
+        self._clock = Clock(self._executor)
         operands = self._problem.random_operands(np.random.default_rng(prepare.seed), self._matrix.nnz)
         self._operands = {  # and the values of all items, where each has its own
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
@@ -179,7 +212,6 @@ class Bench:
             self._executor.synchronize()
             wait_for_turn()
             launched = True
-
             return self._verify_and_time(bound, m, facts)
         except LaunchError as error:
             return Measured(
@@ -211,15 +243,15 @@ class Bench:
         return Measured(timing, **facts)
 
     def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:
-        timing = self._executor.measure(
-            call, samples=min(m.first_samples, m.samples), warmup=warmup, cold=m.cold, budget_s=m.budget_s
+        return self._clock.time_in_stages(
+            call,
+            samples=m.samples,
+            first_samples=m.first_samples,
+            limit_us=m.limit_us,
+            l2=m.l2,
+            budget_s=m.budget_s,
+            warmup=warmup,
         )
-        left = m.samples - len(timing.samples_us)
-        spent = sum(timing.samples_us) * 1e-6
-        if left <= 0 or spent >= m.budget_s or statistics.median(timing.samples_us) > m.limit_us:
-            return timing
-        rest = self._executor.measure(call, samples=left, warmup=0, cold=m.cold, budget_s=m.budget_s - spent)
-        return replace(rest, samples_us=timing.samples_us + rest.samples_us)
 
     def _pack(self, compiled: CompiledVariant) -> Packing:
         """The matrix packed for a variant, kept for others that take the same."""

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sparsegen.backends.executor import Timing
 from sparsegen.errors import CompileError, LaunchError
 from sparsegen.kernels.config import Config
+from sparsegen.measure.baseline_session import BaselineSession
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
-from sparsegen.measure.rivals import Rivals
+from sparsegen.measure.clock import Timing
 from sparsegen.measure.session import Session, Verdict
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
@@ -76,7 +76,7 @@ class Run:
     def __init__(
         self,
         session: Session,
-        rivals: Rivals | None,
+        baselines: BaselineSession | None,
         search: Search,
         ahead: CompileAhead,
         ledger: Ledger,
@@ -85,7 +85,7 @@ class Run:
         stop: threading.Event,
         suggest: Callable[[], Iterable[Config]],
     ) -> None:
-        self._session, self._rivals, self._search, self._ahead = session, rivals, search, ahead
+        self._session, self._baselines, self._search, self._ahead = session, baselines, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
@@ -102,7 +102,7 @@ class Run:
             self._enter(Phase.STARTING)
             self._search_on()
             self._time_finalists()
-            self._time_rivals()
+            self._time_baselines()
         except Interrupted:
             self.was_interrupted = True
 
@@ -118,8 +118,8 @@ class Run:
             self._propose()
             if not self._ahead.pending:
                 break
-            if self._rivals and self._rivals.is_ready() and self._session.is_ready():
-                self._time_rivals()
+            if self._baselines and self._baselines.is_ready() and self._session.is_ready():
+                self._time_baselines()
             if not self._session.is_ready():
                 time.sleep(WAIT_SECONDS / 10)
                 continue
@@ -208,26 +208,26 @@ class Run:
 
     # --- baselines ---
 
-    def _time_rivals(self) -> None:
-        if self._rivals is None:
+    def _time_baselines(self) -> None:
+        if self._baselines is None:
             return
         self._enter(Phase.BASELINES)
         try:
-            self._ledger.record_baselines(self._rivals.measure())
+            self._ledger.record_baselines(self._baselines.measure())
         except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
         else:
-            self._measure_rates(self._rivals)
-        self._rivals.close()
-        self._rivals = None
+            self._measure_rates(self._baselines)
+        self._baselines.close()
+        self._baselines = None
 
-    def _measure_rates(self, rivals: Rivals) -> None:
-        """What the device does, for predicted times from now on; cuBLAS is loaded in the rivals' process alone."""
+    def _measure_rates(self, baselines: BaselineSession) -> None:
+        """What the device does, for predicted times from now on; cuBLAS is loaded in the baselines' process alone."""
         if not self._ledger.needs_rates:
             return
         try:
-            rates = rivals.rates()
+            rates = baselines.rates()
         except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
             log.warning("the device's rates are not known, and times are predicted by estimates: %s", error)
             return

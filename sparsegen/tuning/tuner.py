@@ -17,7 +17,7 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.measure.rivals import BASELINE_SESSION, Rivals
+from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
@@ -157,11 +157,13 @@ def tune(
         workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
         device = with_rates(device, Layers([store, seeds()]))
         ledger = Ledger(workload, device, store)
-        rivals = None
+        baseline_session = None
         if not ledger.baselines and backend.baseline_session:
-            rivals = resources.enter_context(
+            baseline_session = resources.enter_context(
                 closing(
-                    Rivals(workload, matrix, device, locks=locks, session=backend.baseline_session, stop=stop)
+                    BaselineSession(
+                        workload, matrix, device, locks=locks, session=backend.baseline_session, stop=stop
+                    )
                 )
             )
         space, first = _where_to_search(workload, device, store, named, whole=budget.effort is Effort.MAX)
@@ -172,7 +174,7 @@ def tune(
         ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
         limits = Limits.of(budget, began, len(space.candidates))
         run = Run(
-            session, rivals, search, ahead, ledger, limits, progress, stop,
+            session, baseline_session, search, ahead, ledger, limits, progress, stop,
             suggest=lambda: _similar(workload, device, store, named),
         )  # fmt: skip
         run.go()

@@ -18,12 +18,13 @@ from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError, Way
 from sparsegen.bench.patterns import Independent
 from sparsegen.bench.request import Request
-from sparsegen.bench.results import L2, Kind, Protocol
+from sparsegen.bench.results import Kind, Protocol
 from sparsegen.bench.runner import Limits
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout
 
 DEVICE = emulator_device()

@@ -11,8 +11,9 @@ from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import Blocks, Independent, Pattern
 from sparsegen.bench.request import Request
-from sparsegen.bench.results import L2, Protocol, Status
+from sparsegen.bench.results import Protocol, Status
 from sparsegen.bench.run import run
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout
 
 pytestmark = pytest.mark.gpu

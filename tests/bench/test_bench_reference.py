@@ -9,14 +9,15 @@ import pytest
 
 from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.case import Case, Operator
-from sparsegen.bench.device_code import DenseMatrix
+from sparsegen.bench.dense_matrix import DenseMatrix
 from sparsegen.bench.parcel import Parcel, ParcelMaker
 from sparsegen.bench.patterns import Independent
 from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
-from sparsegen.bench.results import Arithmetic, Kind
+from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SuiteError
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, Layout
 from sparsegen.settings import Settings
 from sparsegen.verify.bounds import ErrorBound, worst_error

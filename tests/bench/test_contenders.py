@@ -11,9 +11,10 @@ from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.generators import blocks, independent
-from sparsegen.bench.results import Arithmetic, Kind
+from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.matrix.features import Features
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, Layout
 
 SCATTERED = Features.of(independent(128, 128, 0.3, seed=0))

@@ -14,18 +14,10 @@ import pytest
 from bench_samples import cell, results, row, sweep, timing
 
 from sparsegen.bench import result_file
-from sparsegen.bench.results import (
-    L2,
-    TUNED,
-    Arithmetic,
-    Cell,
-    Floor,
-    Kind,
-    Status,
-    merge,
-    require_same_conditions,
-)
+from sparsegen.bench.results import TUNED, Cell, Floor, Kind, Status, merge, require_same_conditions
 from sparsegen.errors import ResultsError, ResultsMismatchError, ResultsNewerError
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType
 
 

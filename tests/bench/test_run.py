@@ -14,9 +14,10 @@ from sparsegen.bench.case import Case, Operator
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import Independent, MatrixFile
 from sparsegen.bench.request import TUNED_AHEAD, Step, planned
-from sparsegen.bench.results import L2, UNTUNED, BenchDevice, Protocol, Results, Status
+from sparsegen.bench.results import UNTUNED, BenchDevice, Protocol, Results, Status
 from sparsegen.bench.run import Finished, run
 from sparsegen.errors import ResultsError, ResultsMismatchError
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout
 from sparsegen.tuning_db.store import Store
 

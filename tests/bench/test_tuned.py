@@ -10,10 +10,12 @@ from bench_fakes import DEVICE, cases
 
 from sparsegen.bench import tuned
 from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.results import L2, Arithmetic, Cell, Kind, Status, Timing
+from sparsegen.bench.results import Cell, Kind, Status, Timing
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType
 from sparsegen.tuning.tuner import Budget, Effort
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload

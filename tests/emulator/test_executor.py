@@ -114,13 +114,13 @@ def test_a_binary_that_cannot_be_loaded(executor: EmulatorExecutor, tmp_path: Pa
         executor.load(CompiledKernel("line", tmp_path / "kernel.cu", broken))
 
 
-def test_measuring_counts_calls_and_stops_at_the_budget(executor: EmulatorExecutor) -> None:
-    calls: list[int] = []
-    timing = executor.measure(lambda: calls.append(1), samples=5, warmup=2)
-    assert len(timing.samples_us) == 5
-    assert len(calls) == 7
-    assert min(timing.samples_us) >= 0
-    assert len(executor.measure(lambda: None, samples=10**9, budget_s=0.02).samples_us) < 10**9
+def test_events_are_moments_of_the_host(executor: EmulatorExecutor) -> None:
+    start, stop = executor.event(), executor.event()
+    start.record()
+    stop.record()
+    assert stop.us_since(start) >= 0
+    assert not start.has_passed(), "nobody waits for the host"
+    assert executor.clocks() == (None, None)
 
 
 def test_the_device_is_its_own(executor: EmulatorExecutor) -> None:

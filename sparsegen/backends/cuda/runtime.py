@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -17,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, CompiledKernel, LoadedKernel, Timing, undisturbed
+from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import DeviceUnavailableError, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 
 logger = logging.getLogger(__name__)
 
-LATE_PAUSE_S = 0.01  # after samples in which the host was late throughout: something else has its cores
+FLUSHES = 4  # sizes of the L2 to write until nothing of before is left in it
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 
@@ -199,6 +198,34 @@ def _launch_nothing(*_: Any) -> int:
     return 0
 
 
+class CudaEvent:
+    """An event in the default stream."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = driver().Event()
+
+    def record(self) -> None:
+        try:
+            self._event.record()
+        except driver().Error as error:
+            raise LaunchError(str(error)) from error
+
+    def has_passed(self) -> bool:
+        try:
+            return bool(self._event.query())
+        except driver().Error as error:
+            raise LaunchError(str(error)) from error
+
+    def us_since(self, start: Event) -> float:
+        assert isinstance(start, CudaEvent)
+        try:
+            return float(self._event.time_since(start._event)) * 1e3
+        except driver().Error as error:
+            raise LaunchError(str(error)) from error
+
+
 class CudaExecutor:
     """Runs kernels in the device's primary context, which PyTorch and CuPy share."""
 
@@ -276,59 +303,18 @@ class CudaExecutor:
     def synchronize(self) -> None:
         self._checked(driver().Context.synchronize)
 
-    def measure(
-        self,
-        call: Callable[[], Any],
-        *,
-        samples: int,
-        warmup: int = 3,
-        cold: bool = True,
-        budget_s: float = 2.0,
-        lead: Callable[[], Any] | None = None,
-    ) -> Timing:
-        """See `Executor.measure`; the flush writes four times the L2, so that neither input nor output stays."""
-        cuda = driver()
-        flush_bytes = 4 * self.device.l2_bytes
-        if cold and self._flush is None:
-            self._flush = self.allocate(flush_bytes)
+    def event(self) -> CudaEvent:
+        return CudaEvent()
 
-        def prepare() -> None:
-            if cold:
-                cuda.memset_d8_async(self._flush.address, 0, flush_bytes, None)
-            if lead is not None:
-                lead()
+    def overwrite_l2(self) -> None:
+        """See `Executor.overwrite_l2`; four times its size."""
+        nbytes = FLUSHES * self.device.l2_bytes
+        if self._flush is None:
+            self._flush = self.allocate(nbytes)
+        self._checked(driver().memset_d8_async, self._flush.address, 0, nbytes, None)
 
-        try:
-            for _ in range(warmup):
-                call()
-            self.synchronize()
-            taken: list[tuple[float, bool]] = []
-            on_time = 0
-            deadline = time.perf_counter() + budget_s
-            while on_time < samples and (not taken or time.perf_counter() < deadline):
-                pairs = [(cuda.Event(), cuda.Event()) for _ in range(min(10, samples - on_time))]
-                late = []
-                for start, stop in pairs:
-                    prepare()
-                    start.record()
-                    call()
-                    stop.record()
-                    late.append(start.query())  # the device came here before all was queued
-                self.synchronize()
-                taken += [
-                    (stop.time_since(start) * 1e3, was)
-                    for (start, stop), was in zip(pairs, late, strict=True)
-                ]
-                on_time += late.count(False)
-                if all(late):
-                    time.sleep(LATE_PAUSE_S)
-        except cuda.Error as error:
-            raise LaunchError(f"{error}") from error
-        clock, throttle = self._clocks()
-        return Timing(tuple(undisturbed(taken, samples)), clock, throttle)
-
-    def _clocks(self) -> tuple[int | None, int | None]:
-        """SM clock in MHz and throttle reasons, read while the device is still warm; None without NVML."""
+    def clocks(self) -> tuple[int | None, int | None]:
+        """See `Executor.clocks`; None without NVML."""
         nvml = _nvml_handle(self._handle.pci_bus_id())
         if nvml is None:
             return None, None

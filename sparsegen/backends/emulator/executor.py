@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sparsegen.backends.emulator import device as emulator_device
-from sparsegen.backends.executor import Address, Buffer, CompiledKernel, LoadedKernel, Timing
+from sparsegen.backends.executor import Address, Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import KernelFault, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
@@ -41,6 +40,23 @@ class HostBuffer:
     @property
     def nbytes(self) -> int:
         return int(self.bytes.nbytes)
+
+
+class HostEvent:
+    """A moment of the wall clock; nobody waits here, since launches return when they have ended."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def record(self) -> None:
+        self._seconds = time.perf_counter()
+
+    def has_passed(self) -> bool:
+        return False
+
+    def us_since(self, start: Event) -> float:
+        assert isinstance(start, HostEvent)
+        return (self._seconds - start._seconds) * 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,28 +181,14 @@ class EmulatorExecutor:
     def synchronize(self) -> None:
         """Nothing is ever under way."""
 
-    def measure(
-        self,
-        call: Callable[[], Any],
-        *,
-        samples: int,
-        warmup: int = 3,
-        cold: bool = True,
-        budget_s: float = 2.0,
-        lead: Callable[[], Any] | None = None,
-    ) -> Timing:
-        """Time single calls by the wall clock; ``cold`` and ``lead`` have no meaning here."""
-        deadline = time.perf_counter() + budget_s
-        for _ in range(warmup):
-            call()
-            if time.perf_counter() > deadline:
-                break
-        times: list[float] = []
-        while len(times) < samples and (not times or time.perf_counter() < deadline):
-            started = time.perf_counter()
-            call()
-            times.append((time.perf_counter() - started) * 1e6)
-        return Timing(samples_us=tuple(times))
+    def event(self) -> HostEvent:
+        return HostEvent()
+
+    def overwrite_l2(self) -> None:
+        """The host's caches are left as they are."""
+
+    def clocks(self) -> tuple[int | None, int | None]:
+        return None, None
 
     def close(self) -> None:
         self._loaded.clear()

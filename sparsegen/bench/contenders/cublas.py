@@ -13,7 +13,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.contenders._vendor import cuda, require_library, ways_of
-from sparsegen.bench.device_code import DenseMatrix
+from sparsegen.bench.dense_matrix import DenseMatrix
 from sparsegen.bench.results import Kind
 from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import ResultBuffer, Workbench

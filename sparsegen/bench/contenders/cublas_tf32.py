@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sparsegen.bench.contenders.cublas import Cublas
-from sparsegen.bench.results import Arithmetic
 from sparsegen.bench.task import Task
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType
 
 

@@ -7,21 +7,26 @@ host work, which would make an unfair peer.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, Timing
+from sparsegen.backends.executor import Buffer
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
+from sparsegen.measure.clock import Clock, Timing
+from sparsegen.measure.ranking import rough_us
 from sparsegen.operators import Layout, Problem, SpmmProblem
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.verifier import Verifier, verifier
 
 logger = logging.getLogger(__name__)
+
+SAMPLES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class Session:
 
         self.problem = problem
         self.executor = CudaExecutor(device)
+        self.clock = Clock(self.executor)
         operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
         self.stored = operands["b"]
         self.matrix = matrix
@@ -101,18 +107,25 @@ class Session:
             except LibraryUnavailableError as error:
                 logger.warning("%s", error)
 
-    def measure(self, samples: int = 30, *, cold: bool = True) -> list[Result]:
+    def fastest(self) -> list[Call]:
         """The fastest right way of each contender. Epilogues are left out: the libraries' products have none."""
-        best: dict[str, Result] = {}
+        best: dict[str, tuple[float, Call]] = {}
         for call in self.calls():
             if not self.is_right(call):
                 logger.warning("%s (%s) gives a wrong result and is left out", call.contender, call.detail)
                 continue
-            timing = self.executor.measure(call.run, samples=samples, cold=cold)
-            before = best.get(call.contender)
-            if before is None or np.median(timing.samples_us) < np.median(before.timing.samples_us):
-                best[call.contender] = Result(call.contender, call.version, call.detail, timing)
-        return list(best.values())
+            fastest_us, _ = best.get(call.contender, (math.inf, None))
+            us = rough_us(call.run, self.executor, self.clock, fastest_us=fastest_us)
+            if us < fastest_us:
+                best[call.contender] = us, call
+        return [call for _, call in best.values()]
+
+    def measure(self) -> list[Result]:
+        """Times of the fastest right way of each contender."""
+        return [
+            Result(call.contender, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
+            for call in self.fastest()
+        ]
 
     def rates(self) -> Rates | None:
         """What the device does in a microsecond; None where cuBLAS does not say all of it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sparsegen.bench.results import Arithmetic
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import Colour

@@ -1,20 +1,11 @@
-"""The device's rates as a result file has them, and the least time of a task by them."""
+"""The least time that the device allows for a task."""
 
 from __future__ import annotations
 
-from sparsegen.bench.results import Arithmetic, Floor, Rates
+from sparsegen.bench.results import Floor, Rates
 from sparsegen.bench.task import Task
-from sparsegen.measure.rates import MeasuredRates
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType
-
-
-def per_second(measured: MeasuredRates) -> Rates:
-    """The rates in a result file's units."""
-    return Rates(
-        copy_bytes_per_s=measured.copy_bytes_per_us * 1e6,
-        flop_per_s={Arithmetic(name): rate * 1e6 for name, rate in measured.flop_per_us.items()},
-        empty_kernel_us=measured.launch_us,
-    )
 
 
 def floor_of(task: Task, nnz: int, rates: Rates | None) -> Floor:

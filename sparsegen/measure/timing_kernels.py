@@ -1,8 +1,10 @@
-"""Launches that keep a CUDA device busy in a known way: spinning, copying, reading."""
+"""What clocks and rates need of a CUDA device beside what they time: kernels that spin, copy and read."""
 
 from __future__ import annotations
 
-from sparsegen.backends.executor import Executor, LoadedKernel
+from collections.abc import Callable
+
+from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 
@@ -20,18 +22,11 @@ class Spinner:
         self._executor = executor
         (self._kernel,) = compiled_kernels(executor, ("timing.cu", "spin"))
 
-    def lead(self, us: float) -> _Lead:
+    def spin(self, us: float) -> Callable[[], None]:
         """A launch that keeps the device busy for about so long."""
         cycles = int(us * SPIN_CYCLES_PER_US)
-        return _Lead(self._executor, self._kernel, cycles)
-
-
-class _Lead:
-    def __init__(self, executor: Executor, kernel: LoadedKernel, cycles: int) -> None:
-        self._bound = executor.bind(kernel, Launch((1, 1, 1), (1, 1, 1)), [cycles])
-
-    def __call__(self) -> None:
-        self._bound(0)
+        bound = self._executor.bind(self._kernel, Launch((1, 1, 1), (1, 1, 1)), [cycles])
+        return lambda: bound(0)
 
 
 class Copier:
@@ -43,12 +38,10 @@ class Copier:
 
     def __init__(self, executor: Executor, nbytes: int) -> None:
         (kernel,) = compiled_kernels(executor, ("timing.cu", "copy"))
-        blocks = executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR
         self._buffers = executor.allocate(nbytes), executor.allocate(nbytes)
         executor.fill(self._buffers[0], 0)
         count = nbytes // COPY_BYTES_PER_STEP
-        launch = Launch((blocks, 1, 1), (COPY_THREADS, 1, 1))
-        self._bound = executor.bind(kernel, launch, [count, *self._buffers])
+        self._bound = executor.bind(kernel, _everywhere(executor), [count, *self._buffers])
 
     def __call__(self) -> None:
         self._bound(0)
@@ -62,10 +55,14 @@ class Reader:
         (kernel,) = compiled_kernels(executor, ("timing.cu", "read"))
         self._buffers = executor.allocate(nbytes), executor.allocate(COPY_BYTES_PER_STEP)
         executor.fill(self._buffers[0], 0)
-        launch = Launch(
-            (executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR, 1, 1), (COPY_THREADS, 1, 1)
-        )
-        self._bound = executor.bind(kernel, launch, [nbytes // COPY_BYTES_PER_STEP, *self._buffers])
+        count = nbytes // COPY_BYTES_PER_STEP
+        self._bound = executor.bind(kernel, _everywhere(executor), [count, *self._buffers])
 
     def __call__(self) -> None:
         self._bound(0)
+
+
+def _everywhere(executor: Executor) -> Launch:
+    """All multiprocessors at once."""
+    blocks = executor.device.multiprocessors * COPY_BLOCKS_PER_MULTIPROCESSOR
+    return Launch((blocks, 1, 1), (COPY_THREADS, 1, 1))

@@ -1,4 +1,4 @@
-"""Dense matrices of sparse ones, made on the device."""
+"""A row's sparse matrix with its zeros, made on the device."""
 
 from __future__ import annotations
 
