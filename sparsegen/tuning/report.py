@@ -84,6 +84,7 @@ class Phase(StrEnum):
     SEARCHING = "searching"
     BASELINES = "timing dense and vendor routines"
     FINALISTS = "timing finalists in turn"
+    RATES = "measuring what the device does, once"
 
 
 @dataclass(frozen=True, slots=True)

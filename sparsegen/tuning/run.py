@@ -93,16 +93,21 @@ class Run:
         self._compiled: dict[Variant, CompiledVariant] = {}
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
+        self._with_cublas: BaselineSession | None = None
         self.was_interrupted = False
         self.baselines_failed = ""
 
     def go(self) -> None:
-        """Search until the budget ends, time the baselines when the device is free, then the finalists."""
+        """Search until the budget ends, time the baselines when the device is free, then the finalists.
+
+        What the device does is measured last, once for a device: it takes seconds that are not the search's.
+        """
         try:
             self._enter(Phase.STARTING)
             self._search_on()
             self._time_finalists()
             self._time_baselines()
+            self._measure_rates()
         except Interrupted:
             self.was_interrupted = True
 
@@ -217,20 +222,24 @@ class Run:
         except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
-        else:
-            self._measure_rates(self._baselines)
-        self._baselines.close()
+        if self.baselines_failed or not self._ledger.needs_rates:
+            self._baselines.close()
+        else:  # cuBLAS is loaded in its process alone
+            self._with_cublas = self._baselines
         self._baselines = None
 
-    def _measure_rates(self, baselines: BaselineSession) -> None:
-        """What the device does, for predicted times from now on; cuBLAS is loaded in the baselines' process alone."""
-        if not self._ledger.needs_rates:
+    def _measure_rates(self) -> None:
+        """What the device does in a microsecond, for predicted times from now on."""
+        if self._with_cublas is None:
             return
+        self._enter(Phase.RATES)
         try:
-            rates = baselines.rates()
+            rates = self._with_cublas.rates()
         except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
             log.warning("the device's rates are not known, and times are predicted by estimates: %s", error)
             return
+        finally:
+            self._with_cublas.close()
         if rates is not None:
             self._ledger.record_rates(rates)
 

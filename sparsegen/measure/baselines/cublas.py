@@ -20,6 +20,8 @@ DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaData
 NO_TRANSPOSE, TRANSPOSE = 0, 1
 DEFAULT_ALGORITHM = -1
 
+DRAWN = (1 << 20) + 1  # random elements of a large matrix; odd, so that its rows differ
+
 
 class Compute(IntEnum):
     """cublasComputeType_t: sums in float32, and of float32 data the products exact or in TF32."""
@@ -127,12 +129,15 @@ def products(
 
 
 def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Products of two random square matrices, one for each arithmetic, with its name."""
+    """Products of two random square matrices, one for each arithmetic, with its name.
+
+    The elements repeat after a million: the host would take seconds to draw and round them all.
+    """
     handle = open_handle()
     rng = np.random.default_rng(0)
-    factors = [rng.standard_normal((size, size), dtype=np.float32) for _ in range(2)]
+    parts = [rng.standard_normal(min(size**2, DRAWN), dtype=np.float32) for _ in range(2)]
     for dtype in DType:
-        left, right = (executor.upload(dtype.to_storage(factor)) for factor in factors)
+        left, right = (executor.upload(np.resize(dtype.to_storage(part), size**2)) for part in parts)
         result = executor.allocate(left.nbytes)
         ways = {str(dtype): Compute.FLOAT32} | ({"tf32": Compute.TF32} if dtype is DType.FLOAT32 else {})
         for name, compute in ways.items():
