@@ -180,7 +180,7 @@ def _cases(rows: Sequence[Row]) -> str:
                 f"{dense / ours:.2f}" if dense and ours else NONE,
                 f"{sparse / ours:.2f}" if sparse and ours else NONE,
                 f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
-                tuned.variant.family if tuned and tuned.variant else NONE,
+                tuned.variant.family_name if tuned and tuned.variant else NONE,
             ]
         )
     return table([*head, "of the floor", "family"], lines)

@@ -25,7 +25,7 @@ class CandidateSampler(BaseSampler):
     Optuna's own samplers draw from the product of all choices; here most of that product breaks a
     constraint, and repeats cost trials, so the sampler works on the list of what is valid and not yet seen.
     On landscapes of main effects, interactions and cliffs it also finds the best of 600 configs in half the
-    trials that TPE takes (see ``tests/test_search.py``).
+    trials that TPE takes (see ``tests/tuning/test_search.py``).
     """
 
     def __init__(self, space: Space, first: Sequence[Config]) -> None:

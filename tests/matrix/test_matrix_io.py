@@ -22,7 +22,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.load import load_matrix
 
-DLMC = Path(__file__).parents[2] / "shared" / "data" / "dlmc"
+DLMC = Path(__file__).parents[3] / "shared" / "data" / "dlmc"
 DENSE = np.array([[0, 1.5, 0, -2], [0, 0, 0, 0], [3, 0, 0.25, 0]], dtype=np.float32)
 SMTX = b"3, 4, 4\n0 2 2 4\n1 3 0 2\n"
 COORDINATE = b"%%MatrixMarket matrix coordinate real general\n% a comment\n3 4 2\n1 2 1.5\n3 1 3\n"

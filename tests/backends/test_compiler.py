@@ -18,8 +18,8 @@ from sparsegen.backends.cuda.toolkit import OFF
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
-GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.cu"))
-PLAIN = sorted((Path(__file__).parents[1] / "sparsegen" / "backends" / "plain").glob("*.cu"))
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.cu"))
+PLAIN = sorted((Path(__file__).parents[2] / "sparsegen" / "backends" / "plain").glob("*.cu"))
 SOURCE = 'extern "C" __global__ void twice(float* x) {\n  x[threadIdx.x] *= 2;\n}\n'
 NVCC = """#!/bin/sh
 case "$*" in
@@ -100,7 +100,7 @@ def test_nvrtc_compiles_every_golden_source(real: CudaToolchain) -> None:
 
 @pytest.mark.parametrize("name", ("uspmm-fp32", "row_softmax-softmax-bf16"))
 def test_nvrtc_and_nvcc_count_alike(name: str, real: CudaToolchain, with_nvcc: CudaToolchain) -> None:
-    source = (Path(__file__).parent / "golden" / f"{name}.cu").read_text()
+    source = (Path(__file__).parents[1] / "golden" / f"{name}.cu").read_text()
     ours, theirs = (each.compile("golden", "golden", source) for each in (real, with_nvcc))
     assert replace(ours, source=theirs.source, binary=theirs.binary) == theirs
     assert ours.binary != theirs.binary, "their code differs elsewhere, so one must not stand for the other"
