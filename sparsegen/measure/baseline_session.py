@@ -15,7 +15,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Result
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.supervised import Supervised
-from sparsegen.measure.worker import MeasureBaselines, MeasureRates, PrepareBaselines
+from sparsegen.measure.worker import MeasureBaselines, MeasureRates, SetUpBaselines
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Workload
 
 START_SECONDS = 120.0
@@ -28,7 +28,7 @@ class BaselineSession:
 
     Args:
         locks: folder of the devices' lock files.
-        session: what the worker runs, as in `PrepareBaselines`.
+        session: what the worker runs, as in `SetUpBaselines`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class BaselineSession:
         stop: Event | None = None,
     ) -> None:
         self._workload, self._device, self._locks = workload, device, locks
-        prepare = PrepareBaselines(session, matrix, workload.problem, device)
+        prepare = SetUpBaselines(session, matrix, workload.problem, device)
         self._child = Supervised(
             "sparsegen.measure.worker:serve", prepare, start_seconds=START_SECONDS, stop=stop
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.supervised import Supervised
-from sparsegen.measure.worker import Measure, Measured, Prepare, Ready
+from sparsegen.measure.worker import Measure, Measured, Ready, SetUp
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 from sparsegen.tuning_db.records import Outcome
@@ -59,7 +59,7 @@ class Session:
         self._limit = variant_seconds or VARIANT_SECONDS.get(device.backend, EMULATED_VARIANT_SECONDS)
         self._child = Supervised(
             "sparsegen.measure.worker:serve",
-            Prepare(matrix, problem, device, open_executor, seed),
+            SetUp(matrix, problem, device, open_executor, seed),
             start_seconds=START_SECONDS,
             starts=2,
             stop=stop,

@@ -41,7 +41,7 @@ UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
 
 
 @dataclass(frozen=True)
-class Prepare:
+class SetUp:
     """Sent once: what is measured, and on what.
 
     Attributes:
@@ -60,8 +60,8 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class PrepareBaselines:
-    """Sent once, in the place of `Prepare`: whose baselines are timed.
+class SetUpBaselines:
+    """Sent once, in the place of `SetUp`: whose baselines are timed.
 
     Attributes:
         session: a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``.
@@ -78,7 +78,7 @@ class PrepareBaselines:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The answer to `Prepare` and `PrepareBaselines`."""
+    """The answer to `SetUp` and `SetUpBaselines`."""
 
     seconds: float
 
@@ -141,7 +141,7 @@ class Measured:
 def serve(connection: Connection) -> None:
     """Get ready for what the first message says, then answer every request, until the parent closes its end."""
     started = time.perf_counter()
-    prepare: Prepare | PrepareBaselines = connection.recv()
+    prepare: SetUp | SetUpBaselines = connection.recv()
     benches: list[Bench | BaselineBench] = []
 
     def get_ready() -> Ready:
@@ -171,7 +171,7 @@ class Packing:
 class BaselineBench:
     """Other libraries' routines for one problem on one device."""
 
-    def __init__(self, prepare: PrepareBaselines) -> None:
+    def __init__(self, prepare: SetUpBaselines) -> None:
         module, _, name = prepare.session.partition(":")
         session_type = getattr(importlib.import_module(module), name)
         self._session = session_type(prepare.matrix, prepare.problem, prepare.device)
@@ -184,7 +184,7 @@ class BaselineBench:
 class Bench:
     """One problem on one device: operands uploaded, reference computed, output ready."""
 
-    def __init__(self, prepare: Prepare) -> None:
+    def __init__(self, prepare: SetUp) -> None:
         self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
         module, _, function = prepare.open_executor.partition(":")
         self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
