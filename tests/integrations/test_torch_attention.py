@@ -18,9 +18,9 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 from sparsegen import (  # noqa: E402
     api,
-    attention,
     masks,
 )
+from sparsegen.attention import steps  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_attention  # noqa: E402
 from sparsegen.integrations.torch.prepared import Prepared  # noqa: E402
@@ -152,7 +152,7 @@ def test_heads_in_turns_are_heads_at_once(
 
     at_once = attend()
     for most in (4, 1):  # heads that there is room for, of which 3 divide the 6
-        monkeypatch.setattr(attention, "MOST_SCORES_BYTES", most * pattern.nnz * dtype.itemsize)
+        monkeypatch.setattr(steps, "MOST_SCORES_BYTES", most * pattern.nnz * dtype.itemsize)
         for one, other in zip(attend(), at_once, strict=True):
             torch.testing.assert_close(one, other, rtol=2e-3 if dtype is torch.float16 else 1e-5, atol=1e-3)
     batches = {key[-1] for key in pattern._prepared}

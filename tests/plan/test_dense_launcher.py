@@ -17,6 +17,7 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SparseOperator, SpmmProblem
 from sparsegen.plan.dense_launcher import DenseLauncher
 from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.verify.bounds import worst_error
 
 torch = pytest.importorskip("torch")
 CPU = Device("cpu", "CPU", "cpu", (0, 0), 1, 0, 0, 0)
@@ -24,8 +25,7 @@ M, K, N = 9, 14, 6
 
 
 def operator(problem: SpmmProblem, matrix: CsrMatrix, **options: Any) -> SparseOperator:
-    spmm = family("csr_spmm")
-    choice = Choice(problem, spmm, spmm.config(), How.DEFAULT, "dense is faster", use_dense=True)
+    choice = Choice(problem, family("csr_spmm").config(), How.DEFAULT, "dense is faster", use_dense=True)
     kept = problem.kept(options.pop("kept", {}))
     launcher = DenseLauncher(choice, matrix, CPU, kept=kept, **options)
     launcher._place = torch.device(
@@ -46,7 +46,7 @@ def operands(problem: SpmmProblem, matrix: CsrMatrix) -> dict[str, Any]:
 
 def error(problem: SpmmProblem, matrix: CsrMatrix, given: dict[str, Any], result: Any) -> float:
     stored = {name: problem.dtype.to_storage(array) for name, array in given.items()}
-    return problem.reference(matrix, stored).worst_error(problem.dtype.to_storage(result))
+    return worst_error(problem.reference(matrix, stored), problem.dtype.to_storage(result))
 
 
 @pytest.mark.parametrize("layout", Layout)
