@@ -4,12 +4,17 @@
 BIN := .venv/bin
 READY := .venv/ready
 READY_DEV := .venv/ready-dev
+READY_TORCH := .venv/ready-torch
+TORCH ?= torch==2.13.0
+TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
+	tests/plan/test_dense_launcher.py tests/bench/test_operator_scripts.py
 
-.PHONY: help demo test lint types clean
+.PHONY: help demo test test-torch lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
 	@echo 'make test   every test; those that need a GPU or PyTorch skip themselves where there is none'
+	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
 	@echo 'make clean  remove .venv and build/'
@@ -19,6 +24,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-torch: $(READY_TORCH)
+	$(BIN)/python -m pytest $(TORCH_TESTS)
 
 lint: $(READY_DEV)
 	$(BIN)/python -m ruff check .
@@ -35,6 +43,10 @@ clean:
 
 $(READY): pyproject.toml .ci/setup
 	@.ci/setup
+
+$(READY_TORCH): $(READY)
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	@touch $@
 
 $(READY_DEV): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
