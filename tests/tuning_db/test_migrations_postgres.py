@@ -55,6 +55,8 @@ def copy_rows(source: str, target: str, problems: list[Problem]) -> None:
                 (target, table),
             )
             columns = ", ".join(name for (name,) in found)
+            if not columns:
+                continue  # a table of later
             connection.execute(
                 f"INSERT INTO {target}.{table} ({columns}) SELECT {columns} FROM {source}.{table}"
             )
