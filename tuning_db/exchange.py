@@ -25,9 +25,10 @@ from sparsegen.kernels import family
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
-from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, fields_of
+from sparsegen.operators import MAX_INDEX, Problem
 from sparsegen.tuning_db.conversion import LONGEST_REASON, described
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
+from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
     DeviceRates,
@@ -117,7 +118,7 @@ def rates_dict(measured: DeviceRates) -> dict[str, Any]:
 
 def workload_dict(workload: Workload) -> dict[str, Any]:
     return {
-        "problem": {"operator": workload.problem.operator} | workload.problem.to_dict(),
+        "problem": problem_dict(workload.problem),
         "fingerprint": workload.fingerprint,
         "features": asdict(workload.features),
     }
@@ -241,29 +242,9 @@ def _rates(node: Node, device: Device) -> DeviceRates:
     return DeviceRates(device, rates, f["measured_at"].moment())
 
 
-def _problem(node: Node) -> Problem:
-    members = node.members()
-    if "operator" not in members:
-        node.refuse("a member 'operator'")
-    operator = members["operator"]
-    if operator.text(40) not in OPERATORS:
-        operator.refuse(f"one of {', '.join(OPERATORS)}")
-    problem_type = OPERATORS[operator.value]
-    fields = fields_of(problem_type)
-    first = [name for name, field in fields.items() if not field.later]
-    f = node.fields(("operator", *first), tuple(name for name, field in fields.items() if field.later))
-    for name, field in fields.items():
-        if field.is_size and name in f:
-            f[name].integer(0, MAX_INDEX)
-    try:
-        return problem_type.from_dict({name: f[name].value for name in fields if name in f})
-    except (ValueError, ConfigError) as error:
-        raise ImportFileError(f"{node.source}: {node.path}: {error}") from None
-
-
 def _workload(node: Node) -> Workload:
     f = node.fields(("problem", "fingerprint", "features"))
-    problem = _problem(f["problem"])
+    problem = read_problem(f["problem"])
     names = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
     v = f["features"].fields(names)
     features = Features(

@@ -1,0 +1,40 @@
+"""A problem as JSON documents hold it: its operator's name beside its fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsegen.errors import ConfigError
+from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, fields_of
+from sparsegen.tuning_db.json_reader import Node
+
+
+def problem_dict(problem: Problem) -> dict[str, Any]:
+    """JSON values; `read_problem` is the inverse."""
+    return {"operator": problem.operator, **problem.to_dict()}
+
+
+def read_problem(node: Node) -> Problem:
+    """The problem of an object, every value checked.
+
+    Raises:
+        SparsegenError: the node's own error: no such operator, a field that is missing or unknown, or a value that it
+            cannot have.
+    """
+    members = node.members()
+    if "operator" not in members:
+        node.refuse("a member 'operator'")
+    operator = members["operator"]
+    if operator.text(40) not in OPERATORS:
+        operator.refuse(f"one of {', '.join(OPERATORS)}")
+    problem_type = OPERATORS[operator.value]
+    fields = fields_of(problem_type)
+    first = [name for name, field in fields.items() if not field.later]
+    f = node.fields(("operator", *first), tuple(name for name, field in fields.items() if field.later))
+    for name, field in fields.items():
+        if field.is_size and name in f:
+            f[name].integer(0, MAX_INDEX)
+    try:
+        return problem_type.from_dict({name: f[name].value for name in fields if name in f})
+    except (ValueError, ConfigError) as error:
+        raise node.error(f"{node.source}: {node.path}: {error}") from None
