@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,13 +20,20 @@ from sparsegen.bench.results import Protocol, Results, Row
 from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
-from sparsegen.cli.bench_options import cases_of_matrix, cases_of_suites, chosen_contenders, named, of_dtypes
+from sparsegen.cli.bench_options import (
+    cases_of_matrix,
+    cases_of_suites,
+    chosen_contenders,
+    dtypes_given,
+    named,
+    of_dtypes,
+)
 from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
+from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.tune import EMULATOR_NOTE
 from sparsegen.measure.l2 import L2
-from sparsegen.operators import DType, Layout
 
 
 @click.command()
@@ -37,21 +44,7 @@ from sparsegen.operators import DType, Layout
 @click.option("--matrix", type=click.Path(path_type=Path), help="One sparse matrix instead of a suite.")
 @click.option("--tensor", help="Which array of a file that holds several.")
 @click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack.")
-@click.option(
-    "-n", "ns", type=click.IntRange(min=1), multiple=True, default=(128,), show_default=True,
-    help="Columns of B, with --matrix; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--dtype", "dtypes", type=EnumChoice(DType), multiple=True,
-    help="Element type; may be repeated. Of a suite those rows alone, all by default; with --matrix float32.",
-)  # fmt: skip
-@click.option(
-    "--layout", type=EnumChoice(Layout), default="row", show_default=True, help="Of B and C, with --matrix."
-)
-@click.option(
-    "--batch", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Items of B and C that one call computes, with --matrix.",
-)  # fmt: skip
+@repeatable_problem_options
 @click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
 @click.option("--except", "left_out", multiple=True, metavar="CONTENDER", help="Leave this one out.")
@@ -106,10 +99,7 @@ def command(
     matrix: Path | None,
     tensor: str | None,
     seed: int,
-    ns: tuple[int, ...],
-    dtypes: tuple[DType, ...],
-    layout: Layout,
-    batch: int,
+    combinations: Sequence[ProblemOptions],
     parts: tuple[str, ...],
     only: tuple[str, ...],
     left_out: tuple[str, ...],
@@ -133,6 +123,9 @@ def command(
 
     Every result is checked against float64 first. Times are device times of single calls, medians of all
     turns. A contender that crashes, hangs or is wrong loses its cell and nothing else.
+
+    With --matrix the options that say what is computed may be repeated, and every combination of them is a row. A suite
+    says what its rows compute; of these options it heeds --dtype, for those of its rows alone.
     """
     if show_list:
         _list(data, as_json)
@@ -142,17 +135,9 @@ def command(
     budget_of(tune)
     before = result_file.read(older) if older else None
     cases = (
-        of_dtypes(cases_of_suites(suites, data), dtypes)
+        of_dtypes(cases_of_suites(suites, data), dtypes_given(combinations))
         if matrix is None
-        else cases_of_matrix(
-            matrix,
-            tensor=tensor,
-            seed=seed,
-            ns=ns,
-            dtypes=dtypes or [DType.FLOAT32],
-            layout=layout,
-            batch=batch,
-        )
+        else cases_of_matrix(matrix, tensor=tensor, seed=seed, combinations=combinations)
     )
     where = backends.find_device(device)
     request = Request(

@@ -3,57 +3,49 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case, variations
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import MatrixFile
 from sparsegen.bench.shared_object import SharedObject
 from sparsegen.bench.suites import load_suite
+from sparsegen.cli.problems import ProblemOptions
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.load import load_matrix
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DEFAULT_OPERATOR, DType, Problem
 
 MATRIX_SUITE = "matrix"  # of a single file
 
 
 def cases_of_matrix(
-    path: Path,
-    *,
-    tensor: str | None,
-    seed: int,
-    ns: Sequence[int],
-    dtypes: Sequence[DType],
-    layout: Layout,
-    batch: int = 1,
+    path: Path, *, tensor: str | None, seed: int, combinations: Iterable[ProblemOptions]
 ) -> list[Case]:
-    """One case for each n.
+    """One case for each problem that the options name.
 
     Raises:
         MatrixError: the file cannot be read.
+        ConfigError: see `ProblemOptions.problem`.
     """
-    m, k = load_matrix(path, tensor=tensor, seed=seed).shape
-    pattern = MatrixFile(m, k, str(path.resolve()), tensor, seed)
+    shape = load_matrix(path, tensor=tensor, seed=seed).shape
+    pattern = MatrixFile(*shape, str(path.resolve()), tensor, seed)
     label = path.name + (f" {tensor}" if tensor else "")
+    problems = dict.fromkeys(options.problem(shape) for options in combinations)
     return [
         Case(
-            suite=MATRIX_SUITE,
-            name=f"{label} n={n}" + (f" batch={batch}" if batch > 1 else ""),
-            operator=Operator.SPMM,
-            m=m,
-            k=k,
-            n=n,
-            dtypes=tuple(dict.fromkeys(dtypes)),
-            layout=layout,
-            pattern=pattern,
-            source=path.name,
-            batch=batch,
+            MATRIX_SUITE, f"{label} {_name(problem)}".rstrip(), problem, (problem.dtype,), pattern, path.name
         )
-        for n in dict.fromkeys(ns)
+        for problem in problems
     ]
+
+
+def _name(problem: Problem) -> str:
+    """What tells the problems of one matrix apart, beside dtype and layout: ``n=8 batch=4``, ``sddmm k=64``."""
+    operator = () if problem.operator == DEFAULT_OPERATOR else (problem.operator,)
+    sizes = (f"{name}={problem.sizes[name]}" for name in problem.dense_sizes)
+    return " ".join((*operator, *sizes, *variations(problem)))
 
 
 def cases_of_suites(names: Sequence[str], data: Path | None) -> list[Case]:
@@ -65,6 +57,12 @@ def cases_of_suites(names: Sequence[str], data: Path | None) -> list[Case]:
     return [case for name in dict.fromkeys(names) for case in load_suite(name, data).cases]
 
 
+def dtypes_given(combinations: Iterable[ProblemOptions]) -> list[DType]:
+    """The element types that were asked for; none for those of the suites."""
+    given = dict.fromkeys(options.values["dtype"] for options in combinations)
+    return [dtype for dtype in given if dtype is not None]
+
+
 def of_dtypes(cases: Sequence[Case], dtypes: Sequence[DType]) -> list[Case]:
     """Cases with no other element types than these; all as they are without any.
 
@@ -73,9 +71,7 @@ def of_dtypes(cases: Sequence[Case], dtypes: Sequence[DType]) -> list[Case]:
     """
     if not dtypes:
         return list(cases)
-    found = [
-        replace(case, dtypes=kept) for case in cases if (kept := tuple(d for d in case.dtypes if d in dtypes))
-    ]
+    found = [case.of_dtypes(kept) for case in cases if (kept := tuple(d for d in case.dtypes if d in dtypes))]
     if not found:
         there = ", ".join(sorted({dtype for case in cases for dtype in case.dtypes}))
         raise ConfigError(f"no case has {' or '.join(dtypes)} elements; there are {there}")

@@ -39,7 +39,7 @@ def _cells(row: Row) -> list[str]:
     time = _us(mine)
     return [
         row.case,
-        f"{row.dtype}" + (", column" if row.layout == "column" else ""),
+        f"{row.dtype}" + (", column" if row.problem.multiplies_by_b and row.layout == "column" else ""),
         _shown(_us(row.cell(TUNED))),
         _shown(_us(row.cell(UNTUNED))),
         _shown(_us(dense)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,10 +102,34 @@ def _collected(default: str | None, without_matrix: bool, function: F) -> F:
             _require_in_range(wanted)
         return function(*args, wanted=wanted, **others)
 
-    decorated: Any = command
+    return cast(F, _decorated(command, default, merged, repeatable=False))
+
+
+def repeatable_problem_options(function: F) -> F:
+    """``combinations``: `ProblemOptions` for each combination of the options' values; all may be repeated."""
+    merged = _fields(without_matrix=False)
+
+    @functools.wraps(function)
+    def command(*args: Any, operator: str, **others: Any) -> Any:
+        given = [dict.fromkeys(others.pop(name)) or (None,) for name in merged]
+        combinations = [
+            ProblemOptions(operator, dict(zip(merged, values, strict=True)))
+            for values in itertools.product(*given)
+        ]
+        for wanted in combinations:
+            _require_in_range(wanted)
+        return function(*args, combinations=combinations, **others)
+
+    return cast(F, _decorated(command, DEFAULT_OPERATOR, merged, repeatable=True))
+
+
+def _decorated(command: Any, operator: str | None, merged: Mapping[str, _Merged], *, repeatable: bool) -> Any:
+    """With an option for the operator, and one for each of the fields."""
     for field in reversed(list(merged.values())):
-        decorated = _option(field)(decorated)
-    return cast(F, _operator_option(default)(decorated))
+        command = click.option(
+            *field.flags, field.name, type=field.type, help=field.help, multiple=repeatable
+        )(command)
+    return _operator_option(operator)(command)
 
 
 def _require_in_range(wanted: ProblemOptions) -> None:
@@ -183,10 +208,6 @@ def _fields(without_matrix: bool) -> dict[str, _Merged]:
             if without_matrix or name not in kind.matrix_sizes:
                 by_name.setdefault(name, {})[operator] = field
     return {name: _Merged(name, fields) for name, fields in by_name.items()}
-
-
-def _option(merged: _Merged) -> Callable[[F], F]:
-    return click.option(*merged.flags, merged.name, type=merged.type, help=merged.help)
 
 
 def command_line(problem: Problem) -> str:

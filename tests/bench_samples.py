@@ -25,7 +25,7 @@ from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import DType, SpmmProblem
 
 DEVICE = BenchDevice("made-up-sm90", "Made-up GPU", "cuda", (9, 0), 132, 50 * 2**20, "580.1")
 FAMILY = family("csr_spmm")
@@ -77,16 +77,12 @@ def row(
 ) -> Row:
     """A row with our two contenders, dense, TF32, cuSPARSE, and a contender that is missing."""
     nnz = round(m * k * density)
-    cost = SpmmProblem(m, k, n, dtype).cost(nnz)
+    problem = SpmmProblem(m, k, n, dtype)
+    cost = problem.cost(nnz)
     return Row(
         suite=suite,
         case=case,
-        operator="spmm",
-        m=m,
-        k=k,
-        n=n,
-        dtype=dtype,
-        layout=Layout.ROW,
+        problem=problem,
         source="made up",
         nnz=nnz,
         fingerprint=hashlib.sha256(tag.encode()).hexdigest(),

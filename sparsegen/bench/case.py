@@ -1,79 +1,72 @@
-"""One row of a benchmark: an operator, its sizes, and the pattern of its sparse matrix."""
+"""One row of a benchmark: a problem, and the pattern of its sparse matrix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 from sparsegen.bench.patterns import Pattern, pattern_from_dict
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Problem
+from sparsegen.tuning_db.json_reader import Node
+from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 
-
-class Operator(StrEnum):
-    """What is computed."""
-
-    SPMM = "spmm"  # C[m, n] = A[m, k] · B[k, n], A sparse
-    SDDMM = "sddmm"  # C[m, n] = A[m, k] · B[k, n], only where the pattern has a nonzero
+TEXT = 1000  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload, to be measured once for each of its dtypes, without an epilogue.
+    """One workload, to be measured once for each of its dtypes.
 
     Attributes:
         suite: the suite's name; ``matrix`` for a single file of the command line.
-        name: unique in the suite: sizes, sparsity as ``.70``, and what else tells cases apart. Sizes are
-            m x k x n for SpMM and m x n x k for SDDMM: the shape of the sparse matrix comes first.
-        m, k, n: rows of C, the inner size, columns of C.
+        name: unique in the suite: sizes, sparsity as ``.70``, and what else tells cases apart. The rows and columns of
+            the sparse matrix come first: m x k x n for SpMM and m x n x k for SDDMM.
+        problem: in the first of the dtypes; any operator's.
         dtypes: element types to measure, at least one.
-        layout: memory order of the dense matrices.
-        pattern: of A (m × k) for SpMM, of C (m × n) for SDDMM. Cases that differ in n alone have equal
-            patterns, which can be the key under which a matrix is kept.
+        pattern: how the row's sparse matrix is drawn. Cases that differ in dense sizes alone have equal patterns, which
+            can be the key under which a matrix is kept.
         source: where the sizes and sparsities come from.
-        batch: items with this pattern, each with its own dense matrices; those of SpMM have the same values.
 
     Raises:
-        SuiteError: the pattern's shape does not fit the sizes, a size is below 1, or there is no dtype.
+        SuiteError: the pattern's shape is not that of the problem's matrix, the matrix is empty, or there is no dtype.
     """
 
     suite: str
     name: str
-    operator: Operator
-    m: int
-    k: int
-    n: int
+    problem: Problem
     dtypes: tuple[DType, ...]
-    layout: Layout
     pattern: Pattern
     source: str
-    batch: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise SuiteError(f"{self}: a batch has at least one item, got {self.batch}")
-        if min(self.m, self.k, self.n) < 1:
-            raise SuiteError(f"{self}: sizes start at 1, got m = {self.m}, k = {self.k}, n = {self.n}")
-        if not self.dtypes:
-            raise SuiteError(f"{self}: at least one dtype is needed")
-        if self.pattern.shape != self.sparse_shape:
+        if not self.dtypes or self.problem.dtype is not self.dtypes[0]:
+            raise SuiteError(f"{self}: at least one dtype is needed, and the problem is in the first")
+        rows, columns = self.problem.matrix_shape
+        if min(rows, columns) < 1:
+            raise SuiteError(f"{self}: a matrix of {rows} x {columns} has nothing to measure")
+        if self.pattern.shape != (rows, columns):
             raise SuiteError(
-                f"{self}: the sparse matrix is {' x '.join(map(str, self.sparse_shape))}, "
+                f"{self}: the sparse matrix is {rows} x {columns}, "
                 f"its pattern {' x '.join(map(str, self.pattern.shape))}"
             )
 
     def __str__(self) -> str:
         return f"{self.suite} {self.name}"
 
-    @property
-    def sparse_shape(self) -> tuple[int, int]:
-        """Rows and columns of the sparse matrix."""
-        return (self.m, self.k) if self.operator is Operator.SPMM else (self.m, self.n)
+    def in_dtype(self, dtype: DType) -> Problem:
+        """The problem with elements of this type."""
+        problem: Problem = replace(cast(Any, self.problem), dtype=dtype)
+        return problem
+
+    def of_dtypes(self, dtypes: tuple[DType, ...]) -> Self:
+        """The case with these element types instead."""
+        return replace(self, problem=self.in_dtype(dtypes[0]), dtypes=dtypes)
 
     def matrix(self) -> CsrMatrix:
-        """The sparse matrix; SDDMM uses its pattern alone.
+        """The sparse matrix; of some operators its pattern alone counts.
 
         Raises:
             MatrixError: see `Pattern.matrix`.
@@ -81,19 +74,14 @@ class Case:
         return self.pattern.matrix()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, ``batch`` only of several items; `from_dict` is the inverse."""
+        """JSON values; `from_dict` is the inverse."""
         return {
             "suite": self.suite,
             "name": self.name,
-            "operator": str(self.operator),
-            "m": self.m,
-            "k": self.k,
-            "n": self.n,
+            "problem": problem_dict(self.problem),
             "dtypes": [str(dtype) for dtype in self.dtypes],
-            "layout": str(self.layout),
             "pattern": self.pattern.to_dict(),
             "source": self.source,
-            **({"batch": self.batch} if self.batch > 1 else {}),
         }
 
     @classmethod
@@ -102,17 +90,30 @@ class Case:
         Raises:
             SuiteError: a field is missing, unknown or has a value that it cannot have.
         """
-        try:
-            return cls(
-                **{
-                    **fields,
-                    "operator": Operator(fields["operator"]),
-                    "dtypes": tuple(DType(dtype) for dtype in fields["dtypes"]),
-                    "layout": Layout(fields["layout"]),
-                    "pattern": pattern_from_dict(fields["pattern"]),
-                }
-            )
-        except KeyError as error:
-            raise SuiteError(f"a case without {error}") from None
-        except (TypeError, ValueError) as error:
-            raise SuiteError(f"a case with wrong fields: {error}") from None
+        f = Node(fields, None, "$", "a case", SuiteError).fields(
+            ("suite", "name", "problem", "dtypes", "pattern", "source")
+        )
+        return cls(
+            suite=f["suite"].text(TEXT),
+            name=f["name"].text(TEXT),
+            problem=read_problem(f["problem"]),
+            dtypes=dtypes_of(f["dtypes"]),
+            pattern=pattern_from_dict({name: node.value for name, node in f["pattern"].members().items()}),
+            source=f["source"].text(TEXT),
+        )
+
+
+def dtypes_of(node: Node) -> tuple[DType, ...]:
+    """The element types that a JSON list names."""
+    return tuple(DType(word.text(40, "|".join(DType))) for word in node.items())
+
+
+def variations(problem: Problem) -> Iterator[str]:
+    """What a name says of a problem beside its sizes, where it is not as usual: ``batch=4``, ``epilogue=bias``.
+
+    Dtype and layout are no part of names: rows of one name are told apart by them.
+    """
+    for name, field in problem.fields.items():
+        value = getattr(problem, name)
+        if name not in (*problem.sizes, "dtype", "layout") and value != field.default:
+            yield f"{name}={value}"

@@ -1,4 +1,4 @@
-"""What a contender is: a name, what it can compute, and the ways in which it computes a task.
+"""What a contender is: a name, what it can compute, and the ways in which it computes a problem.
 
 A contender is one small file in `sparsegen.bench.contenders`. It lives in a process of its own, so that what it
 imports, allocates or breaks is no matter of the others.
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
+from sparsegen.operators import Problem
 
 
 class MissingError(SparsegenError):
@@ -28,18 +28,18 @@ class MissingError(SparsegenError):
 
 
 class UnsupportedError(SparsegenError):
-    """A contender does not compute this task; its cell says why."""
+    """A contender does not compute this problem; its cell says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute the task: an algorithm, a layout, a block size.
+    """One way to compute the problem: an algorithm, a layout, a block size.
 
     Attributes:
         detail: the way in words.
         run: launches it on the default stream; it need not be done when this returns.
         clear: fills the result with something that no right result is.
-        read: waits, and gives the result in the task's stored shape and dtype.
+        read: waits, and gives the result in its stored shape and dtype.
         preparation_ms: from the matrix in host memory to a call that can run; without compiling and tuning.
         memory_bytes: what it keeps on the device for the matrix, workspace included, operands and result not.
         variant: family and config, if it is ours.
@@ -72,21 +72,23 @@ class Contender(ABC):
 
     name: str
     kind: Kind
-    takes_batches: bool = False  # whether one call computes several items
+    takes_variations: bool = False  # whether one call computes several items, epilogues and the like
 
-    def refusal(self, task: Task, features: Features) -> str | None:
+    def refusal(self, problem: Problem, features: Features) -> str | None:
         """Why it takes no part in a row; None if it does."""
-        if task.batch > 1 and not self.takes_batches:
-            return f"a call of it computes one item, not {task.batch}"
-        return self.why_not(task, features)
+        reason = self.why_not(problem, features)
+        return reason if reason is not None or self.takes_variations else _variation(problem)
 
     @abstractmethod
-    def why_not(self, task: Task, features: Features) -> str | None:
-        """Why it cannot compute such a task, batches apart, as far as sizes and features tell; None if it may."""
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        """Why it cannot compute such a problem, as far as its operator, sizes and features tell; None if it may.
 
-    def arithmetic(self, task: Task) -> Arithmetic:
+        Batches and traits that are near (`Field.near`) are its matter only if it takes variations.
+        """
+
+    def arithmetic(self, problem: Problem) -> Arithmetic:
         """How its products are formed: in the dtype, unless the contender is of another mind."""
-        return Arithmetic(task.dtype.value)
+        return Arithmetic(problem.dtype.value)
 
     def runs_on(self, device: Device) -> bool:
         """Whether this kind of device is its home."""
@@ -107,9 +109,20 @@ class Contender(ABC):
 
     @abstractmethod
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        """Every way that it has for the bench's task, ready to run.
+        """Every way that it has for the bench's problem, ready to run.
 
         Raises:
             UnsupportedError: it has none.
             MissingError: it would, if something were there that is not.
         """
+
+
+def _variation(problem: Problem) -> str | None:
+    """What of a problem somebody else's routine for its operator does not compute."""
+    if problem.batch > 1:
+        return f"a call of it computes one item, not {problem.batch}"
+    for name, value in problem.traits.items():
+        usual = problem.fields[name].default
+        if problem.fields[name].near and value != usual:
+            return f"it computes {name} {usual} alone, not {value}"
+    return None

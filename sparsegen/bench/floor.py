@@ -1,26 +1,21 @@
-"""The least time that the device allows for a task."""
+"""The least time that the device allows for a problem."""
 
 from __future__ import annotations
 
 from sparsegen.bench.results import Floor, Rates
-from sparsegen.bench.task import Task
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType
+from sparsegen.operators import Problem
 
 
-def floor_of(task: Task, nnz: int, rates: Rates | None) -> Floor:
-    """The least time of a task: its fewest bytes and useful FLOP over the measured rates."""
-    cost = task.cost(nnz)
+def floor_of(problem: Problem, nnz: int, rates: Rates | None) -> Floor:
+    """The least time of a problem: its fewest bytes and useful FLOP over the measured rates."""
+    cost = problem.cost(nnz)
     if rates is None:
         return Floor(cost.bytes, cost.flop)
-    flop_rate = rates.flop_per_s.get(_arithmetic(task.dtype))
+    flop_rate = rates.flop_per_s.get(Arithmetic(problem.dtype.value))
     return Floor(
         cost.bytes,
         cost.flop,
         memory_us=cost.bytes / rates.copy_bytes_per_s * 1e6,
         compute_us=None if flop_rate is None else cost.flop / flop_rate * 1e6,
     )
-
-
-def _arithmetic(dtype: DType) -> Arithmetic:
-    return Arithmetic(dtype.value)

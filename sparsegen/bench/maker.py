@@ -65,7 +65,7 @@ def serve(connection: Connection) -> None:
 
 
 def _foresee(contender: Contender, parcel: Parcel, set_up: SetUp) -> None:
-    if contender.refusal(parcel.task, parcel.features) is None:
+    if contender.refusal(parcel.problem, parcel.features) is None:
         try:
             contender.foresee(parcel, set_up.device, set_up.db)
         except Exception as error:  # its own process meets it again, and says so in the row

@@ -12,12 +12,11 @@ from typing import cast
 
 import numpy as np
 
-from sparsegen.bench.case import Case, Operator
-from sparsegen.bench.task import Task
+from sparsegen.bench.case import Case
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Problem
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 8 << 30  # shared memory is used where this much of it is free: two of the largest rows
@@ -43,30 +42,40 @@ class Parcel:
         folder: folder of the row: operands and, once computed, the reference.
     """
 
-    task: Task
+    problem: Problem
     pattern: Path
     folder: Path
     fingerprint: str
     features: Features
 
     def matrix(self) -> CsrMatrix:
-        """Mapped; float32 values, rounded to the task's dtype."""
+        """Mapped; float32 values, rounded to the problem's dtype."""
         offsets, columns = (_mapped(self.pattern / f"{name}.npy") for name in ("offsets", "columns"))
-        values = self.task.dtype.from_storage(self.encoded()).astype(np.float32, copy=False)
-        shape = (self.task.m, self.task.k if self.task.operator is Operator.SPMM else self.task.n)
-        return CsrMatrix(shape, offsets, columns, values)
+        values = self.problem.dtype.from_storage(self.encoded()).astype(np.float32, copy=False)
+        return CsrMatrix(self.problem.matrix_shape, offsets, columns, values)
 
     def encoded(self) -> Array:
-        """The matrix's values in the task's storage dtype."""
-        return _mapped(self.pattern / f"{self.task.dtype}.npy")
+        """The matrix's values in the problem's storage dtype."""
+        return _mapped(self.pattern / f"{self.problem.dtype}.npy")
 
     def operand(self, name: str) -> Array:
-        """A dense input in storage form, or what `keep` wrote."""
-        return _mapped(self.folder / f"{name}.npy")
+        """A dense input in storage form; ``values`` where each item has its own."""
+        return _mapped(self.folder / f"operand-{name}.npy")
+
+    def operands(self) -> dict[str, Array]:
+        """All of them, as `Problem.reference` takes them."""
+        nnz = self.features.nnz
+        own = self.problem.own_values(nnz)
+        specs = (*self.problem.operands(nnz), *(() if own is None else (own,)))
+        return {spec.name: self.operand(spec.name) for spec in specs}
 
     def keep(self, name: str, array: Array) -> None:
-        """Write one more array of the row, for `operand` to map."""
-        np.save(self.folder / f"{name}.npy", array)
+        """Write one more array of the row, for `kept` to map."""
+        np.save(self.folder / f"kept-{name}.npy", array)
+
+    def kept(self, name: str) -> Array:
+        """What `keep` wrote."""
+        return _mapped(self.folder / f"kept-{name}.npy")
 
     @property
     def row_offsets(self) -> Array:
@@ -93,7 +102,7 @@ class ParcelMaker:
         Raises:
             MatrixError: the case's matrix cannot be had.
         """
-        task = Task.of(case, dtype)
+        problem = case.in_dtype(dtype)
         if self._kept is None or self._kept[0] != case.pattern:
             self._kept = None  # freed before the next is made
             self._kept = (case.pattern, *self._write_pattern(case))
@@ -104,9 +113,9 @@ class ParcelMaker:
         folder = self._folder / f"row-{self._count}"
         folder.mkdir()
         rng = np.random.default_rng(seed)
-        for name, shape in task.operand_shapes.items():
-            np.save(folder / f"{name}.npy", dtype.to_storage(rng.standard_normal(shape, dtype=np.float32)))
-        return Parcel(task, pattern, folder, fingerprint, features)
+        for name, operand in problem.random_operands(rng, matrix.nnz).items():
+            np.save(folder / f"operand-{name}.npy", operand)
+        return Parcel(problem, pattern, folder, fingerprint, features)
 
     def _write_pattern(self, case: Case) -> tuple[CsrMatrix, Path, str, Features]:
         matrix = case.pattern.matrix()

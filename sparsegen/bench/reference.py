@@ -70,8 +70,8 @@ class _Server:
 
 def keep_reference(parcel: Parcel, executor: Executor) -> str:
     """Compute a parcel's reference and write it as files; where it was computed, in words (see `Verifier.source`)."""
-    operands = {name: np.asarray(parcel.operand(name)) for name in parcel.task.operand_shapes}
-    found = verifier(parcel.task.problem, parcel.matrix(), operands, executor)
+    operands = {name: np.asarray(operand) for name, operand in parcel.operands().items()}
+    found = verifier(parcel.problem, parcel.matrix(), operands, executor)
     reference = found.reference()
     parcel.keep("exact", reference.exact)
     parcel.keep("magnitude", reference.magnitude.astype(np.float32, copy=False))
@@ -81,8 +81,8 @@ def keep_reference(parcel: Parcel, executor: Executor) -> str:
 
 def kept_reference(parcel: Parcel) -> Reference:
     """What `keep_reference` wrote, mapped."""
-    exact, magnitude, terms = (parcel.operand(name) for name in ("exact", "magnitude", "terms"))
-    return Reference(exact, magnitude, terms, parcel.task.dtype)
+    exact, magnitude, terms = (parcel.kept(name) for name in ("exact", "magnitude", "terms"))
+    return Reference(exact, magnitude, terms, parcel.problem.dtype)
 
 
 def bound_for(kind: Kind, arithmetic: Arithmetic, dtype: DType) -> ErrorBound:

@@ -1,6 +1,6 @@
 """Result files: JSON that is validated when read and replaced whole when written, and CSV for spreadsheets.
 
-Their schema is ``sparsegen-bench/1``.
+Their schema is ``sparsegen-bench/2``; files of ``sparsegen-bench/1`` are read too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sparsegen.errors import ResultsError
 from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.json_reader import read_text
+from sparsegen.tuning_db.problem_reader import problem_dict
 
 __all__ = ["dump", "load", "read", "to_csv", "write"]
 
@@ -59,13 +60,12 @@ def dump(results: Results) -> str:
 
 def _row_dict(row: Row) -> dict[str, Any]:
     document = {f.name: getattr(row, f.name) for f in fields(row)}
+    document["problem"] = problem_dict(row.problem)
     document["features"] = asdict(row.features)
     document["floor"] = asdict(row.floor) | {"us": row.floor.us}
     document["cells"] = [_cell_dict(cell) for cell in row.cells]
     if not row.reference:
         del document["reference"]
-    if row.batch == 1:
-        del document["batch"]
     return document
 
 
@@ -101,7 +101,7 @@ def read(path: Path) -> Results:
     """The results of a file, every value checked.
 
     Raises:
-        ResultsError: it names the file and the place in it.
+        ResultsError: it names the file and the place in it; so does an operator that this sparsegen does not have.
         ResultsNewerError: a newer sparsegen wrote it.
     """
     return load(read_text(path, LARGEST_FILE, ResultsError), str(path))

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from sparsegen.bench.problem_facts import HasProblem, layout_of
 from sparsegen.errors import ResultsMismatchError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic, MeasuredRates
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
 TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
@@ -194,31 +195,28 @@ class RowKey:
     dtype: DType
     layout: Layout
 
+    @classmethod
+    def of(cls, suite: str, case: str, problem: Problem) -> RowKey:
+        return cls(suite, case, problem.dtype, layout_of(problem))
+
     def __str__(self) -> str:
         return f"{self.suite}: {self.case}, {self.dtype}, {self.layout}-major"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(HasProblem):
     """A workload and what every contender took for it.
 
     Attributes:
-        operator: ``spmm`` (A is m × k, B is k × n) or ``sddmm`` (the pattern is m × n, the inner size is k).
         source: where the matrix comes from.
         fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
         features: of the sparse matrix.
-        reference: what the results were held against, where it is not a float64 product on the CPU.
-        batch: items that a call computes; ``case`` names it where they are several.
+        reference: what the results were held against, where it is not a float64 reference on the CPU.
     """
 
     suite: str
     case: str
-    operator: str
-    m: int
-    k: int
-    n: int
-    dtype: DType
-    layout: Layout
+    problem: Problem
     source: str
     nnz: int
     fingerprint: str
@@ -226,11 +224,10 @@ class Row:
     floor: Floor
     cells: tuple[Cell, ...]
     reference: str = ""
-    batch: int = 1
 
     @property
     def key(self) -> RowKey:
-        return RowKey(self.suite, self.case, self.dtype, self.layout)
+        return RowKey.of(self.suite, self.case, self.problem)
 
     @property
     def sparsity(self) -> float:

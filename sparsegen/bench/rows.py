@@ -89,7 +89,7 @@ class Rows:
     def _cells(self, parcel: Parcel, say: Say) -> tuple[tuple[Cell, ...], str]:
         """What became of every contender, and where the reference is from."""
         request, runners = self._request, self._runners
-        budget = self._budget if kernels.families_of(parcel.task.operator) else None
+        budget = self._budget if kernels.families_of(parcel.problem.operator) else None
         if budget is not None:
             say("tuning")
             ensure_tuned(parcel, request.device, request.db, budget)
@@ -147,22 +147,15 @@ def turn(device: Device) -> AbstractContextManager[None]:
 def _row(
     key: RowKey, case: Case, parcel: Parcel, cells: tuple[Cell, ...], rates: Rates | None, reference: str
 ) -> Row:
-    task = parcel.task
     return Row(
         suite=key.suite,
         case=key.case,
-        operator=str(task.operator),
-        m=task.m,
-        k=task.k,
-        n=task.n,
-        dtype=task.dtype,
-        layout=task.layout,
+        problem=parcel.problem,
         source=case.source,
         nnz=parcel.features.nnz,
         fingerprint=parcel.fingerprint,
         features=parcel.features,
-        floor=floor_of(task, parcel.features.nnz, rates),
+        floor=floor_of(parcel.problem, parcel.features.nnz, rates),
         cells=cells,
         reference=reference,
-        batch=task.batch,
     )

@@ -66,7 +66,7 @@ def run(request: Request, progress: Progress) -> Finished:
     """
     began = datetime.now(UTC)
     old = result_file.read(request.output) if request.output and request.output.exists() else None
-    keys = {RowKey(c.suite, c.name, d, c.layout): (c, d) for c, d in planned(request.cases)}
+    keys = {RowKey.of(c.suite, c.name, c.in_dtype(d)): (c, d) for c, d in planned(request.cases)}
     known = {row.key for row in old.rows} if old and not request.remeasure else set()
     wanted = {key: pair for key, pair in keys.items() if key not in known}
     table = _Table(request, old)
@@ -105,7 +105,7 @@ def _tune_ahead(
     request: Request, wanted: Sequence[tuple[RowKey, Pair]], deadline: float | None, progress: Progress
 ) -> None:
     tunes = any(c.name == TUNED for c in request.contenders) and budget_of(request.protocol.tune) is not None
-    rows = [(key, pair) for key, pair in wanted if kernels.families_of(pair[0].operator)]
+    rows = [(key, pair) for key, pair in wanted if kernels.families_of(pair[0].problem.operator)]
     if request.jobs < 2 or not tunes or not rows:
         return
     keys = {pair: key for key, pair in rows}

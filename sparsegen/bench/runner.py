@@ -98,7 +98,7 @@ class Runner:
     def enter(self, parcel: Parcel) -> None:
         """A new row."""
         self.outcome = Outcome()
-        reason = self.contender.refusal(parcel.task, parcel.features)
+        reason = self.contender.refusal(parcel.problem, parcel.features)
         if reason is not None:
             is_ours = self.contender.kind is Kind.OURS
             self._fail(Status.MISSING if is_ours else Status.UNSUPPORTED, reason)
@@ -162,7 +162,7 @@ class Runner:
     def cell(self, parcel: Parcel) -> Cell:
         """The row's outcome."""
         outcome, contender = self.outcome, self.contender
-        arithmetic = contender.arithmetic(parcel.task)
+        arithmetic = contender.arithmetic(parcel.problem)
         chosen = outcome.chosen
         if outcome.failure is not None or chosen is None:
             status, reason = outcome.failure or (Status.CRASHED, "it did not answer")

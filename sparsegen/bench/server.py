@@ -148,8 +148,8 @@ class _Server:
 
     def _check(self) -> Chosen:
         assert self._bench is not None
-        task, reference = self._bench.task, kept_reference(self._bench.parcel)
-        bound = bound_for(self._contender.kind, self._contender.arithmetic(task), task.dtype)
+        problem, reference = self._bench.problem, kept_reference(self._bench.parcel)
+        bound = bound_for(self._contender.kind, self._contender.arithmetic(problem), problem.dtype)
         wrong: list[str] = []
         for way in self._ways:
             way.clear()

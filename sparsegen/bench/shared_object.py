@@ -11,20 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, MissingError, Stopwatch, UnsupportedError, Way
+from sparsegen.bench.problem_facts import layout_of
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem, SddmmProblem, SpmmProblem
 
 VERSION = 1
 DONE, UNSUPPORTED = 0, 1  # what `create` returns; anything else is a failure
 MESSAGE_BYTES = 512
-OPERATORS = {Operator.SPMM: 0, Operator.SDDMM: 1}
+OPERATORS = {SpmmProblem.operator: 0, SddmmProblem.operator: 1}
 DTYPES = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 2}
 LAYOUTS = {Layout.ROW: 0, Layout.COLUMN: 1}
 HOST_MEMORY, CUDA_MEMORY = 0, 1
@@ -91,8 +90,10 @@ class SharedObject(Contender):
             raise ConfigError(f"--contender {name}: there is no file {path}")
         return cls(name, str(Path(path).resolve()), symbol)
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        return None  # its `create` says
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        if problem.operator in OPERATORS:
+            return None  # its `create` says
+        return f"the interface knows {' and '.join(OPERATORS)}"
 
     def runs_on(self, device: Device) -> bool:
         return True
@@ -102,22 +103,22 @@ class SharedObject(Contender):
         return {self.name: library.decode(errors="replace") if library else "unknown"}
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        contender, executor, task = self._load(), bench.executor, bench.task
-        operands = {name: bench.upload(name).address for name in task.operand_shapes}
+        contender, executor, problem = self._load(), bench.executor, bench.problem
+        operands = {
+            spec.name: bench.upload(spec.name).address for spec in problem.operands(bench.features.nnz)
+        }
         result = bench.result()
         matrix, values = bench.matrix, bench.encoded
         host = (matrix.row_offsets, matrix.column_indices, values)
         watch = Stopwatch()
         arrays = [executor.upload(array) for array in host]
         description = _Task(
-            op=OPERATORS[task.operator],
-            dtype=DTYPES[task.dtype],
-            layout=LAYOUTS[task.layout],
+            op=OPERATORS[problem.operator],
+            dtype=DTYPES[problem.dtype],
+            layout=LAYOUTS[layout_of(problem)],
             memory=CUDA_MEMORY if bench.device.backend == "cuda" else HOST_MEMORY,
             device=bench.device.index,
-            m=task.m,
-            k=task.k,
-            n=task.n,
+            **problem.sizes,  # m, k and n of both
             nnz=matrix.nnz,
             row_offsets=arrays[0].address,
             column_indices=arrays[1].address,

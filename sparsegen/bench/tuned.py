@@ -13,7 +13,6 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.maker import Pair
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Cell
-from sparsegen.bench.task import Task
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
@@ -103,8 +102,7 @@ def _tune_row(
     except (MatrixError, SuiteError) as error:
         logger.warning("%s: %s", case.name, error)
         return
-    problem = Task.of(case, dtype).problem
-    workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+    workload = Workload(case.in_dtype(dtype), matrix.fingerprint(), Features.of(matrix))
     _tune(lambda: matrix, workload, device, db, budget, searches=searches)
 
 
@@ -188,7 +186,7 @@ def record_rates(measured: MeasuredRates, device: Device, db: str | None) -> Non
 
 
 def _workload(parcel: Parcel) -> Workload:
-    return Workload(parcel.task.problem, parcel.fingerprint, parcel.features)
+    return Workload(parcel.problem, parcel.fingerprint, parcel.features)
 
 
 def _opened(db: str | None) -> Store:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.task import Task
 from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Problem
+
+P = TypeVar("P", bound=Problem)
 
 
 class Workbench:
@@ -24,7 +27,7 @@ class Workbench:
 
     def __init__(self, parcel: Parcel, executor: Executor, db: str | None = None) -> None:
         self.parcel, self.executor, self.db = parcel, executor, db
-        self.task: Task = parcel.task
+        self.problem: Problem = parcel.problem
         self.features: Features = parcel.features
         self._uploaded: dict[str, Buffer] = {}
 
@@ -34,27 +37,33 @@ class Workbench:
 
     @cached_property
     def matrix(self) -> CsrMatrix:
-        """The sparse matrix (or the pattern), float32 values rounded to the task's dtype."""
+        """The sparse matrix (or the pattern), float32 values rounded to the problem's dtype."""
         return self.parcel.matrix()
 
     @cached_property
     def encoded(self) -> Array:
-        """The matrix's values in the task's storage dtype."""
+        """The matrix's values in the problem's storage dtype."""
         return self.parcel.encoded()
 
+    def problem_as(self, kind: type[P]) -> P:
+        """The problem, of an operator that the contender has said it computes."""
+        assert isinstance(self.problem, kind)
+        return self.problem
+
     def operand(self, name: str) -> Array:
-        """A dense input in storage form, on the host."""
+        """A dense input in storage form, on the host; ``values`` where each item has its own."""
         return self.parcel.operand(name)
 
     def upload(self, name: str) -> Buffer:
         """A dense input on the device; uploaded once."""
         if name not in self._uploaded:
-            self._uploaded[name] = self.executor.upload(self.operand(name))
+            self._uploaded[name] = self.executor.upload(empty_as_one(self.operand(name)))
         return self._uploaded[name]
 
     def result(self) -> ResultBuffer:
-        """A result buffer in the task's stored shape."""
-        return ResultBuffer(self.executor, self.task.dtype, self.task.result_shape(self.features.nnz))
+        """A result buffer in the problem's stored shape."""
+        spec = self.problem.result(self.features.nnz)
+        return ResultBuffer(self.executor, spec.dtype, spec.shape)
 
 
 class ResultBuffer:
@@ -62,7 +71,7 @@ class ResultBuffer:
 
     Args:
         shape: as the contender writes it, row-major.
-        transposed: that is the transpose of what the task says.
+        transposed: that is the transpose of what the problem says.
         buffer: where the contender writes it; by default a new one.
     """
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.config import Config
-from sparsegen.operators import OPERATORS
 from sparsegen.render import render
 from sparsegen.report import words
 from sparsegen.report.content import Source
@@ -94,22 +93,11 @@ def _source(variant: Config, point: Point) -> str:
     """The CUDA source of a variant for a workload.
 
     Raises:
-        ConfigError: this sparsegen does not have the operator, the family or a value of the config (any more).
+        ConfigError: this sparsegen does not have the family or a value of the config (any more).
     """
     if not variant.is_known:
         raise ConfigError(f"no installed family declares {variant}")
-    if point.operator not in OPERATORS:
-        raise ConfigError(f"there is no family for {point.operator}")
-    fields = {
-        "m": point.m,
-        "k": point.k,
-        "n": point.n,
-        "dtype": point.dtype,
-        "layout": point.layout,
-        "epilogue": point.epilogue,
-    }
-    problem = OPERATORS[point.operator].from_dict(fields)
-    return render(family_of(variant), problem, variant)
+    return render(family_of(variant), point.problem, variant)
 
 
 def _title(order: Sequence[Config], uses: Sequence[tuple[int, Point]]) -> str:
@@ -118,5 +106,5 @@ def _title(order: Sequence[Config], uses: Sequence[tuple[int, Point]]) -> str:
 
 
 def _uses(uses: Sequence[tuple[int, Point]]) -> str:
-    shapes = Counter(f"{p.m:,} × {p.k:,} × {p.n:,}" for _, p in uses)
+    shapes = Counter(words.sizes(p.problem) for _, p in uses)
     return f"for {words.listed(shapes, most=3)}"

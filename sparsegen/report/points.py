@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sparsegen.bench.problem_facts import HasProblem
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.operators import DType, Layout, Problem
 from sparsegen.report import words
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
@@ -26,7 +27,7 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(HasProblem):
     """One workload; a time is None where there is none.
 
     Attributes:
@@ -37,13 +38,7 @@ class Point:
 
     suite: str
     case: str
-    operator: str
-    m: int
-    k: int
-    n: int
-    dtype: DType
-    layout: Layout
-    epilogue: str
+    problem: Problem
     fingerprint: str
     features: Features
     flop: int
@@ -78,7 +73,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        return f"{self.suite}: {self.m:,} × {self.k:,} × {self.n:,}, {words.percent(1 - self.density)} zeros"
+        return f"{self.suite}: {words.sizes(self.problem)}, {words.percent(1 - self.density)} zeros"
 
 
 def from_results(parts: Iterable[Results]) -> list[Point]:
@@ -91,13 +86,7 @@ def _of_row(row: Row) -> Point:
     return Point(
         suite=row.suite,
         case=row.case,
-        operator=row.operator,
-        m=row.m,
-        k=row.k,
-        n=row.n,
-        dtype=row.dtype,
-        layout=row.layout,
-        epilogue="none",
+        problem=row.problem,
         fingerprint=row.fingerprint,
         features=row.features,
         flop=row.floor.flop,
@@ -144,13 +133,7 @@ def _of_workload(workload: Workload, winner: ranking.Ranked, baselines: list[Bas
     return Point(
         suite=DATABASE,
         case=workload.fingerprint[:12],
-        operator=problem.operator,
-        m=problem.sizes.get("m", 0),
-        k=problem.sizes.get("k", 0),
-        n=problem.sizes.get("n", 0),
-        dtype=problem.dtype,
-        layout=words.layout_of(problem),
-        epilogue=str(problem.traits.get("epilogue", Epilogue.NONE)),
+        problem=problem,
         fingerprint=workload.fingerprint,
         features=features,
         flop=cost.flop,

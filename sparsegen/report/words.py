@@ -49,11 +49,6 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def layout_of(problem: Problem) -> Layout:
-    """The layout that the benchmark gives such a problem: B of an SDDMM is column-major, a softmax has none to tell."""
-    return Layout(problem.traits.get("layout", Layout.COLUMN))
-
-
 def sizes(problem: Problem) -> str:
     """``1,024 × 512 × 64``."""
     return " × ".join(f"{size:,}" for size in problem.sizes.values())

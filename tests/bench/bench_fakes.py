@@ -14,18 +14,17 @@ import numpy as np
 
 from sparsegen.backends import emulator_device
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case
 from sparsegen.bench.contender import Contender, MissingError, UnsupportedError, Way
 from sparsegen.bench.patterns import Independent
 from sparsegen.bench.request import Request
 from sparsegen.bench.results import Kind, Protocol
 from sparsegen.bench.runner import Limits
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 
 DEVICE = emulator_device()
 CRAWLING = "crawling"
@@ -46,8 +45,8 @@ class Fake(Contender):
     log: Path | None = None
     kind: Kind = field(default=Kind.SPARSE)
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        return "it computes spmm" if task.operator is Operator.SDDMM else None
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return None if isinstance(problem, SpmmProblem) else "it computes spmm"
 
     def runs_on(self, device: Device) -> bool:
         return self.when != "other device"
@@ -71,11 +70,11 @@ class Fake(Contender):
             yield self._way(bench, CRAWLING, delay=0.2, is_wrong=False)
 
     def _way(self, bench: Workbench, detail: str, *, delay: float, is_wrong: bool) -> Way:
-        task = bench.task
-        b = task.dtype.from_storage(bench.operand("b")).astype(np.float64)
-        b = b if task.layout is Layout.ROW else b.T
+        problem = bench.problem_as(SpmmProblem)
+        b = problem.dtype.from_storage(bench.operand("b")).astype(np.float64)
+        b = b if problem.layout is Layout.ROW else b.T
         c = bench.matrix.to_scipy().astype(np.float64) @ b
-        exact = task.dtype.to_storage(c if task.layout is Layout.ROW else c.T)
+        exact = problem.dtype.to_storage(c if problem.layout is Layout.ROW else c.T)
         held: list[Array] = [exact]
 
         def run() -> None:
@@ -85,7 +84,7 @@ class Fake(Contender):
                     file.write(f"{detail if detail == CRAWLING else self.name}\n")
             if self.when == "crashes":
                 os.kill(os.getpid(), signal.SIGSEGV)
-            if self.when == "hangs" and task.n == 1:
+            if self.when == "hangs" and problem.n == 1:
                 subprocess.Popen(["sleep", "321.5"])
                 time.sleep(3600)
             if self.when == "writes nothing":
@@ -106,12 +105,8 @@ def cases(count: int = 2, suite: str = "tiny") -> list[Case]:
         Case(
             suite=suite,
             name=f"32x24x{n}",
-            operator=Operator.SPMM,
-            m=32,
-            k=24,
-            n=n,
+            problem=SpmmProblem(32, 24, n),
             dtypes=(DType.FLOAT32,),
-            layout=Layout.ROW,
             pattern=Independent(32, 24, 0.5),
             source="made up",
         )

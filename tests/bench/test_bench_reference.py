@@ -8,49 +8,57 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case
 from sparsegen.bench.dense_matrix import DenseMatrix
 from sparsegen.bench.parcel import Parcel, ParcelMaker
 from sparsegen.bench.patterns import Independent
 from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
-from sparsegen.errors import SuiteError
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    ItemValues,
+    Layout,
+    Problem,
+    SddmmProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+)
 from sparsegen.settings import Settings
 from sparsegen.verify.bounds import ErrorBound, worst_error
 
 
-def parcel(
-    folder: Path, operator: Operator, dtype: DType, layout: Layout = Layout.COLUMN, batch: int = 1
-) -> Parcel:
-    m, k, n = 40, 30, 9
-    columns = k if operator is Operator.SPMM else n
-    pattern = Independent(m, columns, 0.6)
-    case = Case("t", "t", operator, m, k, n, (dtype,), layout, pattern, "", batch)
-    return ParcelMaker(folder).make(case, dtype)
+def parcel(folder: Path, problem: Problem) -> Parcel:
+    case = Case("t", "t", problem, (problem.dtype,), Independent(*problem.matrix_shape, 0.6), "")
+    return ParcelMaker(folder).make(case, problem.dtype)
+
+
+OWN = {"batch": 3, "item_values": ItemValues.OWN}
 
 
 @pytest.mark.parametrize(
-    ("operator", "layout", "dtype", "batch"),
+    "problem",
     [
-        (Operator.SPMM, Layout.ROW, DType.FLOAT32, 1),
-        (Operator.SPMM, Layout.COLUMN, DType.BFLOAT16, 1),
-        (Operator.SPMM, Layout.ROW, DType.FLOAT16, 3),
-        (Operator.SDDMM, Layout.COLUMN, DType.FLOAT16, 1),
-        (Operator.SDDMM, Layout.COLUMN, DType.FLOAT32, 3),
+        SpmmProblem(40, 30, 9),
+        SpmmProblem(40, 30, 9, DType.BFLOAT16, Layout.COLUMN),
+        SpmmProblem(40, 30, 9, DType.FLOAT16, batch=3),
+        SpmmProblem(40, 30, 9, DType.BFLOAT16, epilogue=Epilogue.BIAS_RESIDUAL),
+        SpmmProblem(40, 30, 9, DType.FLOAT16, **OWN),  # type: ignore[arg-type]
+        SddmmProblem(40, 9, 30, DType.FLOAT16),
+        SddmmProblem(40, 9, 30, batch=3),
+        SoftmaxProblem(40, 30, DType.FLOAT16, batch=2),
     ],
+    ids=str,
 )
-def test_what_was_kept_comes_back(
-    operator: Operator, layout: Layout, dtype: DType, batch: int, tmp_path: Path
-) -> None:
-    row = parcel(tmp_path, operator, dtype, layout, batch)
+def test_what_was_kept_comes_back(problem: Problem, tmp_path: Path) -> None:
+    row, dtype = parcel(tmp_path, problem), problem.dtype
     assert keep_reference(row, open_executor(emulator_device())) == "", "computed on the host"
     kept = kept_reference(row)
-    operands = {name: np.asarray(row.operand(name)) for name in row.task.operand_shapes}
-    reference = row.task.problem.reference(row.matrix(), operands)
+    operands = {name: np.asarray(operand) for name, operand in row.operands().items()}
+    assert ("values" in operands) == (problem.value_sets > 1)
+    reference = problem.reference(row.matrix(), operands)
     np.testing.assert_array_equal(kept.exact, reference.exact)
     np.testing.assert_allclose(kept.magnitude, reference.magnitude, rtol=1e-6)
     np.testing.assert_array_equal(kept.terms, reference.terms)
@@ -74,7 +82,7 @@ def test_dense_matrices_are_made_on_the_device(
     dtype: DType, tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
-    row = parcel(tmp_path, Operator.SPMM, dtype)
+    row = parcel(tmp_path, SpmmProblem(40, 30, 9, dtype))
     executor = open_executor(emulator_device())
     dense = dtype.to_storage(row.matrix().to_scipy().toarray())
     for by_rows in (True, False):
@@ -82,8 +90,3 @@ def test_dense_matrices_are_made_on_the_device(
         found = np.empty_like(wanted)
         executor.download(DenseMatrix(Workbench(row, executor)).stored(by_rows), found)
         np.testing.assert_array_equal(found, wanted)
-
-
-def test_sddmm_takes_its_second_operand_column_major() -> None:
-    with pytest.raises(SuiteError, match="column"):
-        Task(Operator.SDDMM, 2, 2, 2, DType.FLOAT32, Layout.ROW)

@@ -1,29 +1,38 @@
-"""Cases: sizes and pattern fit, JSON round trip."""
+"""Cases: problem and pattern fit, JSON round trip."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case, variations
 from sparsegen.bench.patterns import EqualRows, Independent
-from sparsegen.bench.task import Task
 from sparsegen.errors import SuiteError
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    ItemValues,
+    Layout,
+    Problem,
+    SddmmProblem,
+    SoftmaxProblem,
+    SparseAttentionProblem,
+    SpmmProblem,
+)
+
+SPMM = SpmmProblem(8, 6, 4, layout=Layout.COLUMN)
+OWN = SpmmProblem(8, 6, 4, epilogue=Epilogue.BIAS, batch=3, item_values=ItemValues.OWN)
 
 
 def make_case(**changes: Any) -> Case:
     fields: dict[str, Any] = {
         "suite": "tiny",
         "name": "8x6x4 .50",
-        "operator": Operator.SPMM,
-        "m": 8,
-        "k": 6,
-        "n": 4,
+        "problem": SPMM,
         "dtypes": (DType.FLOAT32, DType.FLOAT16),
-        "layout": Layout.COLUMN,
         "pattern": Independent(8, 6, 0.5),
         "source": "this test",
     }
@@ -31,23 +40,46 @@ def make_case(**changes: Any) -> Case:
 
 
 def sddmm_case() -> Case:
-    return make_case(operator=Operator.SDDMM, name="8x4x6 .50", pattern=EqualRows(8, 4, 0.5))
+    return make_case(problem=SddmmProblem(8, 4, 6), name="8x4x6 .50", pattern=EqualRows(8, 4, 0.5))
 
 
-@pytest.mark.parametrize("case", [make_case(), sddmm_case()])
+@pytest.mark.parametrize(
+    "case",
+    [
+        make_case(),
+        sddmm_case(),
+        make_case(problem=OWN),
+        make_case(problem=SoftmaxProblem(8, 6, batch=2)),
+        make_case(problem=SparseAttentionProblem(8, 6, 16, DType.FLOAT16), dtypes=(DType.FLOAT16,)),
+    ],
+    ids=str,
+)
 def test_json_round_trip(case: Case) -> None:
     again = Case.from_dict(json.loads(json.dumps(case.to_dict())))
     assert again == case and hash(again) == hash(case)
 
 
-def test_a_batch_is_written_where_there_is_one() -> None:
-    batch = make_case(batch=4)
-    assert Case.from_dict(batch.to_dict()) == batch and "batch" not in make_case().to_dict()
-    task = Task.of(batch, DType.FLOAT16)
-    assert task.operand_shapes == {"b": (4, 4, 6)} and task.result_shape(9) == (4, 4, 8)
-    assert (
-        task.item == Task.of(make_case(), DType.FLOAT16) and task.cost(9).flop == 4 * task.item.cost(9).flop
-    )
+def test_the_problem_in_each_dtype() -> None:
+    case = make_case()
+    assert case.in_dtype(DType.FLOAT32) == SPMM
+    assert case.in_dtype(DType.FLOAT16) == SpmmProblem(8, 6, 4, DType.FLOAT16, Layout.COLUMN)
+    halves = case.of_dtypes((DType.FLOAT16,))
+    assert halves.problem == case.in_dtype(DType.FLOAT16) and halves.dtypes == (DType.FLOAT16,)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (SPMM, []),
+        (replace(SPMM, dtype=DType.BFLOAT16), []),
+        (OWN, ["epilogue=bias", "batch=3", "item_values=own"]),
+        (SoftmaxProblem(8, 6), []),
+        (SparseAttentionProblem(8, 6, 16, batch=2), ["batch=2"]),
+    ],
+    ids=str,
+)
+def test_names_say_what_is_not_as_usual(problem: Problem, said: list[str]) -> None:
+    assert list(variations(problem)) == said
 
 
 def test_the_sparse_matrix_is_a_for_spmm_and_c_for_sddmm() -> None:
@@ -55,19 +87,14 @@ def test_the_sparse_matrix_is_a_for_spmm_and_c_for_sddmm() -> None:
     assert sddmm_case().matrix().shape == (8, 4)
 
 
-def test_cases_of_other_n_share_their_pattern() -> None:
-    patterns = {make_case(n=n).pattern for n in (1, 2, 3)}
-    assert len(patterns) == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"m": 7}, "tiny 8x6x4 .50: the sparse matrix is 7 x 6, its pattern 8 x 6"),
-        ({"operator": Operator.SDDMM}, "the sparse matrix is 8 x 4"),
-        ({"n": 0}, "n = 0"),
-        ({"batch": 0}, "a batch has at least one item, got 0"),
-        ({"dtypes": ()}, "dtype"),
+        ({"problem": SpmmProblem(7, 6, 4)}, "tiny 8x6x4 .50: the sparse matrix is 7 x 6, its pattern 8 x 6"),
+        ({"problem": SddmmProblem(8, 4, 6)}, "the sparse matrix is 8 x 4"),
+        ({"problem": SpmmProblem(0, 6, 4)}, "a matrix of 0 x 6 has nothing to measure"),
+        ({"dtypes": ()}, "at least one dtype"),
+        ({"dtypes": (DType.FLOAT16, DType.FLOAT32)}, "the problem is in the first"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -78,10 +105,12 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("operator", "spgemm", "spgemm"),
+        ("problem", {"operator": "spgemm"}, r"problem\.operator: expected one of spmm, .*spgemm"),
+        ("problem", SPMM.to_dict(), "a member 'operator'"),
+        ("problem", {"operator": "spmm"} | SPMM.to_dict() | {"n": 0}, "n = 0 is outside"),
+        ("problem", {"operator": "spmm"} | SPMM.to_dict() | {"layout": None}, "not a valid Layout"),
         ("dtypes", ["float8"], "float8"),
-        ("dtypes", 3, "wrong fields"),
-        ("layout", None, "wrong fields"),
+        ("dtypes", 3, "expected an array"),
         ("pattern", {"kind": "striped"}, "unknown pattern"),
         ("extra", 1, "extra"),
     ],
@@ -91,9 +120,9 @@ def test_malformed_json(name: str, value: Any, message: str) -> None:
         Case.from_dict(make_case().to_dict() | {name: value})
 
 
-@pytest.mark.parametrize("name", ["operator", "pattern", "m", "source"])
+@pytest.mark.parametrize("name", ["problem", "pattern", "dtypes", "source"])
 def test_missing_fields(name: str) -> None:
     fields = make_case().to_dict()
     del fields[name]
-    with pytest.raises(SuiteError, match=name):
+    with pytest.raises(SuiteError, match=f"a member '{name}'"):
         Case.from_dict(fields)

@@ -7,29 +7,37 @@ from dataclasses import replace
 
 import pytest
 
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.generators import blocks, independent
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxProblem,
+    SparseAttentionProblem,
+    SpmmProblem,
+)
 
 SCATTERED = Features.of(independent(128, 128, 0.3, seed=0))
 BLOCKS = Features.of(blocks(128, 128, 32, 0.3, seed=0))
 
 
-def spmm(dtype: DType, layout: Layout = Layout.ROW, m: int = 128) -> Task:
-    return Task(Operator.SPMM, m, 128, 64, dtype, layout)
+def spmm(dtype: DType, layout: Layout = Layout.ROW, m: int = 128) -> SpmmProblem:
+    return SpmmProblem(m, 128, 64, dtype, layout)
 
 
-SDDMM = Task(Operator.SDDMM, 128, 64, 128, DType.FLOAT32, Layout.COLUMN)
+SDDMM = SddmmProblem(128, 128, 64)
 
 
-def willing(task: Task, features: Features) -> set[str]:
-    return {name for name, c in contenders().items() if c.why_not(task, features) is None}
+def willing(problem: Problem, features: Features) -> set[str]:
+    return {name for name, c in contenders().items() if c.refusal(problem, features) is None}
 
 
 OURS, DENSE = {"sparsegen", "sparsegen-untuned"}, {"cublas"}
@@ -58,8 +66,32 @@ def test_ours_alone_take_batches() -> None:
     assert refusals["cublas"] == "a call of it computes one item, not 4"
 
 
+@pytest.mark.parametrize(
+    ("problem", "refusal"),
+    [
+        (
+            replace(spmm(DType.FLOAT32), epilogue=Epilogue.BIAS_RELU),
+            "it computes epilogue none alone, not bias_relu",
+        ),
+        (replace(SDDMM, epilogue=SddmmEpilogue.SCALE), "it computes epilogue none alone, not scale"),
+        (SoftmaxProblem(128, 128), "it computes spmm and sddmm"),
+    ],
+    ids=str,
+)
+def test_ours_alone_take_epilogues_and_other_operators(problem: Problem, refusal: str) -> None:
+    assert willing(problem, SCATTERED) == OURS
+    assert contenders()["cublas"].refusal(problem, SCATTERED) == refusal
+
+
+def test_what_none_of_our_families_computes_is_said() -> None:
+    attention = SparseAttentionProblem(128, 128, 64)
+    reason = contenders()["sparsegen"].refusal(attention, SCATTERED)
+    assert reason is not None and reason.startswith("fused_attention: it must hold: "), reason
+    assert willing(replace(attention, dtype=DType.FLOAT16), SCATTERED) == OURS
+
+
 def test_a_dense_matrix_that_does_not_fit_is_not_tried() -> None:
-    huge = Task(Operator.SPMM, 169_343, 169_343, 32, DType.FLOAT32, Layout.ROW)
+    huge = SpmmProblem(169_343, 169_343, 32)
     assert contenders()["cublas"].why_not(huge, SCATTERED) == "the dense matrix would take 107 GiB"
 
 

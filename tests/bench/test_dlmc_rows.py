@@ -28,7 +28,9 @@ def test_generated_matrices_are_as_fitted(case: Case) -> None:
     density = 1 - case.pattern.sparsity
     features = Features.of(case.matrix())
     assert features.density == pytest.approx(density, rel=0.005)
-    assert features.row_cov == pytest.approx(row_cov(model, method, case.k, density), rel=0.05)
+    assert features.row_cov == pytest.approx(
+        row_cov(model, method, case.problem.matrix_shape[1], density), rel=0.05
+    )
 
 
 def test_ways_of_pruning_differ_as_in_the_collection() -> None:

@@ -18,7 +18,7 @@ def test_rows_come_in_order_and_share_their_pattern(tmp_path: Path) -> None:
     rows = [(case, dtype) for case in cases(3) for dtype in (DType.FLOAT32, DType.BFLOAT16)]
     with closing(ParcelQueue(rows, SetUp(tmp_path, DEVICE, (), None))) as queue:
         parcels = [queue.next() for _ in rows]
-        assert [(p.task.n, p.task.dtype) for p in parcels] == [(c.n, d) for c, d in rows]
+        assert [p.problem for p in parcels] == [case.in_dtype(dtype) for case, dtype in rows]
         assert len({p.pattern for p in parcels}) == 1
         for index, parcel in enumerate(parcels):
             assert parcel.pattern.exists()
@@ -36,7 +36,7 @@ def test_a_parcel_holds_the_case_s_matrix(dtype: DType, tmp_path: Path) -> None:
     rounded = dtype.from_storage(dtype.to_storage(original.values)).astype(np.float32)
     np.testing.assert_array_equal(matrix.values, rounded)
     np.testing.assert_array_equal(parcel.encoded(), dtype.to_storage(original.values))
-    assert parcel.operand("b").shape == (case.k, case.n) and parcel.operand("b").dtype == dtype.storage
+    assert parcel.operand("b").shape == (24, 1) and parcel.operand("b").dtype == dtype.storage
 
 
 def test_the_folder_is_gone_at_the_end() -> None:

@@ -14,20 +14,104 @@ import pytest
 from bench_samples import cell, results, row, sweep, timing
 
 from sparsegen.bench import result_file
-from sparsegen.bench.results import TUNED, Cell, Floor, Kind, Status, merge, require_same_conditions
+from sparsegen.bench.results import (
+    TUNED,
+    Cell,
+    Floor,
+    Kind,
+    Row,
+    RowKey,
+    Status,
+    merge,
+    require_same_conditions,
+)
 from sparsegen.errors import ResultsError, ResultsMismatchError, ResultsNewerError
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    ItemValues,
+    Layout,
+    Problem,
+    SddmmEpilogue,
+    SddmmProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+)
+
+FIRST = Path(__file__).parents[1] / "fixtures" / "bench_version_1.json"
+
+
+def of(problem: Problem) -> Row:
+    return replace(row(), problem=problem)
 
 
 @pytest.mark.parametrize(
-    "made", [results(), sweep(), replace(results(), rates=None), results(replace(row(), batch=4))]
+    "made",
+    [
+        results(),
+        sweep(),
+        replace(results(), rates=None),
+        results(of(SpmmProblem(512, 512, 64, batch=4, item_values=ItemValues.OWN))),
+        results(of(SddmmProblem(512, 512, 64, epilogue=SddmmEpilogue.SCALE))),
+        results(of(SoftmaxProblem(512, 512, DType.BFLOAT16))),
+    ],
 )
 def test_what_is_written_can_be_read(made: Any, tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.json"
     result_file.write(made, path)
     assert result_file.read(path) == made
+
+
+def test_files_of_the_first_schema_are_read() -> None:
+    """Three rows as they stand in benchmarks/results, and one as batches were written."""
+    held = result_file.read(FIRST)
+    layout = Layout.COLUMN
+    assert [row.problem for row in held.rows] == [
+        SpmmProblem(4096, 1024, 32),
+        SddmmProblem(1024, 1024, 64, DType.FLOAT16),
+        SpmmProblem(4096, 4096, 8, DType.FLOAT16, layout),
+        SpmmProblem(4096, 1024, 32, batch=4),
+    ]
+    assert held.rows[1].key == RowKey("sddmm", "1024x1024x64 .90", DType.FLOAT16, layout)
+    assert all(row.us(TUNED) and row.floor.us for row in held.rows)
+
+
+def test_what_is_added_makes_a_first_file_one_of_the_second_schema(tmp_path: Path) -> None:
+    held, path = result_file.read(FIRST), tmp_path / "r.json"
+    more = held.with_row(of(SoftmaxProblem(512, 512)))
+    result_file.write(more, path)
+    document = json.loads(path.read_text())
+    assert document["schema"] == "sparsegen-bench/2"
+    assert document["rows"][1]["problem"] == {
+        "operator": "sddmm", "m": 1024, "n": 1024, "k": 64, "dtype": "float16", "epilogue": "none",
+    }  # fmt: skip
+    assert result_file.read(path) == more and more.rows[:-1] == held.rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"operator": "sparse_softmax"}, r"rows\[1\]\.operator: expected text like spmm\|sddmm"),
+        ({"layout": "row"}, r"rows\[1\]\.layout: expected column, as B of an sddmm is stored"),
+        ({"k": 0}, r"rows\[1\]: k = 0 is outside"),
+        ({"batch": 1}, r"rows\[1\]\.batch: expected an integer in \[2"),
+        ({"problem": {}}, r"rows\[1\]: expected no member 'problem'"),
+    ],
+)
+def test_malformed_rows_of_the_first_schema(changes: dict[str, Any], complaint: str) -> None:
+    document = json.loads(FIRST.read_text())
+    document["rows"][1] |= changes
+    with pytest.raises(ResultsError, match="old.json: .*" + complaint):
+        result_file.load(json.dumps(document), "old.json")
+
+
+def test_facts_of_any_problem() -> None:
+    softmax = of(SoftmaxProblem(512, 256, batch=2))
+    assert (softmax.operator, softmax.m, softmax.k, softmax.n) == ("sparse_softmax", 512, 0, 256)
+    assert (softmax.layout, softmax.batch, softmax.epilogue) == (Layout.COLUMN, 2, "none")
+    assert of(SpmmProblem(4, 4, 4, epilogue=Epilogue.BIAS)).epilogue == "bias"
 
 
 def test_equal_results_make_equal_text() -> None:
@@ -56,8 +140,14 @@ def test_other_json_is_refused(text: str) -> None:
         result_file.load(text, "file")
 
 
+def test_schemas_that_never_were_are_refused() -> None:
+    text = result_file.dump(results()).replace("sparsegen-bench/2", "sparsegen-bench/0", 1)
+    with pytest.raises(ResultsError, match="no schema that sparsegen ever wrote"):
+        result_file.load(text, "file")
+
+
 def test_newer_schemas_are_told_from_broken_ones() -> None:
-    text = result_file.dump(results()).replace("sparsegen-bench/1", "sparsegen-bench/2", 1)
+    text = result_file.dump(results()).replace("sparsegen-bench/2", "sparsegen-bench/3", 1)
     with pytest.raises(ResultsNewerError, match="newer sparsegen"):
         result_file.load(text, "file")
 
@@ -92,8 +182,17 @@ def _set(*path: Any, to: Any) -> Callable[[Any], None]:
         (_set("rows", 0, "cells", 0, "status", to="fine"), r"\.status: expected one of ok, missing"),
         (_set("rows", 0, "cells", 5, "reason", to=None), r"\.reason: expected why the status is missing"),
         (_set("rows", 0, "cells", 1, "contender", to="cublas"), r"\.cells: expected each contender once"),
-        (_set("rows", 0, "dtype", to="float64"), r"\$\.rows\[0\]\.dtype: expected one of float32"),
-        (_set("rows", 0, "m", to="512"), r"\$\.rows\[0\]\.m: expected an integer"),
+        (
+            _set("rows", 0, "problem", "dtype", to="float64"),
+            r"\$\.rows\[0\]\.problem: 'float64' is not a valid",
+        ),
+        (_set("rows", 0, "problem", "m", to="512"), r"\$\.rows\[0\]\.problem\.m: expected an integer"),
+        (_set("rows", 0, "problem", "n", to=0), r"\$\.rows\[0\]\.problem: n = 0 is outside"),
+        (
+            _set("rows", 0, "problem", "operator", to="dense_sparse_add"),
+            r"\.problem\.operator: expected one of spmm, sddmm, .*, found \"dense_sparse_add\"",
+        ),
+        (_set("rows", 0, "operator", to="spmm"), r"\$\.rows\[0\]: expected no member 'operator'"),
         (_set("rows", 0, "nnz", to=7), r"\$\.rows\[0\]\.features: expected nnz = 7"),
         (_set("rows", 0, "fingerprint", to="xyz"), r"\.fingerprint: expected text like"),
         (_set("rows", 0, "floor", to=...), r"\$\.rows\[0\]: expected a member 'floor'"),
@@ -146,6 +245,8 @@ def test_csv_has_a_line_for_each_cell() -> None:
     assert lines[0]["case"] == 'quoted "case", with a comma'
     assert lines[0]["contender"] == TUNED and float(lines[0]["us"]) == 5.0
     assert lines[-1]["status"] == "missing" and lines[-1]["us"] == ""
+    head = ("operator", "m", "k", "n", "dtype", "layout")
+    assert [lines[0][name] for name in head] == ["spmm", "512", "512", "64", "float32", "row"]
 
 
 def test_with_row_replaces_what_has_the_same_key() -> None:

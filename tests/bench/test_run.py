@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from bench_fakes import CRAWLING, Fake, cases, request
 
 from sparsegen.bench import result_file
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import Independent, MatrixFile
 from sparsegen.bench.request import TUNED_AHEAD, Step, planned
@@ -18,7 +19,17 @@ from sparsegen.bench.results import UNTUNED, BenchDevice, Protocol, Results, Sta
 from sparsegen.bench.run import Finished, run
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.measure.l2 import L2
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    ItemValues,
+    Problem,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SparseAttentionProblem,
+    SpmmProblem,
+)
 from sparsegen.tuning_db.store import Store
 
 
@@ -67,12 +78,8 @@ def test_ours_computes_sddmm() -> None:
     sampled = Case(
         suite="tiny",
         name="24x32x16",
-        operator=Operator.SDDMM,
-        m=24,
-        k=16,
-        n=32,
+        problem=SddmmProblem(24, 32, 16, DType.FLOAT16),
         dtypes=(DType.FLOAT16,),
-        layout=Layout.COLUMN,
         pattern=Independent(24, 32, 0.5),
         source="made up",
     )
@@ -83,7 +90,7 @@ def test_ours_computes_sddmm() -> None:
 
 
 def test_batches_are_measured_by_those_that_take_them() -> None:
-    several = [replace(case, batch=3) for case in cases(1)]
+    several = [replace(case, problem=SpmmProblem(32, 24, 1, batch=3)) for case in cases(1)]
     finished = run(request(contenders()[UNTUNED], Fake("one at a time"), cases=several), quiet)
     [row] = finished.results.rows
     mine, other = row.cell(UNTUNED), row.cell("one at a time")
@@ -92,6 +99,28 @@ def test_batches_are_measured_by_those_that_take_them() -> None:
     assert row.floor.flop == 3 * 2 * row.nnz * row.n
     assert other is not None and other.status is Status.UNSUPPORTED
     assert other.reason == "a call of it computes one item, not 3"
+
+
+OTHERS: tuple[Problem, ...] = (
+    SpmmProblem(24, 32, 8, DType.BFLOAT16, epilogue=Epilogue.BIAS_RESIDUAL),
+    SpmmProblem(24, 32, 8, DType.FLOAT16, batch=2, item_values=ItemValues.OWN),
+    SoftmaxProblem(24, 32, DType.FLOAT16, batch=2),
+    SoftmaxBackwardProblem(24, 32),
+    SparseAttentionProblem(24, 32, 16, DType.FLOAT16, batch=2),
+)
+
+
+def test_ours_compute_every_operator() -> None:
+    """Epilogues, each item's own values, softmax, its gradient, attention; others' cells say why they are empty."""
+    pattern = Independent(24, 32, 0.5)
+    listed = [Case("all", str(problem), problem, (problem.dtype,), pattern, "") for problem in OTHERS]
+    finished = run(request(contenders()[UNTUNED], Fake("spmm alone"), cases=listed), quiet)
+    assert {row.problem for row in finished.results.rows} == set(OTHERS)
+    for row in finished.results.rows:
+        mine, other = row.cells
+        assert mine.status is Status.OK and mine.worst_error is not None and mine.worst_error <= 1, mine
+        assert row.floor.flop == row.problem.cost(row.nnz).flop
+        assert other.status is Status.UNSUPPORTED and "comput" in other.reason, other
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +176,21 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert anew.results.rows[1:] == held.rows[1:]
 
 
+def test_a_run_goes_on_with_a_file_of_the_first_schema(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    first = run(request(Fake("a"), count=1, output=output), quiet)
+    document = json.loads(output.read_text())
+    document["schema"] = "sparsegen-bench/1"
+    [row] = document["rows"]
+    del row["problem"]
+    row |= {"operator": "spmm", "m": 32, "k": 24, "n": 1, "dtype": "float32", "layout": "row"}
+    output.write_text(json.dumps(document))
+    second = run(request(Fake("a"), count=2, output=output), quiet)
+    assert (second.kept, len(second.measured)) == (1, 1)
+    assert result_file.read(output).rows[0] == first.results.rows[0]
+    assert json.loads(output.read_text())["schema"] == "sparsegen-bench/2"
+
+
 def test_time_is_up(tmp_path: Path) -> None:
     finished = run(request(Fake("a"), count=3, seconds=1e-6), quiet)
     assert not finished.measured and finished.left == 3
@@ -180,7 +224,7 @@ def test_other_conditions_are_refused(tmp_path: Path) -> None:
 
 def test_a_half_written_file_is_refused_and_left(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
-    output.write_text('{"schema": "sparsegen-bench/1", "rows": [')
+    output.write_text('{"schema": "sparsegen-bench/2", "rows": [')
     with pytest.raises(ResultsError):
         run(request(Fake("a"), output=output), quiet)
     assert output.read_text().endswith('"rows": [')
@@ -190,12 +234,8 @@ def test_a_case_without_its_matrix_is_skipped() -> None:
     gone = Case(
         suite="tiny",
         name="gone",
-        operator=Operator.SPMM,
-        m=3,
-        k=3,
-        n=3,
+        problem=SpmmProblem(3, 3, 3),
         dtypes=(DType.FLOAT32,),
-        layout=Layout.ROW,
         pattern=MatrixFile(3, 3, "/nowhere/w.npz"),
         source="",
     )
@@ -206,13 +246,9 @@ def test_a_case_without_its_matrix_is_skipped() -> None:
 
 def test_rows_of_one_pattern_stand_together() -> None:
     a, b = cases(2, "a"), cases(1, "b")
-    other = Case(**{**_fields(b[0]), "pattern": MatrixFile(32, 24, "x")})
+    other = replace(b[0], pattern=MatrixFile(32, 24, "x"))
     order = [case.name + dtype for case, dtype in planned([a[0], other, a[1]])]
     assert order == ["32x24x1float32", "32x24x2float32", "32x24x1float32"]
-
-
-def _fields(case: Case) -> dict[str, object]:
-    return {name: getattr(case, name) for name in case.__dataclass_fields__}
 
 
 def test_rows_are_tuned_side_by_side_before_they_are_measured(tmp_path: Path) -> None:

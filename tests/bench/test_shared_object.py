@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from sparsegen.bench.results import Status
 from sparsegen.bench.run import run
 from sparsegen.bench.shared_object import SharedObject
 from sparsegen.errors import ConfigError
-from sparsegen.operators import DType, Layout
+from sparsegen.matrix.features import Features
+from sparsegen.operators import DType, Epilogue, Layout, SoftmaxProblem, SpmmProblem
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -56,9 +58,9 @@ def test_the_example_and_what_may_go_wrong_with_one(tmp_path: Path) -> None:
         SharedObject.parse(f"nameless={made['right']}:no_such_symbol"),
         SharedObject.parse(f"text={tmp_path / 'text.so'}:plain_c"),
     ]
-    column = cases(2)[1]
-    listed = [cases(1)[0], type(column)(**{**_fields(column), "layout": Layout.COLUMN})]
-    listed.append(type(column)(**{**_fields(column), "name": "half", "dtypes": (DType.FLOAT16,)}))
+    second = cases(2)[1]
+    listed = [cases(1)[0], replace(second, problem=SpmmProblem(32, 24, 2, layout=Layout.COLUMN))]
+    listed.append(replace(second.of_dtypes((DType.FLOAT16,)), name="half"))
     rows = run(request(*some, cases=listed), lambda step: None).results
     cells = {cell.contender: cell for cell in rows.rows[0].cells}
     assert {name: cell.status for name, cell in cells.items()} == {
@@ -87,5 +89,9 @@ def test_malformed_contenders(text: str) -> None:
         SharedObject.parse(text)
 
 
-def _fields(case: object) -> dict[str, object]:
-    return {name: getattr(case, name) for name in case.__dataclass_fields__}  # type: ignore[attr-defined]
+def test_what_the_interface_cannot_name_is_refused() -> None:
+    contender = SharedObject("mine", "/some/where.so", "symbol")
+    features = Features.of(cases(1)[0].matrix())
+    assert contender.refusal(SoftmaxProblem(32, 24), features) == "the interface knows spmm and sddmm"
+    assert contender.refusal(SpmmProblem(32, 24, 1, epilogue=Epilogue.BIAS), features) is not None
+    assert contender.refusal(SpmmProblem(32, 24, 1), features) is None

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case
 from sparsegen.bench.patterns import Blocks, EqualRows, PowerLaw
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.suites.collection import read_batch_sizes
 from sparsegen.bench.suites.listed import listed_cases
 from sparsegen.errors import MatrixError, SuiteError
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Epilogue, Layout, SddmmProblem, SpmmProblem
 from sparsegen.tuning_db.json_reader import parse_json
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_cases_are_sound(name: str) -> None:
     for case in suite.cases:
         assert case.suite == name
         assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
-        if math.prod(case.sparse_shape) <= 2**18:
+        if math.prod(case.problem.matrix_shape) <= 2**18:
             assert case.matrix().nnz > 0
 
 
@@ -84,9 +84,10 @@ def test_names_and_kinds() -> None:
     block = by_name(load_suite("block"))["4096x4096x4096 .20 b128"]
     assert block.pattern == Blocks(4096, 4096, 0.2, 128) and block.dtypes == (DType.FLOAT16,)
     uniform = by_name(load_suite("uniform-sparsity"))["128x128x128 .05"]
-    assert uniform.pattern == EqualRows(128, 128, 0.05) and uniform.layout is Layout.COLUMN
+    assert uniform.pattern == EqualRows(128, 128, 0.05)
+    assert uniform.problem == SpmmProblem(128, 128, 128, DType.FLOAT16, Layout.COLUMN)
     sddmm = by_name(load_suite("sddmm"))["8192x2048x128 .95"]
-    assert (sddmm.operator, sddmm.m, sddmm.n, sddmm.k) == (Operator.SDDMM, 8192, 2048, 128)
+    assert sddmm.problem == SddmmProblem(8192, 2048, 128)
     graph = by_name(load_suite("gnn"))["19717x19717x32 pubmed"]
     assert isinstance(graph.pattern, PowerLaw)
     assert graph.matrix().nnz == pytest.approx(88648, abs=10)
@@ -117,8 +118,8 @@ GROUP = {
     "source": "a test",
     "operator": "spmm",
     "dtypes": ["float32"],
-    "layout": "row",
     "pattern": "independent",
+    "fixed": {"layout": "row"},
     "columns": ["m", "k", "n", "sparsity"],
     "cases": [[4, 5, 6, 0.5]],
 }
@@ -129,7 +130,17 @@ GROUP = {
     [
         ({"operator": "spgemm"}, r"\[0\]\.operator"),
         ({"dtypes": ["float8"]}, r"dtypes\[0\]"),
-        ({"layout": "diagonal"}, "layout"),
+        (
+            {"fixed": {"layout": "diagonal"}},
+            r"mine.json: .*cases\[0\]: layout = 'diagonal' is none of row, column",
+        ),
+        (
+            {"operator": "sparse_softmax"},
+            r"mine.json: .*cases\[0\]: a pattern 'independent' with wrong fields",
+        ),
+        ({"columns": ["m", "k", "sparsity"], "cases": [[4, 5, 0.5]]}, r"cases\[0\]: spmm needs n"),
+        ({"columns": ["m", "n", "sparsity"], "cases": [[4, 5, 0.5]]}, r"expected whole numbers for m and k"),
+        ({"layout": "row"}, "no member 'layout'"),
         ({"pattern": "striped"}, "pattern"),
         ({"cases": [[4, 5, 6]]}, r"cases\[0\]: expected 4 values \(m, k, n, sparsity\)"),
         ({"cases": [[4, 5, 6, 0.5], [4, 5, 6, 0.5]]}, "twice"),
@@ -140,6 +151,20 @@ def test_malformed_lists(changes: dict[str, object], message: str) -> None:
     groups = parse_json(json.dumps([GROUP | changes]), "mine.json", SuiteError)
     with pytest.raises(SuiteError, match=message):
         list(listed_cases("mine", groups))
+
+
+def test_cases_may_vary_in_any_field_of_their_problem() -> None:
+    varied = {
+        "fixed": {"layout": "column"},
+        "columns": ["m", "k", "n", "sparsity", "batch", "epilogue"],
+        "cases": [[4, 5, 6, 0.5, 1, "none"], [4, 5, 6, 0.5, 2, "bias"]],
+    }
+    groups = parse_json(json.dumps([GROUP | varied]), "mine.json", SuiteError)
+    plain, several = listed_cases("mine", groups)
+    assert (plain.name, several.name) == ("4x5x6 .50", "4x5x6 .50 epilogue=bias batch=2")
+    assert several.problem == SpmmProblem(
+        4, 5, 6, layout=Layout.COLUMN, epilogue=Epilogue.BIAS, batch=2
+    )  # fmt: skip
 
 
 # --- folders of matrix files -------------------------------------------------------------------------------
@@ -163,17 +188,17 @@ def collection(tmp_path: Path) -> Path:
 
 def test_resnet_has_its_n_and_the_transformer_four(collection: Path) -> None:
     suite = load_suite("dlmc", collection)
-    assert [(case.name, case.n) for case in suite.cases] == [
+    assert [(case.name, case.problem.sizes["n"]) for case in suite.cases] == [
         ("rn50/random_pruning/0.5/block_1 n=49", 49),
         *((f"transformer/random_pruning/0.5/ffn n={n}", n) for n in (64, 256, 512, 2048)),
     ]
-    assert all(case.matrix().shape == (case.m, case.k) == (2, 3) for case in suite.cases)
+    assert all(case.matrix().shape == case.problem.matrix_shape == (2, 3) for case in suite.cases)
     assert suite.needs_data and suite.rows == 10
 
 
 def test_the_folder_of_one_model_is_enough(collection: Path) -> None:
     (case,) = load_suite("dlmc", collection / "rn50").cases
-    assert (case.name, case.n) == ("random_pruning/0.5/block_1 n=49", 49)
+    assert (case.name, case.problem.sizes["n"]) == ("random_pruning/0.5/block_1 n=49", 49)
     assert len(load_suite("dlmc", collection / "transformer").cases) == 4
 
 

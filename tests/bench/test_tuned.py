@@ -28,7 +28,7 @@ def parcel(tmp_path: Path) -> Parcel:
 
 
 def workload(parcel: Parcel) -> Workload:
-    return Workload(parcel.task.problem, parcel.fingerprint, parcel.features)
+    return Workload(parcel.problem, parcel.fingerprint, parcel.features)
 
 
 def test_budgets() -> None:

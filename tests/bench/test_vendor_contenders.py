@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError, Way
 from sparsegen.bench.contenders import contenders, cusparse_bsr, cusparse_sddmm
 from sparsegen.bench.parcel import ParcelMaker
 from sparsegen.bench.patterns import Blocks
 from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines import cublas, cusparse, libraries
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem, SddmmProblem, SpmmProblem
 from sparsegen.settings import Settings
 
 PARAMETERS = {  # of the functions in cublas_api.h and cusparse.h
@@ -62,7 +62,9 @@ class Library:
         return function
 
 
-Prepared = Callable[[str, Operator, Library], list[Way]]
+SPMM = SpmmProblem(64, 96, 16, DType.FLOAT16, Layout.COLUMN)
+SDDMM = SddmmProblem(64, 96, 8, DType.FLOAT16)
+Prepared = Callable[[str, Problem, Library], list[Way]]
 
 
 @pytest.fixture
@@ -70,17 +72,16 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
     """The ways of a contender for a matrix of dense blocks, each run once."""
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
 
-    def prepare(name: str, operator: Operator, library: Library) -> list[Way]:
+    def prepare(name: str, problem: Problem, library: Library) -> list[Way]:
         for module in (libraries, cublas, cusparse, cusparse_bsr, cusparse_sddmm):
             monkeypatch.setattr(module, "find_library", lambda _: library)
-        m, k, n = (64, 96, 16) if operator is Operator.SPMM else (64, 8, 96)
-        case = Case("t", "t", operator, m, k, n, (DType.FLOAT16,), Layout.COLUMN, Blocks(64, 96, 0.5, 32), "")
+        case = Case("t", "t", problem, (problem.dtype,), Blocks(64, 96, 0.5, 32), "")
         bench = Workbench(ParcelMaker(tmp_path).make(case, DType.FLOAT16), open_executor(emulator_device()))
         found = list(contenders()[name].ways(bench))
         for way in found:
             way.clear()
             way.run()
-            assert way.read().shape == bench.task.result_shape(bench.features.nnz)
+            assert way.read().shape == problem.result(bench.features.nnz).shape
             assert way.preparation_ms > 0 and way.memory_bytes >= 0
         return found
 
@@ -88,45 +89,45 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("name", "operator", "details"),
+    ("name", "problem", "details"),
     [
-        ("cublas", Operator.SPMM, ["dense float16, A row-major", "dense float16, A column-major"]),
-        ("cublas", Operator.SDDMM, ["the whole product, C row-major", "the whole product, C column-major"]),
+        ("cublas", SPMM, ["dense float16, A row-major", "dense float16, A column-major"]),
+        ("cublas", SDDMM, ["the whole product, C row-major", "the whole product, C column-major"]),
         (
             "cusparse-csr",
-            Operator.SPMM,
+            SPMM,
             [f"CSR {a}, {o}-major" for o in ("row", "column") for a in cusparse.CSR_ALGORITHMS],
         ),
         (
             "cusparse-blocked-ell",
-            Operator.SPMM,
+            SPMM,
             [f"Blocked-ELL {size} alg1, {o}-major" for size in (32, 16) for o in ("row", "column")],
         ),
         (
             "cusparse-bsr",
-            Operator.SPMM,
+            SPMM,
             [f"BSR {size} alg1, {o}-major" for size in (32, 16) for o in ("row", "column")],
         ),
-        ("cusparse-sddmm", Operator.SDDMM, ["B column-major", "B row-major"]),
+        ("cusparse-sddmm", SDDMM, ["B column-major", "B row-major"]),
     ],
 )
-def test_every_way_is_called(ways: Prepared, name: str, operator: Operator, details: list[str]) -> None:
+def test_every_way_is_called(ways: Prepared, name: str, problem: Problem, details: list[str]) -> None:
     library = Library()
-    found = [way.detail for way in ways(name, operator, library)]
+    found = [way.detail for way in ways(name, problem, library)]
     assert [detail for detail in found if " 64" not in detail and " 128" not in detail] == details
     assert any(library.called[function] >= len(details) for function in library.called)
 
 
 def test_a_refused_algorithm_is_left_out(ways: Prepared) -> None:
-    assert ways("cusparse-csr", Operator.SPMM, Library("cusparseSpMM_preprocess")) == []
+    assert ways("cusparse-csr", SPMM, Library("cusparseSpMM_preprocess")) == []
 
 
 def test_a_refused_sampling_says_so(ways: Prepared) -> None:
     with pytest.raises(UnsupportedError, match="B row-major: cusparseSDDMM returned status 10"):
-        ways("cusparse-sddmm", Operator.SDDMM, Library("cusparseSDDMM"))
+        ways("cusparse-sddmm", SDDMM, Library("cusparseSDDMM"))
 
 
 def test_handles_are_given_back(ways: Prepared) -> None:
     library = Library()
-    del ways("cusparse-csr", Operator.SPMM, library)[:]
+    del ways("cusparse-csr", SPMM, library)[:]
     assert library.called["cusparseCreate"] == library.called["cusparseDestroy"] == 1

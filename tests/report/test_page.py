@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ pytest.importorskip("matplotlib")
 from sparsegen.bench import result_file
 from sparsegen.errors import ReportError
 from sparsegen.kernels import family
+from sparsegen.operators import Epilogue, SoftmaxProblem, SpmmProblem
 from sparsegen.report.build import build
 from sparsegen.tuning_db.store import Store
 
@@ -122,12 +124,31 @@ def test_a_database_alone_makes_a_report(tmp_path: Path) -> None:
 def test_batches_are_left_out_and_that_is_said(tmp_path: Path) -> None:
     several = timed(3.0)
     of = replace(several.workload, problem=replace(several.workload.problem, batch=8))
-    result_file.write(results(row("a"), replace(row("b", n=32), batch=2)), tmp_path / "bench.json")
+    result_file.write(
+        results(row("a"), replace(row("b"), problem=SpmmProblem(512, 512, 32, batch=2))),
+        tmp_path / "bench.json",
+    )
     with Store.open(tmp_path / "t.db") as store:
         store.add_all([timed(5.0), replace(several, workload=of)], [])
         files = [tmp_path / "bench.json"]
         build(tmp_path / "r.html", files=files, store=store, progress=lambda text: None)
     assert "2 workloads of several items left out" in (tmp_path / "r.html").read_text()
+
+
+def test_rows_of_any_operator_are_reported(tmp_path: Path) -> None:
+    """With their own sizes, and the source of what ran: a softmax has no k, and an epilogue is part of the source."""
+    problems = SoftmaxProblem(512, 512), SpmmProblem(512, 512, 64, epilogue=Epilogue.BIAS_GELU)
+    rows = []
+    for problem, name in zip(problems, ("row_softmax", "csr_spmm"), strict=True):
+        ours = replace(row().cells[0], variant=family(name).config())
+        rows.append(replace(row(name), problem=problem, cells=(ours, *row().cells[1:])))
+    result_file.write(results(*rows), tmp_path / "bench.json")
+    target = tmp_path / "report.html"
+    build(target, files=[tmp_path / "bench.json"], store=None, progress=lambda text: None)
+    text = html.unescape(target.read_text())
+    Page(target.read_text())
+    assert "made-up: 512 × 512, 90 % zeros" in text and "made-up: 512 × 512 × 64, 90 % zeros" in text
+    assert "gelu" in text and "__global__" in text and "512 × 0" not in text
 
 
 def test_searches_and_fixed_settings_are_drawn(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bench_samples import results, row, sweep
 from tuning_samples import failed, timed, workload
 
 from sparsegen.kernels import families_of, family
+from sparsegen.operators import SddmmProblem
 from sparsegen.report.points import from_records, from_results
 from sparsegen.report.sections.best import column, column_names, family_colours
 from sparsegen.report.sections.fixed import FixedSetting, gains
@@ -105,10 +106,9 @@ def trials(count: int) -> list[Measurement]:
 def test_every_family_of_an_operator_has_a_colour_of_its_own() -> None:
     [point] = from_results([results(row("a"))])
     assert point.variant is not None
-    for operator in ("spmm", "sddmm"):
-        named = [
-            replace(point, operator=operator, variant=family.config()) for family in families_of(operator)
-        ]
+    for problem in (point.problem, SddmmProblem(512, 512, 64)):
+        operator = problem.operator
+        named = [replace(point, problem=problem, variant=family.config()) for family in families_of(operator)]
         colours = family_colours([*named, point], operator)
         assert set(colours) == {family.name for family in families_of(operator)}
         assert len(set(colours.values())) == len(colours)

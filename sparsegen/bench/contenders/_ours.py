@@ -10,11 +10,11 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch.choice import Choice
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
+from sparsegen.operators import Problem
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.variants import compile_variant
 
@@ -23,12 +23,20 @@ class Ours(Contender):
     """One of our contenders; what tells them apart is where the choice comes from."""
 
     kind = Kind.OURS
-    takes_batches = True
+    takes_variations = True
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        if kernels.families_of(task.operator):
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        families = kernels.families_of(problem.operator)
+        if not families:
+            return f"sparsegen has no kernel family for {problem.operator} yet"
+        if any(family.computes(problem) for family in families):
             return None
-        return f"sparsegen has no kernel family for {task.operator} yet"
+        return "; ".join(
+            f"{family.name}: it must hold: {scope.sentence}"
+            for family in families
+            for scope in family.scope(problem)
+            if not scope.holds
+        )
 
     def runs_on(self, device: Device) -> bool:
         return True
@@ -50,12 +58,16 @@ class Ours(Contender):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         choice = self.choose(bench.parcel, bench.device, bench.db)
         compile_choice(choice, bench.device)  # no part of the preparation: kept for good
-        inputs = [bench.upload(name).address for name in bench.task.operand_shapes]
+        problem = bench.problem
+        inputs = [bench.upload(spec.name).address for spec in problem.operands(bench.features.nnz)]
+        own_values = bench.upload("values") if problem.value_sets > 1 else None
         result = bench.result()
         watch = Stopwatch()
         variant = bind_variant(
             choice.config, choice.problem, bench.matrix, bench.executor, backends.toolchain(bench.device)
         )
+        if own_values is not None:
+            variant.gather_values(own_values, 0)
         bench.executor.synchronize()
         elapsed = watch.lap()
         bound = variant.bound()

@@ -46,11 +46,11 @@ def to_tensor(stored: Array, dtype: DType | None = None) -> Any:
 
 
 class TensorResult:
-    """A result in a tensor of the task's stored shape, which `run` may replace."""
+    """A result in a tensor of the problem's stored shape, which `run` may replace."""
 
     def __init__(self, bench: Workbench, shape: tuple[int, ...]) -> None:
         torch = import_torch()
-        self._dtype = bench.task.dtype
+        self._dtype = bench.problem.dtype
         self.tensor: Any = torch.empty(shape, dtype=getattr(torch, str(self._dtype)), device="cuda")
 
     def clear(self) -> None:

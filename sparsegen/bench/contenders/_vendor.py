@@ -13,7 +13,7 @@ from sparsegen.bench.contender import MissingError, Stopwatch, Way
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.measure.baselines import Call, cusparse
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError, find_library
-from sparsegen.operators import Layout
+from sparsegen.operators import Layout, SpmmProblem
 
 
 def require_library(name: str) -> None:
@@ -34,13 +34,13 @@ def cuda(bench: Workbench) -> CudaExecutor:
 
 
 def result_of(bench: Workbench, call: Call) -> ResultBuffer:
-    """The buffer that a call writes."""
-    task = bench.task
+    """The buffer that a call for an SpMM writes."""
+    problem = bench.problem_as(SpmmProblem)
     return ResultBuffer(
         bench.executor,
-        task.dtype,
-        (task.n, task.m) if call.columns else (task.m, task.n),
-        transposed=call.columns != (task.layout is Layout.COLUMN),
+        problem.dtype,
+        (problem.n, problem.m) if call.columns else (problem.m, problem.n),
+        transposed=call.columns != (problem.layout is Layout.COLUMN),
         buffer=call.result,
     )
 
@@ -48,7 +48,7 @@ def result_of(bench: Workbench, call: Call) -> ResultBuffer:
 def dense_orders(bench: Workbench) -> Callable[[int], Buffer]:
     """B on the device in cuSPARSE's orders; uploaded now, so that it counts as nobody's preparation."""
     stored = np.asarray(bench.operand("b"))
-    rows = stored if bench.task.layout is Layout.ROW else stored.T
+    rows = stored if bench.problem_as(SpmmProblem).layout is Layout.ROW else stored.T
     orders = {
         cusparse.ROW_ORDER: bench.executor.upload(np.ascontiguousarray(rows)),
         cusparse.COLUMN_ORDER: bench.executor.upload(np.ascontiguousarray(rows.T)),

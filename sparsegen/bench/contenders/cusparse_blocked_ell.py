@@ -9,16 +9,15 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer
 from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Stopwatch, Way
 from sparsegen.bench.contenders._vendor import cuda, dense_orders, ways_of
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import Handle, checked
+from sparsegen.operators import Problem, SpmmProblem
 
 ALGORITHMS = {"alg1": 13}
 SIZES_TRIED = 3
@@ -27,10 +26,8 @@ SIZES_TRIED = 3
 class CusparseBlockedEll(CusparseCsr):
     name = "cusparse-blocked-ell"
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        if task.operator is not Operator.SPMM:
-            return "it computes spmm"
-        return None if has_blocks(features) else NO_BLOCKS
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return super().why_not(problem, features) or (None if has_blocks(features) else NO_BLOCKS)
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         handle, b = cusparse.open_handle(), dense_orders(bench)
@@ -41,16 +38,16 @@ class CusparseBlockedEll(CusparseCsr):
         self, bench: Workbench, handle: Handle, size: int, b: Callable[[int], Buffer]
     ) -> Iterator[Way]:
         """Those of one block size."""
-        task, matrix = bench.task, bench.matrix
+        problem, matrix = bench.problem_as(SpmmProblem), bench.matrix
         watch = Stopwatch()
         columns, values = padded(cut(matrix, size))
-        arrays = bench.executor.upload(columns), bench.executor.upload(task.dtype.to_storage(values))
+        arrays = bench.executor.upload(columns), bench.executor.upload(problem.dtype.to_storage(values))
 
         def descriptor() -> ctypes.c_void_p:
-            return _descriptor(handle, task, size, columns.shape[1] * size, arrays)
+            return _descriptor(handle, problem, size, columns.shape[1] * size, arrays)
 
         calls = cusparse.products(
-            cuda(bench), handle, descriptor, task.spmm, b, ALGORITHMS,
+            cuda(bench), handle, descriptor, problem, b, ALGORITHMS,
             format_name=f"Blocked-ELL {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
         )  # fmt: skip
         yield from ways_of(bench, calls, watch.lap())
@@ -70,13 +67,13 @@ def padded(blocks: Blocks) -> tuple[Array, Array]:
 
 
 def _descriptor(
-    handle: Handle, task: Task, size: int, ell_columns: int, arrays: tuple[Buffer, Buffer]
+    handle: Handle, problem: SpmmProblem, size: int, ell_columns: int, arrays: tuple[Buffer, Buffer]
 ) -> ctypes.c_void_p:
     descriptor, long = ctypes.c_void_p(), ctypes.c_int64
     checked(
         handle.library, "cusparseCreateBlockedEll", ctypes.byref(descriptor),
-        *map(long, (task.m, task.k, size, ell_columns)), *(ctypes.c_void_p(a.address) for a in arrays),
-        cusparse.INDEX_32I, cusparse.BASE_ZERO, cusparse.DATA_TYPE[task.dtype],
+        *map(long, (problem.m, problem.k, size, ell_columns)), *(ctypes.c_void_p(a.address) for a in arrays),
+        cusparse.INDEX_32I, cusparse.BASE_ZERO, cusparse.DATA_TYPE[problem.dtype],
     )  # fmt: skip
     return descriptor
 

@@ -13,6 +13,7 @@ from sparsegen.bench.contenders.cusparse_blocked_ell import CusparseBlockedEll
 from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library
+from sparsegen.operators import SpmmProblem
 
 ALGORITHMS = {"alg1": 14}
 
@@ -28,13 +29,13 @@ class CusparseBsr(CusparseBlockedEll):
     def ways_of_size(
         self, bench: Workbench, handle: Handle, size: int, b: Callable[[int], Buffer]
     ) -> Iterator[Way]:
-        task, matrix, long = bench.task, bench.matrix, ctypes.c_int64
+        problem, matrix, long = bench.problem_as(SpmmProblem), bench.matrix, ctypes.c_int64
         watch = Stopwatch()
         blocks = cut(matrix, size)
-        sizes = (task.m // size, task.k // size, blocks.columns.size, size, size)
+        sizes = (problem.m // size, problem.k // size, blocks.columns.size, size, size)
         arrays = [
             bench.executor.upload(a)
-            for a in (blocks.offsets, blocks.columns, task.dtype.to_storage(blocks.values))
+            for a in (blocks.offsets, blocks.columns, problem.dtype.to_storage(blocks.values))
         ]
 
         def descriptor() -> ctypes.c_void_p:
@@ -42,12 +43,12 @@ class CusparseBsr(CusparseBlockedEll):
             checked(
                 handle.library, "cusparseCreateBsr", ctypes.byref(made), *map(long, sizes),
                 *(ctypes.c_void_p(a.address) for a in arrays), cusparse.INDEX_32I, cusparse.INDEX_32I,
-                cusparse.BASE_ZERO, cusparse.DATA_TYPE[task.dtype], cusparse.ROW_ORDER,
+                cusparse.BASE_ZERO, cusparse.DATA_TYPE[problem.dtype], cusparse.ROW_ORDER,
             )  # fmt: skip
             return made
 
         calls = cusparse.products(
-            cuda(bench), handle, descriptor, task.spmm, b, ALGORITHMS,
+            cuda(bench), handle, descriptor, problem, b, ALGORITHMS,
             format_name=f"BSR {size}", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
         )  # fmt: skip
         yield from ways_of(bench, calls, watch.lap())

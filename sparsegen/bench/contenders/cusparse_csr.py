@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.contenders._vendor import cuda, dense_orders, require_library, ways_of
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse
+from sparsegen.operators import Problem, SpmmProblem
 
 
 class CusparseCsr(Contender):
     name, kind = "cusparse-csr", Kind.SPARSE
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        return None if task.operator is Operator.SPMM else "it computes spmm"
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return None if isinstance(problem, SpmmProblem) else "it computes spmm"
 
     def open(self, executor: Executor) -> Mapping[str, str]:
         require_library("cusparse")
@@ -32,7 +31,7 @@ class CusparseCsr(Contender):
             bench.executor.upload(a) for a in (matrix.row_offsets, matrix.column_indices, bench.encoded)
         )
         arrays = offsets, columns, values
-        calls = cusparse.csr_calls(cuda(bench), bench.task.spmm, arrays, matrix.nnz, b)
+        calls = cusparse.csr_calls(cuda(bench), bench.problem_as(SpmmProblem), arrays, matrix.nnz, b)
         yield from ways_of(bench, calls, watch.lap())
 
 

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import VendorError, checked, find_library
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Problem, SddmmProblem
 
 DEFAULT_ALGORITHM = 0
 
@@ -23,8 +21,8 @@ DEFAULT_ALGORITHM = 0
 class CusparseSddmm(CusparseCsr):
     name = "cusparse-sddmm"
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        return None if task.operator is Operator.SDDMM else "it computes sddmm"
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return None if isinstance(problem, SddmmProblem) else "it computes sddmm"
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         refusals = []
@@ -37,7 +35,7 @@ class CusparseSddmm(CusparseCsr):
             raise UnsupportedError("; ".join(refusals))
 
     def _way(self, bench: Workbench, order: int, name: str) -> Way:
-        task, executor, matrix = bench.task, bench.executor, bench.matrix
+        problem, executor, matrix = bench.problem_as(SddmmProblem), bench.executor, bench.matrix
         handle, library = cusparse.open_handle(), find_library("cusparse")
         a = bench.upload("a")
         b = (
@@ -49,13 +47,13 @@ class CusparseSddmm(CusparseCsr):
         pattern = executor.upload(matrix.row_offsets), executor.upload(matrix.column_indices)
         result = bench.result()
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
-        shape = (task.m, task.n)
+        shape = problem.matrix_shape
         arguments = (
             handle.value, cusparse.NO_TRANSPOSE, cusparse.NO_TRANSPOSE, ctypes.byref(one),
-            cusparse.dense_descriptor(handle, (task.m, task.k), cusparse.ROW_ORDER, a, task.dtype),
-            cusparse.dense_descriptor(handle, (task.k, task.n), order, b, task.dtype),
+            cusparse.dense_descriptor(handle, (problem.m, problem.k), cusparse.ROW_ORDER, a, problem.dtype),
+            cusparse.dense_descriptor(handle, (problem.k, problem.n), order, b, problem.dtype),
             ctypes.byref(zero),
-            cusparse.csr_descriptor(handle, shape, (*pattern, result.buffer), matrix.nnz, task.dtype),
+            cusparse.csr_descriptor(handle, shape, (*pattern, result.buffer), matrix.nnz, problem.dtype),
             cusparse.DATA_TYPE[DType.FLOAT32], DEFAULT_ALGORITHM,
         )  # fmt: skip
         size = ctypes.c_size_t()

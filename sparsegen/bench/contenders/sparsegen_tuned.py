@@ -17,7 +17,7 @@ class SparsegenTuned(Ours):
 
     def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
         with open_layers(Settings.from_environment(), db) as layers:
-            choice = choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, layers)
+            choice = choose(parcel.problem, parcel.features, parcel.fingerprint, device, layers)
         if choice.how is not How.EXACT:
             raise MissingError("no tuning of this workload is recorded; --tune quick makes one")
         return choice

@@ -15,7 +15,7 @@ class SparsegenUntuned(Ours):
 
     def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
         seeded = Layers([seeds()])
-        return choose(parcel.task.problem, parcel.features, parcel.fingerprint, device, seeded)
+        return choose(parcel.problem, parcel.features, parcel.fingerprint, device, seeded)
 
 
 CONTENDER = SparsegenUntuned()

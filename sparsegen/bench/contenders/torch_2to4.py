@@ -7,28 +7,26 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, MissingError, Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 
 
 class Torch2to4(Contender):
     name, kind = "torch-2to4", Kind.SPARSE
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        if task.operator is not Operator.SPMM:
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        if not isinstance(problem, SpmmProblem):
             return "it computes spmm"
-        if task.dtype is DType.FLOAT32:
+        if problem.dtype is DType.FLOAT32:
             return "it takes 16-bit values"
         if features.row_max > features.k // 2:
             return "a row has more than half of its elements"
-        if task.m % 16 or task.k % 16 or task.n % 8:
+        if problem.m % 16 or problem.k % 16 or problem.n % 8:
             return "m and k must be multiples of 16, n of 8"
         return None
 
@@ -42,15 +40,15 @@ class Torch2to4(Contender):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         if not is_2to4(bench.matrix):
             raise UnsupportedError("some four neighbours in a row hold more than two nonzeros")
-        torch, task = import_torch(), bench.task
-        b = to_tensor(bench.operand("b"), task.dtype)
+        torch, problem = import_torch(), bench.problem_as(SpmmProblem)
+        b = to_tensor(bench.operand("b"), problem.dtype)
         watch = Stopwatch()
-        dense = task.dtype.to_storage(bench.matrix.to_scipy().toarray())
-        sparse = torch.sparse.to_sparse_semi_structured(to_tensor(dense, task.dtype))
+        dense = problem.dtype.to_storage(bench.matrix.to_scipy().toarray())
+        sparse = torch.sparse.to_sparse_semi_structured(to_tensor(dense, problem.dtype))
         torch.cuda.synchronize()
         elapsed = watch.lap()
-        by_rows = task.layout is Layout.ROW
-        result = TensorResult(bench, task.result_shape(bench.matrix.nnz))
+        by_rows = problem.layout is Layout.ROW
+        result = TensorResult(bench, problem.result(bench.matrix.nnz).shape)
 
         def run() -> None:
             result.tensor = sparse @ b if by_rows else (sparse @ b.t()).t()

@@ -12,14 +12,12 @@ from typing import Any
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 
 # Columns of B per program, warps, stages; the likeliest first. Tiles of 32 columns, and of 256 with four warps or other
 # than three stages, are left out: they were never the fastest.
@@ -43,14 +41,14 @@ SMALLEST = 16  # never the fastest where larger blocks are as full
 class TorchBsr(Contender):
     name, kind = "torch-bsr", Kind.SPARSE
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        if task.operator is not Operator.SPMM:
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        if not isinstance(problem, SpmmProblem):
             return "it computes spmm"
-        if task.dtype is DType.FLOAT32:
+        if problem.dtype is DType.FLOAT32:
             return "its sums of float32 products are float64, which tensor cores do not have"
-        if task.layout is Layout.COLUMN:
+        if problem.layout is Layout.COLUMN:
             return "it takes B row-major"
-        if task.n < 16:
+        if problem.n < 16:
             return "its tiles have 16 columns at the least"
         return None if has_blocks(features) else NO_BLOCKS
 
@@ -59,7 +57,7 @@ class TorchBsr(Contender):
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         deadline = time.monotonic() + SECONDS
-        b = to_tensor(bench.operand("b"), bench.task.dtype)
+        b = to_tensor(bench.operand("b"), bench.problem.dtype)
         prepared = [_Prepared(bench, size, b) for size in sizes_tried(block_sizes(bench.matrix))]
         for meta in METAS:
             for one in prepared:
@@ -79,29 +77,29 @@ class _Prepared:
     """The matrix in blocks of one size."""
 
     def __init__(self, bench: Workbench, size: int, b: Any) -> None:
-        torch, task, matrix = import_torch(), bench.task, bench.matrix
+        torch, problem, matrix = import_torch(), bench.problem_as(SpmmProblem), bench.matrix
         watch = Stopwatch()
         blocks = cut(matrix, size)
         parts = (
             to_tensor(blocks.offsets),
             to_tensor(blocks.columns),
-            to_tensor(task.dtype.to_storage(blocks.values), task.dtype),
+            to_tensor(problem.dtype.to_storage(blocks.values), problem.dtype),
         )
-        self._matrix = torch.sparse_bsr_tensor(*parts, size=(task.m, task.k), check_invariants=False)
+        self._matrix = torch.sparse_bsr_tensor(*parts, size=(problem.m, problem.k), check_invariants=False)
         torch.cuda.synchronize()
         self._preparation_ms = watch.lap()
         self._memory = nbytes(*parts)
-        self._size, self._b, self._task = size, b, task
-        self._result = TensorResult(bench, (task.m, task.n))
+        self._size, self._b, self._n = size, b, problem.n
+        self._result = TensorResult(bench, (problem.m, problem.n))
 
     def way(self, tile: int, warps: int, stages: int) -> Way | None:
         """Compiled and run once; None where the kernel cannot be had so."""
-        if tile > self._task.n or self._task.n % tile or self._size * tile < 32 * 16 * (warps // 4):
+        if tile > self._n or self._n % tile or self._size * tile < 32 * 16 * (warps // 4):
             return None
         from torch.sparse._triton_ops import bsr_dense_addmm
 
         meta = {
-            "SPLIT_N": self._task.n // tile,
+            "SPLIT_N": self._n // tile,
             "GROUP_SIZE_ROW": GROUP_ROWS,
             "num_warps": warps,
             "num_stages": stages,

@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.case import Operator
 from sparsegen.bench.contender import Contender, Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
 from sparsegen.bench.results import Kind
-from sparsegen.bench.task import Task
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
+from sparsegen.operators import Problem, SddmmProblem
 
 
 class TorchSampledAddmm(Contender):
     name, kind = "torch-sampled-addmm", Kind.SPARSE
 
-    def why_not(self, task: Task, features: Features) -> str | None:
-        return None if task.operator is Operator.SDDMM else "it computes sddmm"
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return None if isinstance(problem, SddmmProblem) else "it computes sddmm"
 
     def open(self, executor: Executor) -> Mapping[str, str]:
         return open_torch(executor)
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        torch, task = import_torch(), bench.task
-        a, b = (to_tensor(bench.operand(name), task.dtype) for name in ("a", "b"))
+        torch, problem = import_torch(), bench.problem_as(SddmmProblem)
+        a, b = (to_tensor(bench.operand(name), problem.dtype) for name in ("a", "b"))
         watch = Stopwatch()
         offsets, columns = to_tensor(bench.matrix.row_offsets), to_tensor(bench.matrix.column_indices)
-        result = TensorResult(bench, task.result_shape(bench.matrix.nnz))
+        result = TensorResult(bench, problem.result(bench.matrix.nnz).shape)
         pattern = torch.sparse_csr_tensor(
-            offsets, columns, result.tensor, size=(task.m, task.n), check_invariants=False
+            offsets, columns, result.tensor, size=problem.matrix_shape, check_invariants=False
         )
         result.tensor = pattern.values()
 

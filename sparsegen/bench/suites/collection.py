@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case, dtypes_of
 from sparsegen.bench.patterns import MatrixFile
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.readers.smtx import read_smtx_shape
-from sparsegen.operators import DType, Layout
+from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.tuning_db.json_reader import Node
 
 SUFFIXES = (".smtx", ".smtx.gz")
@@ -33,6 +33,7 @@ def collection_cases(suite: str, description: dict[str, Node], data: Path) -> It
         MatrixError: a file whose first line is malformed.
     """
     files = [(file, file.resolve()) for file in find_matrices(data)]
+    dtypes, layout = dtypes_of(description["dtypes"]), Layout(description["layout"].text(40))
     resnet = description["resnet"].text(40)
     layers: dict[str, int] = {}
     if any(resnet in path.parts[:-1] for _, path in files):
@@ -51,12 +52,8 @@ def collection_cases(suite: str, description: dict[str, Node], data: Path) -> It
             yield Case(
                 suite=suite,
                 name=f"{where} n={n}",
-                operator=Operator.SPMM,
-                m=rows,
-                k=columns,
-                n=n,
-                dtypes=tuple(DType(dtype.text(40)) for dtype in description["dtypes"].items()),
-                layout=Layout(description["layout"].text(40)),
+                problem=SpmmProblem(rows, columns, n, dtypes[0], layout),
+                dtypes=dtypes,
                 pattern=MatrixFile(rows, columns, str(path)),
                 source=description["source"].text(1000),
             )

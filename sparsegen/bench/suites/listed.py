@@ -1,18 +1,21 @@
-"""Cases that a suite's file lists: groups of rows of values, each group with one source and one pattern."""
+"""Cases that a suite's file lists: groups of rows of values, each group with one source, operator and pattern.
+
+A value is a field of the operator's problems, one of the pattern's, or a ``label`` for the case's name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from sparsegen.bench.case import Case, Operator
+from sparsegen.bench.case import Case, dtypes_of, variations
 from sparsegen.bench.dlmc_rows import row_cov
 from sparsegen.bench.patterns import PATTERNS, Pattern, VaryingRows, pattern_from_dict
-from sparsegen.errors import SuiteError
-from sparsegen.operators import DType, Layout
+from sparsegen.errors import ConfigError, SuiteError
+from sparsegen.operators import OPERATORS, fields_of
 from sparsegen.tuning_db.json_reader import Node
 
-_REQUIRED = ("source", "operator", "dtypes", "layout", "pattern", "columns", "cases")
+_REQUIRED = ("source", "operator", "dtypes", "pattern", "columns", "cases")
 _DLMC_LIKE = "dlmc_like"  # varying_rows, with the variation that DLMC has for a model and way of pruning
 
 
@@ -33,27 +36,31 @@ def listed_cases(suite: str, groups: Node) -> Iterator[Case]:
 def _group_cases(suite: str, group: dict[str, Node]) -> Iterator[Case]:
     columns = [column.text(40) for column in group["columns"].items()]
     fixed = {name: node.value for name, node in group["fixed"].members().items()} if "fixed" in group else {}
-    operator = Operator(group["operator"].text(40, "|".join(Operator)))
+    kind = OPERATORS[group["operator"].text(40, "|".join(OPERATORS))]
+    dtypes = dtypes_of(group["dtypes"])
     for line in group["cases"].items():
         cells = list(line.items())
         if len(cells) != len(columns):
             line.refuse(f"{len(columns)} values ({', '.join(columns)})")
         values = fixed | {name: cell.value for name, cell in zip(columns, cells, strict=True)}
-        m, k, n = (values.pop(size) for size in "mkn")
+        fields = {name: values.pop(name) for name in fields_of(kind) if name in values}
+        rows, width = (fields.pop(name, None) for name in kind.matrix_sizes)
+        if not (isinstance(rows, int) and isinstance(width, int)):
+            line.refuse(f"whole numbers for {' and '.join(kind.matrix_sizes)}")
         label = values.pop("label", "")
-        rows, width, inner = (m, k, n) if operator is Operator.SPMM else (m, n, k)
+        try:
+            problem = kind.of((rows, width), dtype=dtypes[0], **fields)
+            pattern = _pattern(group["pattern"], rows, width, values)
+        except (ConfigError, SuiteError) as error:
+            raise SuiteError(f"{line.source}: {line.path}: {error}") from None
+        sizes = "x".join(str(problem.sizes[size]) for size in (*kind.matrix_sizes, *kind.dense_sizes))
         sparsity = f"{values['sparsity']:.2f}".removeprefix("0") if "sparsity" in values else ""
-        name = " ".join(part for part in (f"{rows}x{width}x{inner}", sparsity, label) if part)
         yield Case(
             suite=suite,
-            name=name,
-            operator=operator,
-            m=m,
-            k=k,
-            n=n,
-            dtypes=tuple(DType(dtype.text(40, "|".join(DType))) for dtype in group["dtypes"].items()),
-            layout=Layout(group["layout"].text(40, "|".join(Layout))),
-            pattern=_pattern(group["pattern"], rows, width, values),
+            name=" ".join(part for part in (sizes, sparsity, *variations(problem), label) if part),
+            problem=problem,
+            dtypes=dtypes,
+            pattern=pattern,
             source=group["source"].text(1000),
         )
 

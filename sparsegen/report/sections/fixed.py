@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sparsegen.bench.problem_facts import layout_of
 from sparsegen.bench.summary import geometric
 from sparsegen.kernels import families
 from sparsegen.kernels.config import Config, Value
@@ -89,7 +90,7 @@ def _flop(gain: Gain) -> float:
 def _label(workload: Workload) -> str:
     p = workload.problem
     zeros = words.percent(1 - workload.features.density)
-    return f"{words.kind(p.operator, p.dtype, words.layout_of(p))}, {words.sizes(p)}, {zeros} zeros"
+    return f"{words.kind(p.operator, p.dtype, layout_of(p))}, {words.sizes(p)}, {zeros} zeros"
 
 
 def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:

@@ -1,0 +1,52 @@
+"""What listings, tables and keys of rows tell of a problem of any operator."""
+
+from __future__ import annotations
+
+from sparsegen.operators import DType, Epilogue, Layout, Problem
+
+
+def layout_of(problem: Problem) -> Layout:
+    """Its layout; column-major where it has none to tell: B of an SDDMM is column-major, a softmax has no B."""
+    return Layout(problem.traits.get("layout", Layout.COLUMN))
+
+
+class HasProblem:
+    """Facts of the ``problem`` that something is about; a size that its operator lacks is 0."""
+
+    __slots__ = ()
+
+    problem: Problem
+
+    @property
+    def operator(self) -> str:
+        return self.problem.operator
+
+    @property
+    def dtype(self) -> DType:
+        return self.problem.dtype
+
+    @property
+    def layout(self) -> Layout:
+        """See `layout_of`."""
+        return layout_of(self.problem)
+
+    @property
+    def m(self) -> int:
+        return self.problem.sizes.get("m", 0)
+
+    @property
+    def k(self) -> int:
+        return self.problem.sizes.get("k", 0)
+
+    @property
+    def n(self) -> int:
+        return self.problem.sizes.get("n", 0)
+
+    @property
+    def batch(self) -> int:
+        """Items that a call computes."""
+        return self.problem.batch
+
+    @property
+    def epilogue(self) -> str:
+        return str(self.problem.traits.get("epilogue", Epilogue.NONE))
