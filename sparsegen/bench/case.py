@@ -26,7 +26,7 @@ class Case:
             the sparse matrix come first: m x k x n for SpMM and m x n x k for SDDMM.
         problem: in the first of the dtypes; any operator's.
         dtypes: element types to measure, at least one.
-        pattern: how the row's sparse matrix is drawn. Cases that differ in dense sizes alone have equal patterns, which
+        pattern: how the row's sparse input is drawn. Cases that differ in dense sizes alone have equal patterns, which
             can be the key under which a matrix is kept.
         source: where the sizes and sparsities come from.
 

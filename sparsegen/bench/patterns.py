@@ -1,4 +1,7 @@
-"""Patterns of nonzeros that a benchmark case names: a few numbers and a seed, or a file."""
+"""Patterns of nonzeros that a benchmark case names: a few numbers and a seed, or a file.
+
+A pattern is how the sparse input of a row is drawn. All of these draw one matrix, which every call of the row gets.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from sparsegen.bench import generators
 from sparsegen.errors import MatrixError, SuiteError
+from sparsegen.matrix import masks
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.load import load_matrix
 
@@ -36,6 +40,10 @@ class Pattern(ABC):
     def to_dict(self) -> dict[str, Any]:
         """JSON values; `pattern_from_dict` is the inverse."""
         return {"kind": self.kind, **asdict(self)}
+
+    def _require_square(self, what: str) -> None:
+        if self.rows != self.columns:
+            raise MatrixError(f"it is square, got {self.rows} x {self.columns}", source=what)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
@@ -114,9 +122,37 @@ class PowerLaw(Pattern):
     seed: int = 0
 
     def matrix(self) -> CsrMatrix:
-        if self.rows != self.columns:
-            raise MatrixError(f"a graph is square, got {self.rows} x {self.columns}", source="random graph")
+        self._require_square("random graph")
         return generators.power_law(self.rows, self.mean_degree, self.exponent, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Band(Pattern):
+    """The causal mask of a sparse Transformer, with distant places beside its band: `masks.band`."""
+
+    kind: ClassVar[str] = "band"
+
+    width: int
+    sparsity_outside: float = 0.95
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        self._require_square("band mask")
+        return masks.band(self.rows, self.width, self.sparsity_outside, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow(Pattern):
+    """The causal mask of a window, with some first places that every query sees: `masks.sliding_window`."""
+
+    kind: ClassVar[str] = "sliding_window"
+
+    window: int
+    sinks: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        self._require_square("sliding-window mask")
+        return masks.sliding_window(self.rows, self.window, self.sinks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +183,8 @@ class MatrixFile(Pattern):
 
 
 PATTERNS: dict[str, type[Pattern]] = {
-    cls.kind: cls for cls in (Independent, EqualRows, VaryingRows, Blocks, PowerLaw, MatrixFile)
+    cls.kind: cls
+    for cls in (Independent, EqualRows, VaryingRows, Blocks, PowerLaw, Band, SlidingWindow, MatrixFile)
 }
 
 

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 
 from sparsegen.bench import generators
 from sparsegen.bench.patterns import (
+    Band,
     Blocks,
     EqualRows,
     Independent,
     MatrixFile,
     Pattern,
     PowerLaw,
+    SlidingWindow,
     VaryingRows,
     pattern_from_dict,
 )
@@ -31,6 +33,8 @@ PINNED = {  # first digits of the fingerprints: what result files of any machine
     EqualRows(40, 300, 0.97): "2824eb77ceb32e90",
     VaryingRows(60, 200, 0.9, 0.8): "c61aba61e6f5d520",
     Blocks(96, 64, 0.5, 8): "f2c09f108fd84bad",
+    Band(200, 200, 16): "905b9ee752abc249",
+    SlidingWindow(200, 200, 16, 4): "dc1b1f32575096ea",
     PowerLaw(500, 500, 6.0, 2.5): "e408976fbbd2e736",
 }
 
@@ -143,6 +147,8 @@ def test_graphs_without_edges(nodes: int) -> None:
         (Blocks(64, 65, 0.5, 32), "do not tile"),
         (Blocks(64, 64, 0.5, 0), "do not tile"),
         (PowerLaw(64, 65, 1.0, 2.5), "square"),
+        (Band(64, 65, 8), "band mask: it is square"),
+        (SlidingWindow(64, 64, 0), "window = 0"),
         (PowerLaw(64, 64, 1.0, 2.0), "exponent"),
         (PowerLaw(64, 64, 5.0, 2.5), "mean degree"),
     ],

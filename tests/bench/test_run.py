@@ -17,6 +17,8 @@ from sparsegen.bench.patterns import Independent, MatrixFile
 from sparsegen.bench.request import TUNED_AHEAD, Step, planned
 from sparsegen.bench.results import UNTUNED, BenchDevice, Protocol, Results, Status
 from sparsegen.bench.run import Finished, run
+from sparsegen.bench.runner import Limits
+from sparsegen.bench.suites import load_suite
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import (
@@ -121,6 +123,19 @@ def test_ours_compute_every_operator() -> None:
         assert mine.status is Status.OK and mine.worst_error is not None and mine.worst_error <= 1, mine
         assert row.floor.flop == row.problem.cost(row.nnz).flop
         assert other.status is Status.UNSUPPORTED and "comput" in other.reason, other
+
+
+def test_the_suite_of_softmax_on_the_emulator() -> None:
+    """Its smallest mask, forward and backward."""
+    small = [
+        case.of_dtypes((DType.FLOAT32,))
+        for case in load_suite("softmax").cases
+        if case.problem.matrix_shape == (4096, 4096)
+    ]
+    once = Protocol(L2.WARM, rounds=1, samples=1, tune="off")
+    finished = run(request(contenders()[UNTUNED], cases=small, protocol=once, limits=Limits()), quiet)
+    assert [row.operator for row in finished.results.rows] == ["sparse_softmax", "sparse_softmax_backward"]
+    assert statuses(finished, UNTUNED) == [Status.OK, Status.OK], reason(finished, UNTUNED)
 
 
 @pytest.fixture(scope="module")

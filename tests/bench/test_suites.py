@@ -12,17 +12,27 @@ from pathlib import Path
 import pytest
 
 from sparsegen.bench.case import Case
-from sparsegen.bench.patterns import Blocks, EqualRows, PowerLaw
+from sparsegen.bench.patterns import Blocks, EqualRows, PowerLaw, SlidingWindow
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.suites.collection import read_batch_sizes
 from sparsegen.bench.suites.listed import listed_cases
 from sparsegen.errors import MatrixError, SuiteError
-from sparsegen.operators import DType, Epilogue, Layout, SddmmProblem, SpmmProblem
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SparseAttentionProblem,
+    SpmmProblem,
+)
 from sparsegen.tuning_db.json_reader import parse_json
 
 ROOT = Path(__file__).parents[2]
 LISTED = [name for name in suite_names() if not describe_suite(name).needs_data]
 COUNTS = {
+    "attention": 4,
+    "softmax": 10,
     "mixed": 48,
     "block": 24,
     "dlmc-like": 24,
@@ -88,6 +98,11 @@ def test_names_and_kinds() -> None:
     assert uniform.problem == SpmmProblem(128, 128, 128, DType.FLOAT16, Layout.COLUMN)
     sddmm = by_name(load_suite("sddmm"))["8192x2048x128 .95"]
     assert sddmm.problem == SddmmProblem(8192, 2048, 128)
+    softmax = by_name(load_suite("softmax"))["12288x12288 gradient, sliding 512"]
+    assert softmax.problem == SoftmaxBackwardProblem(12288, 12288)
+    assert softmax.pattern == SlidingWindow(12288, 12288, 512, 4)
+    attention = by_name(load_suite("attention"))["12288x12288x128 batch=8 band 256"]
+    assert attention.problem == SparseAttentionProblem(12288, 12288, 128, DType.FLOAT16, batch=8)
     graph = by_name(load_suite("gnn"))["19717x19717x32 pubmed"]
     assert isinstance(graph.pattern, PowerLaw)
     assert graph.matrix().nnz == pytest.approx(88648, abs=10)
@@ -95,7 +110,7 @@ def test_names_and_kinds() -> None:
 
 @pytest.mark.parametrize(("name", "near"), [("rrn", "rnn"), ("DLMC", "dlmc"), ("sddm", "sddmm")])
 def test_unknown_suites(name: str, near: str) -> None:
-    message = rf"unknown suite '{name}' \(did you mean '{near}'\?\); there are block, .*, uniform-sparsity$"
+    message = rf"unknown suite '{name}' \(did you mean '{near}'\?\); there are attention, block, .*, uniform-sparsity$"
     with pytest.raises(SuiteError, match=message):
         load_suite(name)
 
