@@ -13,6 +13,7 @@ import scipy.sparse
 from click.testing import Result
 from command_line import Command
 
+from sparsegen.bench import result_file
 from sparsegen.bench.request import Step
 from sparsegen.cli import bench as bench_command
 from sparsegen.cli.bench_options import cases_of_suites, of_dtypes
@@ -20,6 +21,7 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
+MLP = str(EXAMPLES.parent / "pruned_mlp_layer.npz")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
@@ -71,6 +73,27 @@ def test_measure_resume_compare(bench: Bench, tmp_path: Path) -> None:
 
     refused = bench("-n", "4", "-o", output, "--samples", "3", exit_code=3)
     assert "samples: 2 before, 3 now" in refused.stderr
+
+
+def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_path: Path) -> None:
+    matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
+    scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
+    fixed = ["bench", "--matrix", matrix, "--device", "emulator", "--rounds", "1", "--samples", "1"]
+    fixed += ["--only", "sparsegen-untuned", "-o", output]
+    run(*fixed, "-n", "4", "--epilogue", "none", "--epilogue", "bias_relu", "--batch", "2")
+    run(*fixed, "--operator", "sddmm", "-k", "8", "-k", "16", "--dtype", "float16", "--dtype", "float32")
+    run(*fixed, "--operator", "sparse_softmax")
+    rows = result_file.read(output).rows
+    assert [(row.case, row.dtype.value) for row in rows] == [
+        ("w.npz n=4 batch=2", "float32"),
+        ("w.npz n=4 epilogue=bias_relu batch=2", "float32"),
+        ("w.npz sddmm k=8", "float32"),
+        ("w.npz sddmm k=16", "float32"),
+        ("w.npz sddmm k=8", "float16"),
+        ("w.npz sddmm k=16", "float16"),
+        ("w.npz sparse_softmax", "float32"),
+    ]
+    assert all(row.us("sparsegen-untuned") for row in rows)
 
 
 @needs_compiler
@@ -125,6 +148,8 @@ def test_a_suite_in_some_dtypes() -> None:
         (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, or seconds"),
         (("--suite", "rnn", "--compare", "nowhere.json"), 3, "nowhere.json"),
         (("--matrix", "nowhere.npz"), 3, "nowhere.npz"),
+        (("--matrix", MLP, "--operator", "sparse_softmax", "-n", "4"), 3, "sparse_softmax takes no n"),
+        (("--matrix", MLP, "-n", "8", "-n", "0"), 2, "0 is not in the range x>=1"),
         (("--suite", "rnn", "--device", "cuda:x"), 4, "cuda"),
     ],
 )
