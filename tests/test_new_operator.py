@@ -1,4 +1,7 @@
-"""A new operator costs its module, a family and a template: three files put beside a copy of the package."""
+"""A new operator costs its module, a family and a template, and a suite where it is to be benchmarked.
+
+These files are put beside a copy of the package.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import numpy as np
 import pytest
 
 import sparsegen
+from sparsegen.bench import result_file
+from sparsegen.errors import ResultsError
 from sparsegen.settings import Settings
 
 NEW = Path(__file__).parent / "new_operator"
@@ -21,6 +26,7 @@ FILES = (
     "operators/dense_sparse_add.py",
     "kernels/csr_dense_add.py",
     "templates/dense_sparse_add/csr_dense_add.cu.j2",
+    "bench/suites/dense-sparse-add.json",
 )
 OPERATOR = ("--operator", "dense_sparse_add", "--sign", "minus")
 
@@ -140,6 +146,30 @@ def test_it_is_in_databases_and_files(installed: Installation) -> None:
     assert added["measurements"] > 0
     assert installed.json("lookup", "--matrix", "a.npy", *OPERATOR, "--db", "other.db")["how"] == "exact"
     assert "no problem found" in installed("db", "check")
+
+
+def test_it_is_benchmarked(installed: Installation) -> None:
+    """By its suite alone; others' contenders say that they compute something else."""
+    command = ("bench", "--suite", "dense-sparse-add", "--db", "bench.db", "--rounds", "1", "--samples", "2")
+    command += ("--only", "sparsegen", "--only", "sparsegen-untuned", "--only", "cublas")
+    found = installed.json(*command, "--tune", "1", "-o", "bench.json")
+    rows = found["results"]["rows"]
+    assert [(row["case"], row["problem"]["sign"], row["problem"]["dtype"]) for row in rows] == [
+        ("24x50 .70", "plus", "float32"),
+        ("24x50 .70 sign=minus", "minus", "float32"),
+    ]
+    for row in rows:
+        tuned, untuned, cublas = row["cells"]
+        for ours in (tuned, untuned):
+            assert ours["status"] == "ok" and ours["worst_error"] <= 1 and ours["us"] > 0, ours
+            assert ours["variant"]["family"] == "csr_dense_add"
+        assert (cublas["status"], cublas["reason"]) == ("unsupported", "it computes spmm and sddmm")
+    single = ("--matrix", "a.npy", *OPERATOR, "--only", "sparsegen", "--samples", "1")
+    [row] = installed.json("bench", *single)["results"]["rows"]
+    assert row["case"] == "a.npy dense_sparse_add sign=minus" and row["cells"][0]["status"] == "ok"
+    installed("report", "--bench", "bench.json", "-o", "report.html")
+    with pytest.raises(ResultsError, match=r"operator: expected one of .*, found .dense_sparse_add."):
+        result_file.read(installed.folder / "bench.json")  # by this sparsegen, which does not have it
 
 
 def test_it_is_called_from_python(installed: Installation) -> None:
