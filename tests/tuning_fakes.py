@@ -294,9 +294,19 @@ class BrokenBaselines(FakeBaselines):
         raise LaunchError("out of memory")
 
 
+class UncompiledBaselines(FakeBaselines):
+    def measure(self) -> list[Result]:
+        raise CompileError("the kernel that spins did not compile in time")
+
+
 class BaselinesWithoutRates(FakeBaselines):
     def rates(self) -> Rates | None:
         raise LaunchError("out of memory")
+
+
+class BaselinesWithUncompiledRates(FakeBaselines):
+    def rates(self) -> Rates | None:
+        raise CompileError("the kernel that copies did not compile in time")
 
 
 def backend(folder: Path, **values: Any) -> Backend:

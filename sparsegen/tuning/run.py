@@ -37,6 +37,8 @@ READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made w
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
+# What is wrong with the libraries, the device or their process, and not with the search.
+CANNOT_BE_TIMED = (ChildDiedError, ChildTimeoutError, CompileError, LaunchError, LibraryUnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class Run:
         self._enter(Phase.BASELINES)
         try:
             self._ledger.record_baselines(self._baselines.measure())
-        except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
+        except CANNOT_BE_TIMED as error:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
         if self.baselines_failed or not self._ledger.needs_rates:
@@ -235,7 +237,7 @@ class Run:
         self._enter(Phase.RATES)
         try:
             rates = self._with_cublas.rates()
-        except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
+        except CANNOT_BE_TIMED as error:
             log.warning("the device's rates are not known, and times are predicted by estimates: %s", error)
             return
         finally:
