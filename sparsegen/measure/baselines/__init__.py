@@ -31,7 +31,7 @@ SAMPLES = 30
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One way in which a library computes the problem."""
+    """One implementation of the problem by a library."""
 
     contender: str  # "cublas" or "cusparse"
     version: str  # of the library
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The best of a contender's ways, checked against the reference; ``detail`` says which it was."""
+    """The fastest of a library's implementations, checked against the reference; ``detail`` says which it was."""
 
     contender: str
     version: str
@@ -98,7 +98,7 @@ class Session:
         self._verifiers: dict[Layout, Verifier] = {}
 
     def calls(self) -> Iterator[Call]:
-        """Every way of every library that is there."""
+        """Every implementation of every library that is there."""
         from sparsegen.measure.baselines import cublas, cusparse
 
         for module in (cublas, cusparse):
@@ -108,7 +108,7 @@ class Session:
                 logger.warning("%s", error)
 
     def fastest(self) -> list[Call]:
-        """The fastest right way of each contender. Epilogues are left out: the libraries' products have none."""
+        """The fastest right implementation of each library; without epilogues, which their products do not have."""
         best: dict[str, tuple[float, Call]] = {}
         for call in self.calls():
             if not self.is_right(call):
@@ -121,7 +121,7 @@ class Session:
         return [call for _, call in best.values()]
 
     def measure(self) -> list[Result]:
-        """Times of the fastest right way of each contender."""
+        """Times of the fastest right implementation of each library."""
         return [
             Result(call.contender, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
             for call in self.fastest()
