@@ -97,7 +97,7 @@ TOY = Toy()
 
 def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
     """In the place of the real `render`: the config as JSON, which the fake device reads."""
-    return json.dumps({"family": family.name, "n": problem.n, **family.config_dict(config)})
+    return json.dumps({"family": family.name, "n": problem.n, **config.to_dict()})
 
 
 def install(patch: Callable[[Any, str, Any], None]) -> None:

@@ -196,7 +196,7 @@ class Family(ABC, Generic[P, C]):
         return self.config_type.parse(values)
 
     def config_dict(self, config: C) -> dict[str, Value]:
-        """The values by name; the header of every source lists them."""
+        """The values by name, as the templates' header asks for them: to change it would rename every variant."""
         return config.to_dict()
 
     def broken_constraints(self, problem: P, config: C, device: Device) -> list[str]:
