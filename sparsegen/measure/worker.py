@@ -32,12 +32,12 @@ from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, requests
+from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
 MOST_PACKED_BYTES = 2 << 30  # of packed matrices kept on the device
-UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from sparsegen.measure.clock import Clock, Timing
 from sparsegen.measure.ranking import rough_us
 from sparsegen.operators import Layout, Problem, SpmmProblem
 from sparsegen.verify.bounds import ErrorBound
+from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import Verifier, verifier
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class Session:
 
     def is_right(self, call: Call) -> bool:
         """Whether every element of a call's result is within the bound for vendors' libraries."""
-        self.executor.fill(call.result, 0xFF)
+        self.executor.fill(call.result, UNWRITTEN)
         call.run()
         self.executor.synchronize()
         written = self._verifier(Layout.COLUMN if call.columns else Layout.ROW)
