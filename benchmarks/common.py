@@ -26,6 +26,7 @@ from sparsegen.measure import baselines
 from sparsegen.measure.clock import Clock
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
+from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
 HERE = Path(__file__).parent
@@ -137,7 +138,7 @@ class Bench:
         self._kept.append(prepared)
         bound = prepared.bound()
         addresses = [buffer.address for buffer in (*self.inputs, self.output)]
-        self.executor.fill(self.output, 0xFF)
+        self.executor.fill(self.output, UNWRITTEN)
         bound(0, *addresses)
         self.executor.synchronize()
         worst = self._verifier.worst_error(self.output)
@@ -152,7 +153,7 @@ class Bench:
         return times_in_turn(self.executor, calls, rounds=rounds, samples=samples)
 
     def vendor_calls(self) -> dict[str, Callable[[], None]]:
-        """The fastest right way of cuBLAS and of cuSPARSE, found by a first measurement."""
+        """The fastest right implementation of cuBLAS and of cuSPARSE, found by a first measurement."""
         return {call.contender: call.run for call in self.vendors.fastest()}
 
     def forget(self) -> None:

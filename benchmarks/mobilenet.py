@@ -21,7 +21,7 @@ import click
 
 import sparsegen
 from benchmarks.common import geometric_mean, known_rows, times_in_turn, write_results
-from benchmarks.prepared import CheckedCall, torch_place, tune_all, waiting_lead
+from benchmarks.prepared import checked_call, torch_place, tune_all, waiting_lead
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
@@ -136,7 +136,7 @@ def measured(layer: Layer, device: Device, db: str) -> dict[str, Any]:
     options: dict[str, Any] = {"n": problem.n, "dtype": problem.dtype, "epilogue": problem.epilogue}
     operator = sparsegen.prepare(matrix, **options, device=device, db=db)
     assert isinstance(operator, sparsegen.SparseOperator)
-    ours = CheckedCall(operator, matrix)
+    ours = checked_call(operator, matrix)
     executor = operator.launcher.prepared.executor
     calls: dict[str, Callable[[], Any]] = {"ours": ours, **dense_calls(matrix, layer, device)}
     us = times_in_turn(executor, calls, rounds=4, samples=15, lead=waiting_lead(executor))

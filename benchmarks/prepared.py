@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, Executor
+from sparsegen.backends.executor import Executor
 from sparsegen.errors import NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
@@ -21,7 +21,7 @@ from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
-from sparsegen.verify.verifier import verifier
+from sparsegen.verify.variants import CheckedCall
 
 LEAD_US = 500.0  # that the device waits for the host, which starts up to some fifty kernels meanwhile
 
@@ -68,35 +68,17 @@ def tune_all(
             click.echo(f"tuned {problem}: {done.result()}")
 
 
-class CheckedCall:
+def checked_call(operator: Operator, matrix: CsrMatrix, seed: int = 7) -> CheckedCall:
     """A prepared operator on random operands, its result held against float64.
-
-    Attributes:
-        worst: the largest error over its bound, at most 1.
 
     Raises:
         WrongResultError: the result is wrong.
     """
-
-    def __init__(self, operator: Operator, matrix: CsrMatrix, seed: int = 7) -> None:
-        problem, prepared = operator.problem, variant_launcher(operator).prepared
-        executor = prepared.executor
-        operands = problem.random_operands(np.random.default_rng(seed), matrix.nnz)
-        with executor.entered():
-            self._kept: list[Buffer] = [executor.upload(operands[s.name]) for s in prepared.operands]
-            self._kept.append(executor.allocate(prepared.result.nbytes))
-            executor.fill(self._kept[-1], 0xFF)
-            verified = verifier(problem, matrix, operands, executor)
-            self._bound = prepared.bound()
-            self._addresses = [buffer.address for buffer in self._kept]
-            self()
-            executor.synchronize()
-            self.worst = verified.worst_error(self._kept[-1])
-            if not self.worst <= 1:
-                raise WrongResultError(f"{problem}: {verified.explain(self._kept[-1])}")
-
-    def __call__(self) -> None:
-        self._bound(0, *self._addresses)
+    prepared = variant_launcher(operator).prepared
+    call = CheckedCall(prepared, operator.problem, matrix, np.random.default_rng(seed))
+    if not call.worst <= 1:
+        raise WrongResultError(f"{operator.problem}: {call.explain()}")
+    return call
 
 
 def waiting_lead(executor: Executor) -> Callable[[], Any] | None:

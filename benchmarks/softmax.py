@@ -22,7 +22,7 @@ import numpy as np
 
 import sparsegen
 from benchmarks.common import known_rows, times_in_turn, write_results
-from benchmarks.prepared import CheckedCall, torch_place, tune_all, waiting_lead
+from benchmarks.prepared import checked_call, torch_place, tune_all, waiting_lead
 from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
@@ -114,7 +114,7 @@ def main(
 def measured(matrix: CsrMatrix, problem: Problem, device: Device, db: str) -> dict[str, Any]:
     """One operator on one mask: what ran, the medians of all contenders, GB/s and the share of the copy's bandwidth."""
     operator = sparsegen.prepare(matrix, operator=problem.operator, dtype=problem.dtype, device=device, db=db)
-    ours = CheckedCall(operator, matrix)
+    ours = checked_call(operator, matrix)
     moved = problem.cost(matrix.nnz).bytes
     copies = copies_of(moved, device)
     calls: dict[str, Callable[[], Any]] = {"ours": ours, **copies}

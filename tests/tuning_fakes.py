@@ -97,7 +97,7 @@ TOY = Toy()
 
 def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
     """In the place of the real `render`: the config as JSON, which the fake device reads."""
-    return json.dumps({"family": family.name, "n": problem.n, **family.config_dict(config)})
+    return json.dumps({"family": family.name, "n": problem.n, **config.to_dict()})
 
 
 def install(patch: Callable[[Any, str, Any], None]) -> None:
@@ -294,9 +294,19 @@ class BrokenBaselines(FakeBaselines):
         raise LaunchError("out of memory")
 
 
+class UncompiledBaselines(FakeBaselines):
+    def measure(self) -> list[Result]:
+        raise CompileError("the kernel that spins did not compile in time")
+
+
 class BaselinesWithoutRates(FakeBaselines):
     def rates(self) -> Rates | None:
         raise LaunchError("out of memory")
+
+
+class BaselinesWithUncompiledRates(FakeBaselines):
+    def rates(self) -> Rates | None:
+        raise CompileError("the kernel that copies did not compile in time")
 
 
 def backend(folder: Path, **values: Any) -> Backend:

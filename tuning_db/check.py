@@ -12,7 +12,7 @@ def check(store: Store) -> list[str]:
         return problems
     try:
         strangers = store.unknown_problems()
-        variants = {m.variant for m in store.all_measurements()}
+        variants = dict.fromkeys(m.variant for m in store.all_measurements())
     except DatabaseError as error:
         return [str(error)]
     unknown = [v for v in variants if not v.config.is_known]

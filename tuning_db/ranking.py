@@ -69,7 +69,7 @@ def times(measurements: Iterable[Measurement]) -> dict[Variant, Ranked]:
 def ranked(measurements: Iterable[Measurement]) -> list[Ranked]:
     """Dispatchable variants of one workload on one device, best first.
 
-    Finalists, which were timed in turn with their rivals, come before all others. Among variants within `TIE`
+    Finalists, which were timed in turn, come before all others. Among variants within `TIE`
     of the fastest the simplest config comes first.
     """
     listed = list(measurements)

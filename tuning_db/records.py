@@ -77,7 +77,7 @@ class Measurement:
     """One variant on one workload and device, whatever became of it.
 
     ``sample`` is there exactly when the outcome is OK; ``reason`` says why it is not.
-    ``final`` marks a finalist's time, taken in turn with its rivals.
+    ``final`` marks a finalist's time, taken in turn with those of the other finalists.
     """
 
     workload: Workload

@@ -41,7 +41,7 @@ WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tri
 
 
 class How(StrEnum):
-    """Where a choice comes from, best grounds first."""
+    """Where a choice comes from, the best source first."""
 
     EXACT = "exact"
     BUCKET = "bucket"
@@ -70,12 +70,12 @@ class OnMiss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The variant to run, and on what grounds.
+    """The variant to run, and why.
 
     Attributes:
-        how, why: the grounds, as a word and in a sentence.
+        how, why: where it comes from, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other grounds.
+        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other sources.
         dense_us: the same for a dense cuBLAS product.
         use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
         neighbours: the measured workloads that were asked.
@@ -216,7 +216,7 @@ class _Search:
     def dense_pays(choice: Choice) -> bool:
         return choice.dense_is_faster or (choice.how is How.DEFAULT and choice.expected_us is None)
 
-    # --- the four grounds --------------------------------------------------------------------------------
+    # --- the four sources --------------------------------------------------------------------------------
 
     def exact(self) -> Choice | None:
         found = self.first_allowed(self.own)

@@ -2,8 +2,8 @@
 
 The k nearest workloads in log-feature space each vote on every candidate with its slowdown against the best config
 there, weighted by nearness. Candidates are the configs that were good there, and every family's guess: that is another
-config on another workload, made for its sizes, and is judged by how good the guesses were where they were measured. A
-config that a neighbour has not tried is judged by the similar ones it has (Nadaraya-Watson regression over how
+config on another workload, made for its sizes, and is rated by how good the guesses were where they were measured. A
+config that a neighbour has not tried is rated by the similar ones it has (Nadaraya-Watson regression over how
 alike configs are). The winner of a single neighbour would be its noise as much as its merit.
 
 A Gaussian process over the same measurements is asked too, and what is expected is the mean of both in logs: the vote

@@ -6,10 +6,11 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import AnyFamily, Device
-from sparsegen.kernels.config import Config, UnknownConfig, Value
+from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
@@ -39,15 +40,19 @@ def family_of(config: Config) -> AnyFamily:
     return families()[config.family_name]
 
 
-def read_config(family_name: str, values: Mapping[str, Value]) -> Config:
-    """The config that a database or a file holds; an `UnknownConfig` where no installed family declares it."""
+def read_config(family_name: str, values: Mapping[str, Any]) -> Config:
+    """The config that a database or a file holds; an `UnknownConfig` where no installed family declares it.
+
+    Args:
+        values: whatever JSON has by the tunables' names.
+    """
     known = families().get(family_name)
     if known is not None:
         try:
             return known.config_type.parse(values)  # type: ignore[no-any-return]
         except ConfigError:
             pass
-    return UnknownConfig(family_name, tuple(sorted(values.items())))
+    return UnknownConfig.of(family_name, values)
 
 
 def require_family(name: str, problem: Problem) -> AnyFamily:

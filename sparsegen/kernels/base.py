@@ -101,8 +101,15 @@ class Family(ABC, Generic[P, C]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "config_type" in vars(cls):
-            cls.config_type.declared_by = cls.name
+        config_type = getattr(cls, "config_type", None)
+        if config_type is None:  # what several families share
+            return
+        owner = vars(config_type).get("declared_by", cls.name)
+        if owner != cls.name:
+            raise TypeError(
+                f"{config_type.__name__} is the config of {owner}; {cls.name} needs a class of its own"
+            )
+        config_type.declared_by = cls.name
 
     def arguments(self, problem: P) -> tuple[Argument, ...]:
         """The kernel's parameters in the CUDA signature's order: sizes, packed arrays, scratch, operands, result."""
@@ -189,7 +196,7 @@ class Family(ABC, Generic[P, C]):
         return self.config_type.parse(values)
 
     def config_dict(self, config: C) -> dict[str, Value]:
-        """The values by name; the header of every source lists them."""
+        """The values by name, as the templates' header asks for them: to change it would rename every variant."""
         return config.to_dict()
 
     def broken_constraints(self, problem: P, config: C, device: Device) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -141,11 +142,17 @@ class UnknownConfig(Config):
 
     Attributes:
         name: the family's.
-        values: as they stand there, by name.
+        values: as they stand there, by name; what no tunable could be, as the text that it is in JSON.
     """
 
     name: str
     values: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, Any]) -> UnknownConfig:
+        """From whatever JSON has by names: lists and objects would have no hash."""
+        plain = {n: v if isinstance(v, int | bool | str) else json.dumps(v) for n, v in values.items()}
+        return cls(name, tuple(sorted(plain.items())))
 
     @cached_property
     def key(self) -> Key:

@@ -42,9 +42,9 @@ class BaselineSession:
         stop: Event | None = None,
     ) -> None:
         self._workload, self._device, self._locks = workload, device, locks
-        prepare = SetUpBaselines(session, matrix, workload.problem, device)
+        set_up = SetUpBaselines(session, matrix, workload.problem, device)
         self._child = Supervised(
-            "sparsegen.measure.worker:serve", prepare, start_seconds=START_SECONDS, stop=stop
+            "sparsegen.measure.worker:serve", set_up, start_seconds=START_SECONDS, stop=stop
         )
 
     def is_ready(self) -> bool:

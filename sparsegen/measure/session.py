@@ -25,7 +25,7 @@ OPEN_EXECUTOR = "sparsegen.backends:open_executor"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Attempt:
     """What became of a variant, with the worker's facts where it lived to tell them."""
 
     outcome: Outcome
@@ -78,7 +78,7 @@ class Session:
     def worker_pid(self) -> int:
         return self._child.pid
 
-    def measure(self, request: Measure) -> Verdict:
+    def measure(self, request: Measure) -> Attempt:
         """Verify and time one variant.
 
         A worker that dies, or that finds its device lost before the launch, may have been killed by somebody
@@ -88,11 +88,11 @@ class Session:
             Interrupted: ``stop`` was set.
             SparsegenError: the worker does not start (again), or the family's own code raised.
         """
-        verdict, is_certain = self._try(request)
-        return verdict if is_certain else self._try(request)[0]
+        attempt, is_certain = self._try(request)
+        return attempt if is_certain else self._try(request)[0]
 
-    def _try(self, request: Measure) -> tuple[Verdict, bool]:
-        """The verdict, and whether the variant itself must be to blame for it."""
+    def _try(self, request: Measure) -> tuple[Attempt, bool]:
+        """What became of it, and whether the variant itself must be to blame for it."""
         self.wait_until_ready()
         try:
             answer = self._child.ask_in_turn(
@@ -103,16 +103,16 @@ class Session:
                 seconds=self._limit,
             )
         except ChildTimeoutError as slow:
-            return Verdict(Outcome.TIMED_OUT, Measured(None, str(slow))), True
+            return Attempt(Outcome.TIMED_OUT, Measured(None, str(slow))), True
         except ChildDiedError as death:
-            return Verdict(Outcome.CRASHED, Measured(None, str(death), crashed=True)), False
+            return Attempt(Outcome.CRASHED, Measured(None, str(death), crashed=True)), False
         assert isinstance(answer, Measured)
         if answer.sticky:
             self._child.replace()
         if answer.crashed:
             log.debug("a launch failed in the worker\n%s", answer.traceback)
-            return Verdict(Outcome.CRASHED, answer), answer.launched or not answer.sticky
-        return Verdict(Outcome.WRONG if answer.timing is None else Outcome.OK, answer), True
+            return Attempt(Outcome.CRASHED, answer), answer.launched or not answer.sticky
+        return Attempt(Outcome.WRONG if answer.timing is None else Outcome.OK, answer), True
 
     def close(self) -> None:
         """End the worker and all that it started."""

@@ -32,12 +32,12 @@ from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, requests
+from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
 MOST_PACKED_BYTES = 2 << 30  # of packed matrices kept on the device
-UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ class Measured:
 def serve(connection: Connection) -> None:
     """Get ready for what the first message says, then answer every request, until the parent closes its end."""
     started = time.perf_counter()
-    prepare: SetUp | SetUpBaselines = connection.recv()
+    set_up: SetUp | SetUpBaselines = connection.recv()
     benches: list[Bench | BaselineBench] = []
 
     def get_ready() -> Ready:
-        benches.append(prepare.open())
+        benches.append(set_up.open())
         return Ready(time.perf_counter() - started)
 
     if answer(connection, get_ready):
@@ -171,10 +171,10 @@ class Packing:
 class BaselineBench:
     """Other libraries' routines for one problem on one device."""
 
-    def __init__(self, prepare: SetUpBaselines) -> None:
-        module, _, name = prepare.session.partition(":")
+    def __init__(self, set_up: SetUpBaselines) -> None:
+        module, _, name = set_up.session.partition(":")
         session_type = getattr(importlib.import_module(module), name)
-        self._session = session_type(prepare.matrix, prepare.problem, prepare.device)
+        self._session = session_type(set_up.matrix, set_up.problem, set_up.device)
 
     def measure(self, request: MeasureBaselines | MeasureRates, wait_for_turn: Callable[[], None]) -> Any:
         wait_for_turn()
@@ -184,12 +184,12 @@ class BaselineBench:
 class Bench:
     """One problem on one device: operands uploaded, reference computed, output ready."""
 
-    def __init__(self, prepare: SetUp) -> None:
-        self._matrix, self._problem, self._device = prepare.matrix, prepare.problem, prepare.device
-        module, _, function = prepare.open_executor.partition(":")
-        self._executor: Executor = getattr(importlib.import_module(module), function)(prepare.device)
+    def __init__(self, set_up: SetUp) -> None:
+        self._matrix, self._problem, self._device = set_up.matrix, set_up.problem, set_up.device
+        module, _, function = set_up.open_executor.partition(":")
+        self._executor: Executor = getattr(importlib.import_module(module), function)(set_up.device)
         self._clock = Clock(self._executor)
-        operands = self._problem.random_operands(np.random.default_rng(prepare.seed), self._matrix.nnz)
+        operands = self._problem.random_operands(np.random.default_rng(set_up.seed), self._matrix.nnz)
         self._operands = {  # and the values of all items, where each has its own
             name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
         }

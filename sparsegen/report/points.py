@@ -68,10 +68,6 @@ class Point(HasProblem):
         return self.sparse.us / self.ours if self.sparse and self.ours else None
 
     @property
-    def sparse_over_dense(self) -> float | None:
-        return self.dense.us / self.sparse.us if self.dense and self.sparse else None
-
-    @property
     def label(self) -> str:
         return f"{self.suite}: {words.sizes(self.problem)}, {words.percent(1 - self.density)} zeros"
 

@@ -13,7 +13,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.measure.baseline_session import BaselineSession
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.measure.clock import Timing
-from sparsegen.measure.session import Session, Verdict
+from sparsegen.measure.session import Attempt, Session
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import CompiledVariant
@@ -37,6 +37,8 @@ READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made w
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
+# What is wrong with the libraries, the device or their process, and not with the search.
+CANNOT_BE_TIMED = (ChildDiedError, ChildTimeoutError, CompileError, LaunchError, LibraryUnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,22 +187,22 @@ class Run:
         else:
             self._compiled[variant] = compiled.variant
             limit = HOPELESS * median_us(self._ledger.fastest)
-            verdict = self._session.measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
-            measurement = self._measurement(variant, compiled.variant, verdict, compiled.seconds)
+            attempt = self._session.measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
+            measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)
         self._first_pending.discard(compiled.candidate)
         self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
 
     def _measurement(
-        self, variant: Variant, compiled: CompiledVariant, verdict: Verdict, compile_seconds: float | None
+        self, variant: Variant, compiled: CompiledVariant, attempt: Attempt, compile_seconds: float | None
     ) -> Measurement:
-        measured = verdict.measured
+        measured = attempt.measured
         return Measurement(
             self._ledger.workload,
             self._ledger.device,
             variant,
-            verdict.outcome,
+            attempt.outcome,
             sample=summarize([measured.timing]) if measured.timing else None,
             reason=measured.reason[:REASON_LENGTH],
             worst_error=measured.worst_error,
@@ -219,7 +221,7 @@ class Run:
         self._enter(Phase.BASELINES)
         try:
             self._ledger.record_baselines(self._baselines.measure())
-        except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
+        except CANNOT_BE_TIMED as error:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
         if self.baselines_failed or not self._ledger.needs_rates:
@@ -235,7 +237,7 @@ class Run:
         self._enter(Phase.RATES)
         try:
             rates = self._with_cublas.rates()
-        except (ChildDiedError, ChildTimeoutError, LibraryUnavailableError, LaunchError) as error:
+        except CANNOT_BE_TIMED as error:
             log.warning("the device's rates are not known, and times are predicted by estimates: %s", error)
             return
         finally:
@@ -261,19 +263,19 @@ class Run:
         """Time and record each; whether any is still right."""
         running = {m.variant: self._binary(m.variant) for m in best}
         timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
-        first: dict[Variant, Verdict] = {}  # of each: it holds the verified error
+        first: dict[Variant, Attempt] = {}  # of each: it holds the verified error
         rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
         for number in range(rounds):
             for variant, compiled in list(running.items()):
                 request = Measure(compiled, samples=samples, first_samples=samples, verify=number == 0)
-                verdict = self._session.measure(request)
-                if verdict.measured.timing is None:
+                attempt = self._session.measure(request)
+                if attempt.measured.timing is None:
                     del running[variant]
-                    failed = self._measurement(variant, compiled, verdict, None)
+                    failed = self._measurement(variant, compiled, attempt, None)
                     self._ledger.record(replace(failed, final=True))
                     continue
-                timings[variant].append(verdict.measured.timing)
-                first.setdefault(variant, verdict)
+                timings[variant].append(attempt.measured.timing)
+                first.setdefault(variant, attempt)
         for variant, compiled in running.items():
             measurement = self._measurement(variant, compiled, first[variant], None)
             self._ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))

@@ -1,4 +1,4 @@
-"""Runs a prepared variant on fresh random inputs and holds its result against the reference."""
+"""Runs a bound variant on fresh random inputs and holds its result against the reference."""
 
 from __future__ import annotations
 
@@ -10,28 +10,56 @@ from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.verify.verifier import verifier
 
+UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
 
-def worst_error(
-    variant: BoundVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
-) -> float:
-    """The largest error over its bound: right is at most 1; infinite when an output was not written.
 
-    The output is filled with NaN first. Where the items of a batch have values of their own, the variant gets new ones.
+class CheckedCall:
+    """A call of a bound variant on random operands of its own, of which the first was verified.
+
+    The output is filled with NaN before it. Where the items of a batch have values of their own, the variant gets new
+    ones.
+
+    Attributes:
+        worst: the largest error over its bound: right is at most 1; infinite when an output was not written.
 
     Raises:
         LaunchError, KernelFault: the kernel could not run, or was caught at a fault.
         SparsegenError: the device's reference differs from the host's, so that nothing can be verified.
     """
-    operands = problem.random_operands(rng, matrix.nnz)
-    executor = variant.executor
-    with executor.entered():
-        buffers = [executor.upload(operands[spec.name]) for spec in variant.operands]
-        if problem.value_sets > 1:
-            variant.gather_values(executor.upload(empty_as_one(operands["values"])), 0)
+
+    def __init__(
+        self, variant: BoundVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
+    ) -> None:
+        operands = problem.random_operands(rng, matrix.nnz)
+        self._executor = executor = variant.executor
+        with executor.entered():
+            given = [executor.upload(operands[spec.name]) for spec in variant.operands]
+            if problem.value_sets > 1:
+                variant.gather_values(executor.upload(empty_as_one(operands["values"])), 0)
+                executor.synchronize()
+            self._result = executor.allocate(variant.result.nbytes)
+            executor.fill(self._result, UNWRITTEN)
             executor.synchronize()
-        result = executor.allocate(variant.result.nbytes)
-        executor.fill(result, 0xFF)
-        executor.synchronize()
-        variant.bound()(0, *(buffer.address for buffer in buffers), result.address)
-        executor.synchronize()
-        return verifier(problem, matrix, operands, executor).worst_error(result)
+            self._buffers = (*given, self._result)
+            self._addresses = [buffer.address for buffer in self._buffers]
+            self._bound = variant.bound()
+            self()
+            executor.synchronize()
+            self._verifier = verifier(problem, matrix, operands, executor)
+            self.worst = self._verifier.worst_error(self._result)
+
+    def __call__(self) -> None:
+        """Launch again."""
+        self._bound(0, *self._addresses)
+
+    def explain(self) -> str:
+        """How many values of the result are wrong, and the worst one."""
+        with self._executor.entered():
+            return self._verifier.explain(self._result)
+
+
+def worst_error(
+    variant: BoundVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
+) -> float:
+    """The largest error of one launch over its bound; see `CheckedCall`."""
+    return CheckedCall(variant, problem, matrix, rng).worst

@@ -123,7 +123,7 @@ class DeviceVerifier:
         arrays = (result, self._reference.exact, self._reference.magnitude, self._terms)
         factors = self._factors_of(bound or ErrorBound.ours(dtype))
         warps = min(-(-self._count // WARP), MOST_WARPS)
-        device.run(f"verdict.cu:worst_error_{dtype}", warps, *sizes, *arrays, factors, worst)
+        device.run(f"compare.cu:worst_error_{dtype}", warps, *sizes, *arrays, factors, worst)
         found = float(device.download(worst, 1, np.float32)[0])
         device.finish()
         return found

@@ -33,9 +33,7 @@ def test_lookup_says_what_and_why(run: Command, matrix: Path) -> None:
     assert "rule of thumb" in run("lookup", "--matrix", matrix, "-n", 32).stdout
     found = run.json("lookup", "--matrix", matrix, "-n", 32)
     assert found["how"] == How.DEFAULT and found["problem"]["m"] == 40 and found["neighbours"] == []
-    assert found["config"] == family(found["family"]).config_dict(
-        family(found["family"]).config(**found["config"])
-    )
+    assert found["config"] == family(found["family"]).config(**found["config"]).to_dict()
     assert not run.db.exists(), "a look-up makes no database"
 
 

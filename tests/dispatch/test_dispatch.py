@@ -140,7 +140,7 @@ def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
     measured = []
     for n in (16, 32):
         of = workload(n, tag=str(n))
-        guess = csr.config_dict(csr.guess(of.problem, of.features, H100))
+        guess = csr.guess(of.problem, of.features, H100).to_dict()
         measured += [
             timed(10, of, **guess),
             timed(11, of, tile_n=8, threads_per_row=2),
@@ -148,7 +148,7 @@ def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
         ]
     asked = workload(64, tag="asked")
     wanted = csr.guess(asked.problem, asked.features, H100)
-    assert all(m.variant.config.to_dict() != csr.config_dict(wanted) for m in measured)
+    assert all(m.variant.config.to_dict() != wanted.to_dict() for m in measured)
     choice = ask(measured, asked)
     assert (choice.how, choice.config) == (How.NEAREST, wanted)
     slower = [

@@ -76,7 +76,7 @@ def test_products_of_several_rounds_with_rows_that_have_no_tiles(
         layout=layout,
         epilogue=epilogue,
         family="block_spmm",
-        config=FAMILY.config_dict(config),
+        config=config.to_dict(),
         device="emulator",
     )
     rng = np.random.default_rng(1)

@@ -72,7 +72,7 @@ def test_uniform_rows_have_no_rest() -> None:
 
 def asked(matrix: CsrMatrix, **changes: object) -> list[str]:
     problem, features = SpmmProblem(*matrix.shape, 32), Features.of(matrix)
-    config = FAMILY.config(**{**FAMILY.config_dict(FAMILY.guess(problem, features, device())), **changes})
+    config = FAMILY.config(**{**FAMILY.guess(problem, features, device()).to_dict(), **changes})
     return FAMILY.broken_requirements(problem, features, config)
 
 

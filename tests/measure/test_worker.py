@@ -45,9 +45,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def test_a_right_variant_is_verified_and_timed(session: Session, tmp_path: Path) -> None:
-    verdict = session.measure(request(tmp_path, size=8, width=4))
-    assert verdict.outcome is Outcome.OK
-    measured = verdict.measured
+    attempt = session.measure(request(tmp_path, size=8, width=4))
+    assert attempt.outcome is Outcome.OK
+    measured = attempt.measured
     assert measured.timing is not None
     assert measured.timing.samples_us == (time_of({"size": 8, "width": 4}),) * 12
     assert measured.worst_error is not None and 0.0 <= measured.worst_error <= 1.0
@@ -60,25 +60,25 @@ def test_a_slow_variant_gets_only_the_first_samples(session: Session, tmp_path: 
 
 
 def test_a_wrong_variant_names_the_place(session: Session, tmp_path: Path) -> None:
-    verdict = session.measure(request(tmp_path, behaviour="wrong"))
-    assert verdict.outcome is Outcome.WRONG
-    assert verdict.measured.timing is None
-    assert verdict.measured.worst_error is not None and verdict.measured.worst_error > 1.0
-    assert "1 of 192 values" in verdict.measured.reason and "c[3, 5]" in verdict.measured.reason
+    attempt = session.measure(request(tmp_path, behaviour="wrong"))
+    assert attempt.outcome is Outcome.WRONG
+    assert attempt.measured.timing is None
+    assert attempt.measured.worst_error is not None and attempt.measured.worst_error > 1.0
+    assert "1 of 192 values" in attempt.measured.reason and "c[3, 5]" in attempt.measured.reason
 
 
 def test_a_result_that_changes_with_further_launches_is_wrong(session: Session, tmp_path: Path) -> None:
-    verdict = session.measure(request(tmp_path, behaviour="unstable"))
-    assert verdict.outcome is Outcome.WRONG
-    assert "right at first" in verdict.measured.reason
+    attempt = session.measure(request(tmp_path, behaviour="unstable"))
+    assert attempt.outcome is Outcome.WRONG
+    assert "right at first" in attempt.measured.reason
 
 
 def test_a_crash_is_named_and_the_next_variant_gets_a_fresh_worker(session: Session, tmp_path: Path) -> None:
     session.wait_until_ready()
     before = session.worker_pid
-    verdict = session.measure(request(tmp_path, behaviour="crash"))
-    assert verdict.outcome is Outcome.CRASHED
-    assert "SIGSEGV" in verdict.measured.reason and "toy fell over" in verdict.measured.reason
+    attempt = session.measure(request(tmp_path, behaviour="crash"))
+    assert attempt.outcome is Outcome.CRASHED
+    assert "SIGSEGV" in attempt.measured.reason and "toy fell over" in attempt.measured.reason
     assert session.measure(request(tmp_path)).outcome is Outcome.OK
     assert session.worker_pid != before
     with pytest.raises(ProcessLookupError):
@@ -99,10 +99,10 @@ def test_a_lost_device_is_blamed_on_the_variant_that_lost_it(
     session.wait_until_ready()
     before = session.worker_pid
     with caplog.at_level(logging.DEBUG, "sparsegen.measure.session"):
-        verdict = session.measure(request(tmp_path, behaviour="fault"))
-    assert verdict.outcome is Outcome.CRASHED
-    assert "illegal memory access" in verdict.measured.reason
-    assert "in call" in verdict.measured.traceback and verdict.measured.traceback in caplog.text
+        attempt = session.measure(request(tmp_path, behaviour="fault"))
+    assert attempt.outcome is Outcome.CRASHED
+    assert "illegal memory access" in attempt.measured.reason
+    assert "in call" in attempt.measured.traceback and attempt.measured.traceback in caplog.text
     assert session.worker_pid != before
     assert session.measure(request(tmp_path)).outcome is Outcome.OK
 
@@ -122,7 +122,7 @@ def test_a_worker_killed_from_outside_is_replaced(session: Session, tmp_path: Pa
     assert session.measure(request(tmp_path, size=8)).outcome is Outcome.OK
 
 
-def test_a_device_that_cannot_be_opened_is_an_error_and_not_a_verdict(tmp_path: Path) -> None:
+def test_a_device_that_cannot_be_opened_is_an_error_and_no_outcome(tmp_path: Path) -> None:
     broken = Session(MATRIX, PROBLEM, DEVICE, locks=tmp_path, open_executor="tuning_fakes:open_nothing")
     try:
         with pytest.raises(LaunchError, match="there is no such device"):

@@ -148,8 +148,6 @@ def test_baselines_are_timed_once_and_compared(store: Store, tmp_path: Path) -> 
 def test_rates_are_measured_beside_the_first_baselines(store: Store, tmp_path: Path) -> None:
     tune_toy(store, tmp_path, trials=2)
     assert store.rates(DEVICE) is None, "nobody measured them"
-    result = tune_toy(store, tmp_path, trials=2, baseline_session="tuning_fakes:BaselinesWithoutRates")
-    assert len(result.baselines) == 2 and not result.baselines_skipped and store.rates(DEVICE) is None
     with Store.open(tmp_path / "other.db") as other:
         for problem in (PROBLEM, replace(PROBLEM, n=16)):
             tune(
@@ -164,9 +162,21 @@ def test_rates_are_measured_beside_the_first_baselines(store: Store, tmp_path: P
         assert other.rates(DEVICE) == RATES and len(other.all_rates()) == 1, "once"
 
 
-def test_baselines_that_fail_do_not_spoil_the_run(store: Store, tmp_path: Path) -> None:
-    result = tune_toy(store, tmp_path, trials=2, baseline_session="tuning_fakes:BrokenBaselines")
-    assert "out of memory" in result.baselines_skipped and not result.baselines
+@pytest.mark.parametrize("session", ["BaselinesWithoutRates", "BaselinesWithUncompiledRates"])
+def test_rates_that_fail_do_not_spoil_the_run(store: Store, tmp_path: Path, session: str) -> None:
+    result = tune_toy(store, tmp_path, trials=2, baseline_session=f"tuning_fakes:{session}")
+    assert len(result.baselines) == 2 and not result.baselines_skipped and store.rates(DEVICE) is None
+
+
+@pytest.mark.parametrize(
+    ("session", "why"),
+    [("BrokenBaselines", "out of memory"), ("UncompiledBaselines", "did not compile in time")],
+)
+def test_baselines_that_fail_do_not_spoil_the_run(
+    store: Store, tmp_path: Path, session: str, why: str
+) -> None:
+    result = tune_toy(store, tmp_path, trials=2, baseline_session=f"tuning_fakes:{session}")
+    assert why in result.baselines_skipped and not result.baselines
     assert result.winner.outcome is Outcome.OK
 
 

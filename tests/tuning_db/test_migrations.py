@@ -180,6 +180,25 @@ def test_first_openers_do_not_race(tmp_path: Path) -> None:
         assert [opener.exitcode for opener in openers] == [0, 0, 0]
 
 
+def read_all(path: str, expected: list[Measurement]) -> None:
+    with Store.open(path, read_only=True) as store:
+        assert store.all_measurements() == expected
+
+
+def test_an_older_file_is_migrated_once_whoever_comes_first(older: tuple[Path, list[Measurement]]) -> None:
+    path, written = older
+    spawn = multiprocessing.get_context("spawn")
+    openers = [spawn.Process(target=open_once, args=(str(path),)) for _ in range(2)]
+    openers.append(spawn.Process(target=read_all, args=(str(path), written)))
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(60)
+    assert [opener.exitcode for opener in openers] == [0, 0, 0]
+    with Store.open(path) as store:
+        assert store.all_measurements() == written and not check(store)
+
+
 def test_a_failed_migration_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tuning.db"
     monkeypatch.setattr(

@@ -22,6 +22,7 @@ from sparsegen.measure.clock import Clock, Timing
 from sparsegen.measure.ranking import rough_us
 from sparsegen.operators import Layout, Problem, SpmmProblem
 from sparsegen.verify.bounds import ErrorBound
+from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import Verifier, verifier
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ SAMPLES = 30
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One way in which a library computes the problem."""
+    """One implementation of the problem by a library."""
 
     contender: str  # "cublas" or "cusparse"
     version: str  # of the library
@@ -44,7 +45,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The best of a contender's ways, checked against the reference; ``detail`` says which it was."""
+    """The fastest of a library's implementations, checked against the reference; ``detail`` says which it was."""
 
     contender: str
     version: str
@@ -98,7 +99,7 @@ class Session:
         self._verifiers: dict[Layout, Verifier] = {}
 
     def calls(self) -> Iterator[Call]:
-        """Every way of every library that is there."""
+        """Every implementation of every library that is there."""
         from sparsegen.measure.baselines import cublas, cusparse
 
         for module in (cublas, cusparse):
@@ -108,7 +109,7 @@ class Session:
                 logger.warning("%s", error)
 
     def fastest(self) -> list[Call]:
-        """The fastest right way of each contender. Epilogues are left out: the libraries' products have none."""
+        """The fastest right implementation of each library; without epilogues, which their products do not have."""
         best: dict[str, tuple[float, Call]] = {}
         for call in self.calls():
             if not self.is_right(call):
@@ -121,7 +122,7 @@ class Session:
         return [call for _, call in best.values()]
 
     def measure(self) -> list[Result]:
-        """Times of the fastest right way of each contender."""
+        """Times of the fastest right implementation of each library."""
         return [
             Result(call.contender, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
             for call in self.fastest()
@@ -139,7 +140,7 @@ class Session:
 
     def is_right(self, call: Call) -> bool:
         """Whether every element of a call's result is within the bound for vendors' libraries."""
-        self.executor.fill(call.result, 0xFF)
+        self.executor.fill(call.result, UNWRITTEN)
         call.run()
         self.executor.synchronize()
         written = self._verifier(Layout.COLUMN if call.columns else Layout.ROW)

@@ -139,8 +139,10 @@ def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Ca
     for dtype in DType:
         left, right = (executor.upload(np.resize(dtype.to_storage(part), size**2)) for part in parts)
         result = executor.allocate(left.nbytes)
-        ways = {str(dtype): Compute.FLOAT32} | ({"tf32": Compute.TF32} if dtype is DType.FLOAT32 else {})
-        for name, compute in ways.items():
+        arithmetics = {str(dtype): Compute.FLOAT32} | (
+            {"tf32": Compute.TF32} if dtype is DType.FLOAT32 else {}
+        )
+        for name, compute in arithmetics.items():
             yield (
                 name,
                 product(

@@ -115,7 +115,7 @@ def products(
     """Each algorithm with each layout of B and C that it supports.
 
     Args:
-        descriptor: called for each way: preprocessing keeps its findings there, and a second undoes them.
+        descriptor: called for each implementation: preprocessing keeps its findings there, and a second undoes them.
         b: gives B, k × n, in an order.
         stored_bytes: of the sparse matrix on the device.
         keep: what must live as long as the calls.
