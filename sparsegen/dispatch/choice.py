@@ -22,7 +22,7 @@ from sparsegen.dispatch.neighbours import (
     suspects,
 )
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import by_predicted_time, families, family_of
+from sparsegen.kernels import by_predicted_time, family_of
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
@@ -273,9 +273,10 @@ class _Search:
 
         Otherwise a database would keep every family from being used that is newer than it.
         """
-        features, tried = self.workload.features, {m.variant.family for m in measured} & families().keys()
-        known = min(self.predicted_us(families()[name]) for name in tried)
-        for family in by_predicted_time(self.problem, features, self.device):
+        features, tried = self.workload.features, {m.variant.family for m in measured}
+        promising = by_predicted_time(self.problem, features, self.device)
+        known = min(self.predicted_us(family) for family in promising if family.name in tried)
+        for family in promising:
             gain = known / self.predicted_us(family)
             if not gain >= WORTH_UNTRIED:  # nor where no time is finite
                 return None

@@ -264,6 +264,18 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
 
+def test_a_measurement_by_a_family_of_another_operator_is_passed_over() -> None:
+    """Imports refuse it, but a database may hold it."""
+    known = [timed(1.0), *other_operators()]
+    for own in known:
+        near = replace(own.workload, fingerprint="0" * 64)
+        for other in known:
+            if other.workload.problem.operator != own.workload.problem.operator:
+                measured = [replace(own, workload=near), replace(own, workload=near, variant=other.variant)]
+                choice = ask(measured, own.workload)
+                assert (choice.how, choice.config) == (How.BUCKET, own.variant.config)
+
+
 def test_what_was_wrong_on_a_neighbour_is_not_chosen() -> None:
     a, b = workload(tag="a", nnz=3500), workload(tag="b", nnz=3600)
     measured = [timed(5, a, tile_n=32), timed(9, a, tile_n=64), timed(9, b, tile_n=64)]
