@@ -20,7 +20,7 @@ PACKAGES = {  # as pyproject.toml maps them
 
 # From the ground up; a module imports from its own layer and from those above it in this list.
 LAYERS = (
-    {"errors"},
+    {"errors", "source_tree"},
     {"settings", "system"},
     {"matrix"},
     {"masks"},
