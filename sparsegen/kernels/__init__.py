@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config, UnknownConfig, Value
@@ -29,7 +30,7 @@ def family(name: str) -> AnyFamily:
         ConfigError: there is none; the message lists those there are.
     """
     try:
-        return families()[name]
+        return families()[arguments.text(name, "family")]
     except KeyError:
         raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}") from None
 
