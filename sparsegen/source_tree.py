@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 MAPPED = frozenset(f"{PACKAGE}.{folder}" for folder in ("cli", "templates", "tuning_db"))
 
 
-class SourceTreeFinder(MetaPathFinder):
+class SourceTreeFinder:
     """Looks for the mapped packages at the root, and for nothing else there."""
 
     def find_spec(
