@@ -3,9 +3,16 @@
 import importlib
 import pkgutil
 import re
+from importlib.machinery import PathFinder
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Of the source tree, not of an installation: what pyproject.toml maps into this package lies beside it.
+if PathFinder.find_spec(f"{__name__}.tuning_db", __path__) is None:
+    from sparsegen import source_tree
+
+    source_tree.make_importable()
 
 # Name -> module, as the stub beside this file says. Modules are imported when a name is first used, so that
 # `import sparsegen` and `--help` are instant.

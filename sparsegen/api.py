@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, overload
 
-from sparsegen import backends
+from sparsegen import arguments, backends
 from sparsegen.dispatch.choice import Choice, How, OnMiss, choose
 from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError
@@ -193,16 +193,16 @@ def prepare(
         NoVariantError: nothing may run.
         DatabaseError: the tuning database cannot be read.
     """
-    given, kept = _without_operands(operator if problem is None else problem.operator, options)
+    given, kept = _without_operands(_kind(operator, problem), options)
     wanted = _Wanted.of(matrix, problem, operator, transpose, given)
     held = wanted.problem.kept(kept)
-    where = _device(device)
+    where, db, miss = _device(device), _place(db), OnMiss.parse(on_miss)
     if family is not None:
-        choice = named_choice(wanted.problem, Features.of(wanted.matrix), where, family, config or {})
+        changes = {} if config is None else config
+        choice = named_choice(wanted.problem, Features.of(wanted.matrix), where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
-        miss = OnMiss.parse(on_miss)
         choice = _choose(wanted, where, db, miss)
         if miss is OnMiss.TUNE and not choice.is_hit:
             tune(wanted.matrix, wanted.problem, device=where, db=db)
@@ -254,7 +254,7 @@ def named_choice(
     """
     known = require_family(family, problem)
     guess = known.guess(problem, features, device).to_dict()
-    chosen = known.config(**{**guess, **config})
+    chosen = known.config(**{**guess, **arguments.by_name(config, "config")})
     known.require_suited(problem, features, chosen, device)
     return Choice(problem, chosen, How.NAMED, "named by the caller")
 
@@ -293,16 +293,22 @@ def tune(
 
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
-    with Store.open(db or Settings.from_environment().db) as store:
+    names = None if families is None else arguments.texts(families, "families")
+    compares = arguments.flag(baselines, "baselines")
+    start = arguments.whole(seed, "seed", least=0)
+    if not callable(progress):
+        raise ConfigError(f"progress = {progress!r} is no function")
+    where, place = _device(device), _place(db)
+    with Store.open(place or Settings.from_environment().db) as store:
         return tuner.tune(
             wanted.matrix,
             wanted.problem,
-            device=_device(device),
+            device=where,
             store=store,
             budget=budget,
-            families=families,
-            baselines=baselines,
-            seed=seed,
+            families=names,
+            baselines=compares,
+            seed=start,
             progress=progress,
         )
 
@@ -325,6 +331,7 @@ def pruned_times(
         ConfigError: n below 1, or an unknown dtype or layout.
         DatabaseError: the tuning database cannot be read.
     """
+    arguments.instance(report, PruneReport, "report")
     where, database = _device(device), _shared_layers(db)
     kind, order = member(DType, dtype, "dtype"), member(Layout, layout, "layout")
     times = [layer_time(layer, n, kind, order, where, database) for layer in report.layers]
@@ -348,9 +355,9 @@ class _Wanted:
         cls, matrix: Any, problem: Problem | None, operator: str, transpose: bool, options: Mapping[str, Any]
     ) -> _Wanted:
         """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
+        kind = _kind(operator, problem)
         csr, order = as_csr(matrix), None
-        kind = operator_named(operator) if problem is None else type(problem)
-        if transpose:
+        if arguments.flag(transpose, "transpose"):
             if not kind.is_transposable:
                 raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
             csr, order = csr.transposed(), csr.transposition().source
@@ -366,13 +373,22 @@ class _Wanted:
         return cls(csr, problem, order)
 
 
-def _without_operands(operator: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _kind(operator: str, problem: Problem | None) -> type[Problem]:
+    """The class of the problems that are meant; a problem names it, else an operator's name does."""
+    if problem is None:
+        return operator_named(operator)
+    arguments.instance(problem, Problem, "problem")
+    return type(problem)
+
+
+def _without_operands(
+    kind: type[Problem], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that are fields of a problem, and the operands to keep; those that are None are not given.
 
     Raises:
         ConfigError: an operand that is another operator's.
     """
-    kind = operator_named(operator)
     given = {name: value for name, value in options.items() if value is not None}
     kept = {name: given.pop(name) for name in kind.keeps if name in given}
     for name in given.keys() - fields_of(kind).keys():
@@ -388,6 +404,10 @@ def _not_taken(kind: type[Problem], name: str, others: Sequence[type[Problem]]) 
 
 def _device(device: Device | str | None) -> Device:
     return device if isinstance(device, Device) else backends.find_device(device)
+
+
+def _place(db: str | Path | None) -> str | Path | None:
+    return None if db is None else arguments.location(db, "db")
 
 
 def _choose(wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss) -> Choice:
@@ -414,7 +434,7 @@ _layers_lock = threading.Lock()
 
 def _shared_layers(db: str | Path | None) -> Layers:
     """The open databases, opened again when one of their files has changed."""
-    settings = Settings.from_environment()
+    settings, db = Settings.from_environment(), _place(db)
     key = f"{db or settings.db} {Path.cwd()}"
     with _layers_lock:
         state = files_state(settings, db)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen import api, backends
+from sparsegen import api, arguments, backends
 from sparsegen.attention.choice import Decision, Request, Way, decide
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer, Executor
@@ -71,11 +71,9 @@ def prepare_attention(
             unknown word.
         DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: as for `sparsegen.prepare`.
     """
-    if heads is not None and heads < 1:
-        raise ConfigError(f"heads = {heads} is below 1")
-    if width < 1:
-        raise ConfigError(f"width = {width} is below 1")
-    factor = width**-0.5 if scale is None else float(scale)
+    heads = None if heads is None else arguments.whole(heads, "heads", least=1)
+    width = arguments.whole(width, "width", least=1)
+    factor = width**-0.5 if scale is None else arguments.number(scale, "scale")
     if not np.isfinite(factor):
         raise ConfigError(f"expected a finite scale, got {factor}")
     if OnMiss.parse(on_miss) is OnMiss.DENSE:
@@ -85,7 +83,10 @@ def prepare_attention(
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
     where = device if isinstance(device, Device) else backends.find_device(device)
     many = heads or 1
-    batch = at_once(many, csr.nnz * kind.itemsize) if heads_at_once is None else heads_at_once
+    if heads_at_once is None:
+        batch = at_once(many, csr.nnz * kind.itemsize)
+    else:
+        batch = arguments.whole(heads_at_once, "heads_at_once")
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
     wanted = Request(pattern, many, batch, width, kind, OnMiss.parse(on_miss), where, db)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from sparsegen import arguments
 from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels.base import Device
@@ -41,7 +42,10 @@ def find_device(name: str | None = None) -> Device:
 
     Raises:
         DeviceUnavailableError: there is no such device; the message says why and lists those there are.
+        ConfigError: the name is no text.
     """
+    if name is not None:
+        arguments.text(name, "device")
     name = name or Settings.from_environment().device
     if name is None:
         return devices()[0]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config, UnknownConfig
@@ -30,7 +31,7 @@ def family(name: str) -> AnyFamily:
         ConfigError: there is none; the message lists those there are.
     """
     try:
-        return families()[name]
+        return families()[arguments.text(name, "family")]
     except KeyError:
         raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}") from None
 

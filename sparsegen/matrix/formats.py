@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import (
     MAX_INDEX,
@@ -78,7 +79,9 @@ def as_csr(
     Raises:
         MatrixError: malformed, not a matrix, or of a type that cannot be converted.
     """
-    name = source or describe(obj)
+    name = describe(obj) if source is None else arguments.text(source, "source", MatrixError)
+    drop_zeros = arguments.flag(drop_zeros, "drop_zeros", MatrixError)
+    allow_nonfinite = arguments.flag(allow_nonfinite, "allow_nonfinite", MatrixError)
     matrix = _to_csr(_unwrap(obj, name), name)
     if drop_zeros:
         matrix = _without_zeros(matrix)

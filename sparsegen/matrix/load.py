@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.formats import CsrMatrix, as_csr
 from sparsegen.matrix.readers.files import check_readable
@@ -41,7 +42,9 @@ def load_matrix(
     Raises:
         MatrixError: names the file and the place in it.
     """
-    path = Path(path)
+    path = Path(arguments.location(path, "path", MatrixError))
+    tensor = None if tensor is None else arguments.text(tensor, "tensor", MatrixError)
+    seed = arguments.whole(seed, "seed", MatrixError, least=0)
     try:
         stored = _read(path, tensor, seed)
         return as_csr(stored, drop_zeros=drop_zeros, allow_nonfinite=allow_nonfinite, source=str(path))

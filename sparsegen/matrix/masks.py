@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix, check_shape
 from sparsegen.matrix.random_words import Words
@@ -33,7 +34,9 @@ def band(
     Raises:
         MatrixError: a size or share out of range, or more nonzeros than 32-bit indices count.
     """
-    _check("band", length, least=1, width=width)
+    length, width = _checked("band", length, least=1, width=width)
+    causal, seed = _flag(causal), _seed(seed)
+    sparsity = arguments.number(sparsity, "sparsity", MatrixError)
     if not 0 <= sparsity <= 1:
         raise MatrixError(f"a sparsity lies in [0, 1], got {sparsity}", source="band mask")
     if sparsity == 1 or width >= length:
@@ -69,8 +72,9 @@ def sliding_window(length: int, window: int, sinks: int = 0, *, causal: bool = T
     Raises:
         MatrixError: a size out of range, or more nonzeros than 32-bit indices count.
     """
-    _check("sliding-window", length, least=1, window=window)
-    _check("sliding-window", length, least=0, sinks=sinks)
+    length, window = _checked("sliding-window", length, least=1, window=window)
+    length, sinks = _checked("sliding-window", length, least=0, sinks=sinks)
+    causal = _flag(causal)
     rows = np.arange(length, dtype=np.int64)
     starts = np.maximum(rows - window + 1, 0)
     stops = rows + 1 if causal else np.minimum(rows + window, length)
@@ -92,7 +96,8 @@ def strided(length: int, stride: int, *, causal: bool = True) -> CsrMatrix:
     Raises:
         MatrixError: a size out of range, or more nonzeros than 32-bit indices count.
     """
-    _check("strided", length, least=1, stride=stride)
+    length, stride = _checked("strided", length, least=1, stride=stride)
+    causal = _flag(causal)
     rows = np.arange(length, dtype=np.int64)
     before, after = rows // stride, np.zeros_like(rows) if causal else (length - 1 - rows) // stride
     # Beside the window, each multiple is a run of one place.
@@ -125,8 +130,9 @@ def blocks(
     Raises:
         MatrixError: a size out of range, or more nonzeros than 32-bit indices count.
     """
-    _check("block", length, least=1, block=block)
-    _check("block", length, least=0, neighbours=neighbours, extra=extra)
+    length, block = _checked("block", length, least=1, block=block)
+    length, neighbours, extra = _checked("block", length, least=0, neighbours=neighbours, extra=extra)
+    causal, seed = _flag(causal), _seed(seed)
     across = -(-length // block)
     words, columns = Words(seed), np.arange(across, dtype=np.int64)
     lines, found = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
@@ -154,11 +160,25 @@ def blocks(
     return _of_runs(length, rows[is_inside], starts[is_inside], stops[is_inside])
 
 
-def _check(kind: str, length: int, *, least: int, **sizes: int) -> None:
+def _checked(kind: str, length: int, *, least: int, **sizes: int) -> tuple[int, ...]:
+    """The length and the sizes as Python integers."""
+    length = arguments.whole(length, "length", MatrixError)
     check_shape((length, length), source=f"{kind} mask")
-    for name, size in sizes.items():
+    found = [length]
+    for name, given in sizes.items():
+        size = arguments.whole(given, name, MatrixError)
         if not least <= size <= MAX_INDEX:
             raise MatrixError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]", source=f"{kind} mask")
+        found.append(size)
+    return tuple(found)
+
+
+def _flag(causal: bool) -> bool:
+    return arguments.flag(causal, "causal", MatrixError)
+
+
+def _seed(seed: int) -> int:
+    return arguments.whole(seed, "seed", MatrixError, least=0)
 
 
 def _highest_words(length: int, width: int, density: float) -> Array:

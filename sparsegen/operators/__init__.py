@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.dtype import Array, DType
@@ -84,6 +85,6 @@ def operator_named(name: str) -> type[Problem]:
         ConfigError: there is none; the message lists those there are.
     """
     try:
-        return OPERATORS[name]
+        return OPERATORS[arguments.text(name, "operator")]
     except KeyError:
         raise ConfigError(f"no operator {name!r}; there are {', '.join(OPERATORS)}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +10,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_type_hints
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.operators.dtype import DType
 
@@ -52,10 +52,7 @@ class Field:
             ConfigError: it is none, or a word that the enumeration does not have; the message lists those there are.
         """
         if self.is_size:
-            try:
-                return operator.index(value)
-            except TypeError:
-                raise ConfigError(f"{self.name} = {value!r} is no whole number") from None
+            return arguments.whole(value, self.name)
         return member(cast("type[StrEnum]", self.kind), value, self.name)
 
 

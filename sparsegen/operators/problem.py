@@ -62,7 +62,7 @@ class LoneRow:
 
 class Problem(ABC):
     """One instance of an operator. Subclasses are frozen dataclasses of integers (sizes) and `StrEnum`s (traits), each
-    declared with `size` or `trait`.
+    declared with `size` or `trait`. What they are given becomes that: no NumPy integer gets in.
 
     A problem does not know the sparsity pattern, only its shape: what depends on the nonzeros takes their number.
 
@@ -82,7 +82,7 @@ class Problem(ABC):
         batch: how many items.
 
     Raises:
-        ConfigError: a size is out of range.
+        ConfigError: a size is no whole number or out of range, or a trait has no such value.
     """
 
     __slots__ = ()
@@ -101,6 +101,9 @@ class Problem(ABC):
     batch: int
 
     def __post_init__(self) -> None:
+        for name, field in self.fields.items():
+            if type(value := getattr(self, name)) is not field.kind:
+                object.__setattr__(self, name, field.parsed(value))
         for name, size in (self.sizes | {"batch": self.batch}).items():
             least = 0 if name in self.matrix_sizes else 1
             if not least <= size <= MAX_INDEX:

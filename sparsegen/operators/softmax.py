@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sparsegen import arguments
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size
@@ -68,7 +69,7 @@ class _RowWise(Problem):
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The scale as an array; by default 1. See `Problem.kept`."""
-        return {"scale": np.array([given.get("scale", 1.0)], dtype=np.float32)}
+        return {"scale": np.array([arguments.number(given.get("scale", 1.0), "scale")], dtype=np.float32)}
 
     def _cost(self, flop_per_nonzero: int, nnz: int) -> Cost:
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes

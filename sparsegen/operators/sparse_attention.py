@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
@@ -83,7 +84,8 @@ class SparseAttentionProblem(Problem):
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The scale as an array; by default 1 / √k. See `Problem.kept`."""
-        return {"scale": np.array([given.get("scale", self.k**-0.5)], dtype=np.float32)}
+        scale = arguments.number(given.get("scale", self.k**-0.5), "scale")
+        return {"scale": np.array([scale], dtype=np.float32)}
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sparsegen import backends, kernels
+from sparsegen import arguments, backends, kernels
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.choice import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
@@ -47,7 +47,9 @@ def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, upda
         raise OperandError(
             f"only products (spmm) are saved, this is {type(operator).__name__}: prepare it again"
         )
-    arrays = _arrays(operator, updatable=updatable)
+    if not hasattr(file, "write"):
+        arguments.location(file, "file")
+    arrays = _arrays(operator, updatable=arguments.flag(updatable, "updatable"))
     write: Any = np.savez  # its stub takes every name for an option
     if not isinstance(file, str | Path):
         write(file, **arrays)
@@ -61,6 +63,8 @@ def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, upda
 
 def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator:
     """See `sparsegen.load_operator`."""
+    if not hasattr(file, "read"):
+        arguments.location(file, "file")
     name = str(file) if isinstance(file, str | Path) else "the operator's file"
     try:
         with np.load(file, allow_pickle=False) as archive:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from sparsegen import arguments
 from sparsegen.errors import PruningError
 from sparsegen.pruning.block import Block, BlockedUniform
 from sparsegen.pruning.groups import Scope
@@ -68,6 +69,9 @@ class PruneRequest:
             PruningError: an unknown word, a number out of range, or one that does not belong to the pattern.
         """
         name = _word(PatternName, pattern, "pattern")
+        sparsity = None if sparsity is None else arguments.number(sparsity, "sparsity", PruningError)
+        block = None if block is None else arguments.pair(block, "block", PruningError)
+        nm = None if nm is None else arguments.pair(nm, "nm", PruningError)
         if block is not None and name not in BLOCK_PATTERNS:
             raise PruningError(f"{name} has no blocks; leave out block, or use {' or '.join(BLOCK_PATTERNS)}")
         if nm is not None and name is not PatternName.NM:
@@ -88,7 +92,7 @@ class PruneRequest:
         if sparsity is None:
             raise PruningError(f"{name} needs a sparsity: the share of weights that become zero, such as 0.9")
         where = Scope.GLOBAL if scope is None else _word(Scope, scope, "scope")
-        return cls(_ranked(name, block or BLOCK), float(sparsity), where)
+        return cls(_ranked(name, block or BLOCK), sparsity, where)
 
 
 def parse_block(text: str) -> tuple[int, int]:

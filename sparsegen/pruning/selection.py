@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from sparsegen import arguments
 from sparsegen.errors import PruningError
 from sparsegen.pruning.weights import Weights, WeightSpec
 
@@ -41,6 +42,8 @@ def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str]
         PruningError: a glob of ``include`` matches nothing that can be pruned, one of ``exclude`` matches nothing at
             all, or nothing is left.
     """
+    include = arguments.texts(include, "tensors", PruningError)
+    exclude = arguments.texts(exclude, "exclude", PruningError)
     specs = weights.specs
     for glob in include:
         matching = [spec for spec in specs if _matches(spec, glob)]

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
+HOME = str(Path(__file__).parents[2])  # the folder that this sparsegen was imported from
 
 
 class ChildDiedError(SparsegenError):
@@ -96,10 +98,9 @@ class ChildProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         ours, theirs = socket.socketpair()
         command = f"from sparsegen.system.child import main; main({theirs.fileno()}, {target!r})"
-        paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", command],
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())},
             stdin=subprocess.PIPE,  # never written to: its end tells the child that we are gone
             stdout=subprocess.DEVNULL,
             stderr=self._log,
@@ -198,6 +199,18 @@ class ChildProcess:
                 log.debug("the worker process ended %s; all that it wrote to stderr\n%s", how, written)
             tail = written[-LOG_TAIL:]
         return ChildDiedError(f"the worker process ended {how}" + (f": {tail}" if tail else ""))
+
+
+def _search_path() -> list[str]:
+    """This process's module search path for a child, whose first entry is not the working folder.
+
+    An interactive Python has "" there, which means the working folder of the moment. A sparsegen found by way of it is
+    the child's too, wherever this process has gone since.
+    """
+    paths = [path or str(Path.cwd()) for path in sys.path]
+    if HOME not in paths:
+        paths.insert(sys.path.index("") if "" in sys.path else len(paths), HOME)
+    return paths
 
 
 def main(descriptor: int, target: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
@@ -37,7 +38,7 @@ class Budget:
             trials and seconds the effort sets both.
 
     Raises:
-        ConfigError: trials or seconds is not above 0.
+        ConfigError: trials are no whole number, seconds are no number, or either is not above 0.
     """
 
     trials: int | None = None
@@ -45,6 +46,10 @@ class Budget:
     effort: Effort = Effort.NORMAL
 
     def __post_init__(self) -> None:
+        if self.trials is not None:
+            object.__setattr__(self, "trials", arguments.whole(self.trials, "trials"))
+        if self.seconds is not None:
+            object.__setattr__(self, "seconds", arguments.number(self.seconds, "seconds"))
         for name, value in (("trials", self.trials), ("seconds", self.seconds)):
             if value is not None and not value > 0:
                 raise ConfigError(f"a budget's {name} are above 0, not {value}")

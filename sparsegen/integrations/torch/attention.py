@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsegen import arguments
 from sparsegen.attention.choice import Way
 from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.pattern_module import PatternModule
+from sparsegen.matrix.csr import MAX_INDEX
 
 PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
 
@@ -102,11 +104,17 @@ class SparseAttention(PatternModule):
             MatrixError: the mask is malformed.
             OperandError: heads or width below 1.
         """
+        heads = arguments.whole(heads, "heads", OperandError)
+        width = arguments.whole(width, "width", OperandError)
         if heads < 1 or width < 1:
             raise OperandError(f"expected at least one head and column, got heads={heads}, width={width}")
+        if max(heads, width) > MAX_INDEX:
+            raise OperandError(
+                f"expected at most {MAX_INDEX} heads and columns, got heads={heads}, width={width}"
+            )
         super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
         self.heads, self.width = heads, width
-        self.scale = width**-0.5 if scale is None else float(scale)
+        self.scale = width**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend.

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from sparsegen import api
+from sparsegen import api, arguments
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime
 from sparsegen.errors import PruningError
 from sparsegen.integrations.torch.linear import SparseLinear
@@ -133,6 +133,9 @@ def convert(
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
     """
+    arguments.instance(model, nn.Module, "model", PruningError)
+    exclude = arguments.texts(exclude, "exclude", PruningError)
+    tokens = None if tokens is None else arguments.whole(tokens, "tokens", PruningError, least=1)
     dense = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in _obstacles(model, exclude)}
     layers = {
         name: module
@@ -141,7 +144,7 @@ def convert(
     }
     if not layers:
         raise PruningError("no linear layer of this model can be sparse" + _listed(list(dense.values())))
-    if scope is None and pattern != PatternName.NM:
+    if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
         scope = Scope.LAYER
     weights = {name: module.weight for name, module in layers.items()}
     pruned = api.prune(weights, pattern=pattern, sparsity=sparsity, scope=scope, block=block, nm=nm)

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsegen import api
+from sparsegen import api, arguments
 from sparsegen.dispatch.choice import OnMiss
-from sparsegen.errors import DeviceUnavailableError, MatrixError, PruningError
+from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear
+from sparsegen.matrix.formats import describe
 from sparsegen.pruning.request import PatternName
 
 
@@ -45,6 +46,10 @@ class SparseLinear(PatternModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights."""
+        arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+        bias = arguments.flag(bias, "bias", OperandError)
+        if dtype is not None:
+            arguments.instance(dtype, torch.dtype, "dtype", OperandError)
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
         self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
@@ -72,12 +77,18 @@ class SparseLinear(PatternModule):
             PruningError: a mask and a sparsity, or a sparsity that cannot be met.
             MatrixError: a mask of another shape, or NaN or infinity in a weight that is to be ranked.
         """
+        arguments.instance(dense, nn.Linear, "dense", OperandError)
         weight = dense.weight.detach()
         if mask is not None and sparsity is not None:
             raise PruningError("give a mask or a sparsity, not both")
         if sparsity is not None:
             mask = api.prune(weight, pattern=pattern, sparsity=sparsity).weights
-        kept = (weight if mask is None else torch.as_tensor(mask)).to(weight.device) != 0
+        try:
+            kept = (weight if mask is None else torch.as_tensor(mask)).to(weight.device) != 0
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise MatrixError(
+                f"expected a mask of shape {tuple(weight.shape)}, got {describe(mask)}"
+            ) from error
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
         layer = cls(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsegen.errors import MatrixError
+from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.pattern import SparsePattern
 
 
@@ -23,7 +23,12 @@ class PatternModule(nn.Module):
     column_indices: Tensor
 
     def __init__(self, pattern: SparsePattern, *, device: torch.device | str | None = None) -> None:
+        """Raises OperandError where a device is none of PyTorch's."""
         super().__init__()
+        try:
+            device = None if device is None else torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise OperandError(f"device = {device!r} is no device of PyTorch") from error
         self.pattern = pattern
         for name, array in _arrays(pattern).items():
             self.register_buffer(name, array.to(device))

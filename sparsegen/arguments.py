@@ -1,0 +1,106 @@
+"""What users pass, made what the inside works with: here, or where it comes in, and nowhere further in.
+
+Each function takes a value and the argument's name, and raises ``error`` with what was expected and what was given.
+Numbers and truth values may be NumPy's or another library's; what they become is Python's own, which never overflows.
+Truth values are no numbers.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen.errors import ConfigError, SparsegenError
+
+Error = type[SparsegenError]
+
+
+def whole(value: Any, name: str, error: Error = ConfigError, *, least: int | None = None) -> int:
+    """A whole number, perhaps one that is at least so large."""
+    try:
+        if _is_truth(value):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        raise _unexpected(value, name, "no whole number", error) from None
+    if least is not None and found < least:
+        raise error(f"{name} = {found} is below {least}")
+    return found
+
+
+def number(value: Any, name: str, error: Error = ConfigError) -> float:
+    """A real number, which may be infinite or NaN: whether that makes sense is the caller's to say."""
+    is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
+    if _is_truth(value) or is_complex or isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0:
+        raise _unexpected(value, name, "no number", error)
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _unexpected(value, name, "no number", error) from None
+
+
+def flag(value: Any, name: str, error: Error = ConfigError) -> bool:
+    """True or False, or 1 or 0; the word "false" is neither."""
+    if _is_truth(value):
+        return bool(value)
+    try:
+        return {0: False, 1: True}[operator.index(value)]
+    except (TypeError, KeyError):
+        raise _unexpected(value, name, "neither True nor False", error) from None
+
+
+def text(value: Any, name: str, error: Error = ConfigError) -> str:
+    """Text."""
+    if not isinstance(value, str):
+        raise _unexpected(value, name, "no text", error)
+    return value
+
+
+def texts(value: Any, name: str, error: Error = ConfigError) -> tuple[str, ...]:
+    """Several texts; one alone would be taken for its letters, and is refused."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence | set | frozenset):
+        raise _unexpected(value, name, "no list of texts", error)
+    return tuple(text(one, f"one of {name}", error) for one in value)
+
+
+def pair(value: Any, name: str, error: Error = ConfigError) -> tuple[int, int]:
+    """Two whole numbers."""
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes) or len(value) != 2:
+        raise _unexpected(value, name, "not two whole numbers", error)
+    return whole(value[0], f"{name}[0]", error), whole(value[1], f"{name}[1]", error)
+
+
+def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
+    """A path, or text that is one or a URL."""
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise _unexpected(value, name, "no path (text or pathlib.Path)", error)
+    return value
+
+
+def by_name(value: Any, name: str, error: Error = ConfigError) -> Mapping[str, Any]:
+    """Values by name."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise _unexpected(value, name, "no dictionary with names for keys", error)
+    return value
+
+
+def instance(value: Any, kind: type, name: str, error: Error = ConfigError) -> None:
+    """Refuses objects of another class."""
+    if not isinstance(value, kind):
+        raise _unexpected(value, name, f"no {kind.__name__}", error)
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _unexpected(value: Any, name: str, what: str, error: Error) -> SparsegenError:
+    shown = repr(value)
+    if len(shown) > 100:  # an array, or what was meant for another argument
+        shown = f"an object of type {type(value).__name__}"
+    return error(f"{name} = {shown} is {what}")

@@ -1,0 +1,318 @@
+"""Wrong arguments of every public function give a typed error in words; numbers of NumPy are as good as Python's."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sparsegen
+from sparsegen import api, arguments, masks
+from sparsegen.errors import ConfigError, SparsegenError
+from sparsegen.operators import OPERATORS, Problem, fields_of
+from sparsegen.tuning.report import Budget
+
+DENSE = np.triu(np.ones((8, 8), dtype=np.float32))
+CSR = sparsegen.as_csr(DENSE)
+
+# Wrong values for arguments of one kind.
+NUMBER = ("0.5", b"1", [0.5], {}, True, 1j, np.complex64(1), np.ones(2), object(), 10**400)
+WHOLE = (
+    2.5,
+    2.0,
+    "2",
+    b"2",
+    [2],
+    {},
+    True,
+    np.float32(2),
+    np.bool_(True),
+    np.ones(2),
+    2j,
+    -1,
+    10**30,
+    object(),
+)
+SEED = tuple(one for one in WHOLE if type(one) is not int or one < 0)  # as large as you like
+FLAG = ("false", 2, 0.5, [], [True], {}, object(), np.ones(2))
+WORD = ("nonsense", 7, 0.5, [1], {}, b"row", object(), np.ones(2))
+TEXT = (7, 0.5, [1], {}, b"x", object(), np.ones(2))
+TEXTS = ("csr_spmm", 7, [1], [None], 0.5, object(), b"x")
+PAIR = (7, "32", "ab", (1,), (1, 2, 3), (1.5, 2), ("1", "2"), (True, 2), (-1, 2), {1, 2}, object())
+PLACE = (7, 0.5, b"x", [1], {}, object(), "a\0b", True)
+DEVICE = (3, 0.5, [], {}, b"cuda", "nowhere", object(), True, np.ones(2))
+NAMES = (
+    [1],
+    7,
+    "x",
+    {1: 2},
+    {"nonsense": 1},
+    {"tile_n": "nonsense"},
+    {"tile_n": [1]},
+    {"tile_n": object()},
+    object(),
+)
+MATRIX = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
+
+PROBLEM = {"problem": (7, "spmm", [1], {}, object(), np.ones(2), sparsegen.SpmmProblem)}
+FIELDS = {"n": WHOLE, "dtype": WORD, "layout": WORD, "epilogue": WORD, "batch": WHOLE, "item_values": WORD}
+ASKED = {"matrix": MATRIX, **PROBLEM, "operator": WORD, "transpose": FLAG, "device": DEVICE, "db": PLACE}
+MASK = {"length": WHOLE, "causal": FLAG}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A public function, arguments with which it does nothing long, and wrong values for each of its parameters.
+
+    Attributes:
+        options: wrong values for what its ``**options`` take.
+        free: parameters that take anything.
+    """
+
+    call: Callable[..., Any]
+    good: Mapping[str, Any]
+    wrong: Mapping[str, tuple[Any, ...]]
+    options: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    free: tuple[str, ...] = ()
+
+
+@cache
+def prepared() -> Any:
+    return sparsegen.prepare(CSR, n=4, device="emulator")
+
+
+class Unwritable:
+    """Stands for the operator that `save_operator` writes, so that nothing is compiled for its arguments."""
+
+
+ROWS = {
+    "load_operator": Row(
+        sparsegen.load_operator, {"file": "none.op", "device": "emulator"}, {"file": PLACE, "device": DEVICE}
+    ),
+    "lookup": Row(
+        sparsegen.lookup,
+        {"matrix": CSR, "n": 4, "device": "emulator"},
+        {**ASKED, "on_miss": WORD},
+        {**FIELDS, "nonsense": (1,)},
+    ),
+    "prepare": Row(
+        sparsegen.prepare,
+        {"matrix": CSR, "n": 4, "device": "emulator", "family": "csr_spmm"},
+        {**ASKED, "on_miss": WORD, "family": TEXT, "config": NAMES},
+        {**FIELDS, "nonsense": (1,)},
+    ),
+    "prepare, chosen": Row(
+        sparsegen.prepare, {"matrix": CSR, "n": 4, "device": "emulator"}, {**ASKED, "on_miss": WORD}, FIELDS,
+        free=("family", "config"),
+    ),
+    "prune": Row(
+        sparsegen.prune,
+        {"weights": DENSE, "sparsity": 0.5},
+        {
+            "weights": (7, "x", None, [1], object(), {1: DENSE}, {"a": 7}, np.array([["a"]])),
+            "pattern": WORD, "sparsity": (*NUMBER, 1, -0.5, np.nan), "scope": WORD,
+            "tensors": TEXTS, "exclude": TEXTS,
+        },
+        free=("block", "nm"),
+    ),
+    "prune, block": Row(
+        sparsegen.prune, {"weights": DENSE, "sparsity": 0.5, "pattern": "block"}, {"block": PAIR},
+        free=("weights", "pattern", "sparsity", "scope", "nm", "tensors", "exclude"),
+    ),
+    "prune, nm": Row(
+        sparsegen.prune, {"weights": DENSE, "pattern": "nm"}, {"nm": PAIR},
+        free=("weights", "pattern", "sparsity", "scope", "block", "tensors", "exclude"),
+    ),
+    "save_operator": Row(
+        lambda operator, file, *, updatable=True: sparsegen.save_operator(
+            prepared() if operator is Unwritable else operator, file, updatable=updatable
+        ),
+        {"operator": Unwritable, "file": "never.op"},
+        {"operator": (7, "x", None, [1], CSR, object()), "file": PLACE, "updatable": FLAG},
+    ),
+    "tune": Row(
+        sparsegen.tune,
+        {"matrix": CSR, "n": 4, "device": "emulator"},
+        {
+            **ASKED, "effort": WORD, "trials": (*SEED, 0), "seconds": (*NUMBER, 0, -1.0, np.nan),
+            "families": (*TEXTS, ["nonsense"]), "baselines": FLAG, "seed": SEED, "progress": (7, "x", [1]),
+        },
+        FIELDS,
+    ),
+    "prepare_attention": Row(
+        sparsegen.prepare_attention,
+        {"mask": CSR, "width": 8, "heads": 2, "device": "emulator"},
+        {
+            "mask": MATRIX, "heads": (*WHOLE, 0), "width": (*WHOLE, 0), "dtype": WORD, "scale": (*NUMBER, np.nan),
+            "heads_at_once": (*WHOLE, 0), "way": WORD, "on_miss": WORD, "device": DEVICE, "db": PLACE,
+        },
+    ),
+    "as_csr": Row(
+        sparsegen.as_csr,
+        {"obj": DENSE},
+        {"obj": MATRIX, "drop_zeros": FLAG, "allow_nonfinite": FLAG, "source": TEXT},
+    ),
+    "load_matrix": Row(
+        sparsegen.load_matrix,
+        {"path": "none.npz"},
+        {"path": PLACE, "tensor": TEXT, "seed": SEED, "drop_zeros": FLAG, "allow_nonfinite": FLAG},
+    ),
+    "band": Row(
+        masks.band,
+        {"length": 8},
+        {**MASK, "width": (*WHOLE, 0), "sparsity": (*NUMBER, 2, np.nan), "seed": SEED},
+    ),
+    "blocks": Row(
+        masks.blocks,
+        {"length": 8, "block": 2},
+        {**MASK, "block": (*WHOLE, 0), "neighbours": WHOLE, "extra": WHOLE, "seed": SEED},
+    ),
+    "sliding_window": Row(
+        masks.sliding_window, {"length": 8, "window": 2}, {**MASK, "window": (*WHOLE, 0), "sinks": WHOLE}
+    ),
+    "strided": Row(masks.strided, {"length": 8, "stride": 2}, {**MASK, "stride": (*WHOLE, 0)}),
+    "pruned_times": Row(
+        api.pruned_times,
+        {"report": sparsegen.prune(DENSE, sparsity=0.5).report, "n": 4, "device": "emulator"},
+        {"report": (7, "x", None, [1]), "n": WHOLE, "dtype": WORD, "layout": WORD, "device": DEVICE, "db": PLACE},
+    ),
+}  # fmt: skip
+ROWS |= {
+    kind.__name__: Row(
+        kind,
+        dict.fromkeys((*kind.matrix_sizes, *kind.dense_sizes), 8),
+        {name: WHOLE if field.is_size else WORD for name, field in fields_of(kind).items()},
+    )
+    for kind in OPERATORS.values()
+}
+
+CASES = [
+    pytest.param(row, name, value, id=f"{label}-{name}-{i}")
+    for label, row in ROWS.items()
+    for name, values in (row.wrong | row.options).items()
+    for i, value in enumerate(values)
+]
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Those that users call with arguments of their own: functions, and the classes of problems."""
+    names = {name: getattr(sparsegen, name) for name in sparsegen.__all__}
+    names |= {name: getattr(masks, name) for name in masks.__all__}
+    names |= {name: getattr(api, name) for name in api.__all__}
+    is_problem = {kind.__name__: kind for kind in OPERATORS.values()}
+    return {name: one for name, one in names.items() if inspect.isfunction(one)} | is_problem
+
+
+def test_every_public_parameter_has_wrong_values() -> None:
+    assert {label.partition(",")[0] for label in ROWS} == set(public_functions())
+    for label, row in ROWS.items():
+        function = public_functions()[label.partition(",")[0]]
+        named = {
+            p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
+        }
+        assert named == set(row.wrong) | set(row.free), f"{label}: a parameter without wrong values"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No case leaves a file or reads the user's database."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+
+
+@pytest.mark.parametrize(("row", "name", "value"), CASES)
+def test_wrong_values_are_refused_in_words(row: Row, name: str, value: Any) -> None:
+    given = {k: v for k, v in row.good.items() if name != "problem" or k != "n"}
+    with pytest.raises(SparsegenError) as refused:
+        row.call(**given | {name: value})
+    assert len(str(refused.value)) > 10
+
+
+@pytest.mark.parametrize("scale", NUMBER)
+@pytest.mark.parametrize("operator", ["sparse_softmax", "sparse_softmax_backward", "sparse_attention"])
+def test_a_scale_that_is_no_number_is_refused(operator: str, scale: Any) -> None:
+    options = {"k": 8} if operator == "sparse_attention" else {}
+    with pytest.raises(ConfigError, match=r"scale = .* is no number"):
+        sparsegen.prepare(CSR, operator=operator, scale=scale, device="emulator", **options)
+
+
+# --- numbers of NumPy ---
+
+INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+integers = st.sampled_from(INTEGERS)
+sizes = st.integers(1, 127)
+
+
+@pytest.mark.parametrize("kind", OPERATORS.values(), ids=lambda kind: kind.operator)
+@given(data=st.data())
+def test_problems_of_numpy_integers_are_those_of_python(kind: type[Problem], data: st.DataObject) -> None:
+    names = (*kind.matrix_sizes, *kind.dense_sizes, "batch")
+    plain = {name: data.draw(sizes, name) for name in names}
+    theirs = {name: data.draw(integers)(size) for name, size in plain.items()}
+    ours, other = kind(**plain), kind(**theirs)
+    assert other == ours and hash(other) == hash(ours) and str(other) == str(ours)
+    assert all(type(getattr(other, name)) is int for name in names)
+    assert other.cost(100) == ours.cost(100) and other.operands(100) == ours.operands(100)
+    assert other.to_dict() == ours.to_dict()
+    shape = tuple(theirs[name] for name in kind.matrix_sizes)
+    assert kind.of(shape, **{n: theirs[n] for n in (*kind.dense_sizes, "batch")}) == ours
+
+
+def test_problems_take_words() -> None:
+    assert sparsegen.SpmmProblem(3, 4, 5, "float16") == sparsegen.SpmmProblem(
+        3, 4, 5, sparsegen.DType.FLOAT16
+    )
+
+
+@given(integers, integers, st.integers(1, 40), st.integers(1, 40), st.integers(0, 3), st.booleans())
+def test_masks_of_numpy_integers_are_those_of_python(
+    one: Any, two: Any, length: int, size: int, extra: int, causal: bool
+) -> None:
+    for make, more in (
+        (masks.band, {"sparsity": 0.5, "seed": extra}),
+        (masks.sliding_window, {"sinks": extra}),
+        (masks.strided, {}),
+        (masks.blocks, {"neighbours": extra, "extra": extra, "seed": extra}),
+    ):
+        theirs = {k: two(v) if isinstance(v, int) else np.float32(v) for k, v in more.items()}
+        ours = make(length, size, causal=causal, **more)
+        other = make(one(length), two(size), causal=np.bool_(causal), **theirs)
+        assert other.shape == ours.shape and other.fingerprint() == ours.fingerprint()
+
+
+@given(integers, integers, st.sampled_from([np.float16, np.float32, np.float64]))
+def test_requests_of_numpy_numbers_are_those_of_python(one: Any, two: Any, real: Any) -> None:
+    assert Budget(one(3), real(1.5)) == Budget(3, 1.5)
+    ours = sparsegen.prune(DENSE, pattern="block", sparsity=0.5, block=(2, 4))
+    for block in ((one(2), two(4)), np.array([2, 4], dtype=one)):
+        other = sparsegen.prune(DENSE, pattern="block", sparsity=real(0.5), block=block)
+        assert np.array_equal(other.weights, ours.weights) and str(other.report) == str(ours.report)
+
+
+@pytest.mark.parametrize("integer", INTEGERS, ids=lambda one: one.__name__)
+def test_choices_for_numpy_integers_are_those_for_python(integer: Any) -> None:
+    ours = sparsegen.lookup(CSR, n=100, batch=2, device="emulator")
+    assert sparsegen.lookup(CSR, n=integer(100), batch=integer(2), device="emulator") == ours
+
+
+def test_a_product_of_numpy_integers_runs(emulator_toolchain: Any) -> None:
+    """A uint8 as n once overflowed in the strides, and the kernel read out of bounds."""
+    b = np.arange(8 * 200, dtype=np.float32).reshape(8, 200)
+    for n in (np.uint8(200), np.int64(200)):
+        op = sparsegen.prepare(CSR, n=n, family="csr_spmm", device="emulator")
+        np.testing.assert_allclose(op(b), DENSE @ b, rtol=1e-5)
+
+
+def test_what_is_true_or_false() -> None:
+    for value in (True, np.bool_(True), 1, np.int8(1)):
+        assert arguments.flag(value, "x") is True
+    for value in (False, np.bool_(False), 0, np.uint64(0)):
+        assert arguments.flag(value, "x") is False
