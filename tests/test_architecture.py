@@ -18,6 +18,8 @@ PACKAGES = {  # as pyproject.toml maps them
     "sparsegen.cli": ROOT / "cli",
 }
 
+MOST_ROOMS = 25
+
 # From the ground up; a module imports from its own layer and from those above it in this list.
 LAYERS = (
     {"errors", "source_tree"},
@@ -106,6 +108,13 @@ NAMES = sorted(modules().keys() - {""})  # sparsegen/__init__.py is the facade: 
 def test_the_walk_sees_every_package() -> None:
     assert {"kernels.csr_spmm", "tuning.search", "tuning_db.store", "cli.main", "templates"} <= set(NAMES)
     assert "sqlalchemy" in set(imports("tuning_db.models")) and "kernels" in own_imports("dispatch.choice")
+
+
+def test_the_hall_is_small() -> None:
+    """Whoever opens the package sees the architecture: files and folders of source at its top."""
+    rooms = {path.stem for path in (ROOT / "sparsegen").iterdir() if path.suffix == ".py"}
+    rooms |= {path.parent.name for path in (ROOT / "sparsegen").glob("*/__init__.py")}
+    assert len(rooms) <= MOST_ROOMS, sorted(rooms)
 
 
 def test_every_module_has_a_layer() -> None:
