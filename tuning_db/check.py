@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsegen.errors import DatabaseError
+from sparsegen.kernels import is_of_operator
 from sparsegen.tuning_db.store import Store
 
 
@@ -12,11 +13,19 @@ def check(store: Store) -> list[str]:
         return problems
     try:
         strangers = store.unknown_problems()
-        variants = dict.fromkeys(m.variant for m in store.all_measurements())
+        measured = store.all_measurements()
     except DatabaseError as error:
         return [str(error)]
-    unknown = [v for v in variants if not v.config.is_known]
+    unknown = dict.fromkeys(m.variant for m in measured if not m.variant.config.is_known)
+    tried = dict.fromkeys(
+        (m.variant.config, m.workload.problem.operator) for m in measured if m.variant.config.is_known
+    )
     return [
         *(f"problem {p.row}: {p.why}; its {p.measurements} measurements are passed over" for p in strangers),
         *(f"{v.config}: no installed family declares it; never dispatched" for v in unknown),
+        *(
+            f"{config}: measured on {operator}, which it does not compute"
+            for config, operator in tried
+            if not is_of_operator(config, operator)
+        ),
     ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.errors import ConfigError, ImportFileError
-from sparsegen.kernels import family
+from sparsegen.kernels import family, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
@@ -63,10 +63,11 @@ class Content:
 def export_json(store: Store) -> tuple[str, int]:
     """The whole database as a document, and how many measurements were left out.
 
-    Left out are those of problems, families and config values that this sparsegen does not declare (any more).
+    Left out are those of problems, families and config values that this sparsegen does not declare (any more), and
+    those by families of other operators: an import would refuse them.
     """
     everything = store.all_measurements()
-    kept = [m for m in everything if m.variant.config.is_known]
+    kept = [m for m in everything if is_of_operator(m.variant.config, m.workload.problem.operator)]
     left_out = len(everything) - len(kept) + sum(problem.measurements for problem in store.unknown_problems())
     content = Content(tuple(kept), tuple(store.all_baselines()), tuple(store.all_rates()))
     return dump(content), left_out

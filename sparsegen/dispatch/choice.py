@@ -22,7 +22,7 @@ from sparsegen.dispatch.neighbours import (
     suspects,
 )
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import by_predicted_time, family_of
+from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
@@ -312,12 +312,9 @@ class _Search:
         return family.predicted_us(self.problem, self.workload.features, self.device)
 
     def is_allowed(self, config: Config) -> bool:
-        if not config.is_known or config in self.suspects:
+        if config in self.suspects or not is_of_operator(config, self.problem.operator):
             return False
-        family, features = family_of(config), self.workload.features
-        return family.problem_type.operator == self.problem.operator and family.suits(
-            self.problem, features, config, self.device
-        )
+        return family_of(config).suits(self.problem, self.workload.features, config, self.device)
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
         """The best-ranked config that may run here, and its time there in µs."""

@@ -41,6 +41,11 @@ def family_of(config: Config) -> AnyFamily:
     return families()[config.family_name]
 
 
+def is_of_operator(config: Config, operator: str) -> bool:
+    """Whether an installed family that computes the operator declares a config."""
+    return config.is_known and family_of(config).problem_type.operator == operator
+
+
 def read_config(family_name: str, values: Mapping[str, Any]) -> Config:
     """The config that a database or a file holds; an `UnknownConfig` where no installed family declares it.
 

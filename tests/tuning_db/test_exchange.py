@@ -164,6 +164,16 @@ def test_configs_of_unknown_families_stay_behind(store: Store) -> None:
     assert len(check(store)) == 2 and any("evil" in line for line in check(store))
 
 
+def test_measurements_by_families_of_other_operators_stay_behind(store: Store) -> None:
+    """An import refuses them, all or nothing."""
+    foreign = replace(timed(1.0), variant=other_operators()[0].variant)
+    store.add_all([foreign, timed(2.0)], ())
+    text, left_out = export_json(store)
+    assert left_out == 1 and load(text, "x").measurements == (timed(2.0),)
+    [told] = check(store)
+    assert "csr_sddmm" in told and "measured on spmm" in told
+
+
 def test_a_sound_database_passes_the_check(store: Store) -> None:
     store.add_all(RECORDS.measurements, RECORDS.baselines)
     assert check(store) == []
