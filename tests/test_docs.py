@@ -59,7 +59,10 @@ def parse(line: str) -> click.Context:
     if isinstance(command, click.Group):
         assert not options, line
         return context
-    return command.make_context(command.name, options, parent=context)
+    try:
+        return command.make_context(command.name, options, parent=context)
+    finally:
+        context.find_root().close()  # ends what --verbose began
 
 
 COMMAND_LINES = sorted({(page.name, line) for page in PAGES for line in commands(page)})

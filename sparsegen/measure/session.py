@@ -56,6 +56,7 @@ class Session:
         stop: threading.Event | None = None,
     ) -> None:
         self._device, self._locks = device, locks
+        self._announced: int | None = None
         self._limit = variant_seconds or VARIANT_SECONDS.get(device.backend, EMULATED_VARIANT_SECONDS)
         self._child = Supervised(
             "sparsegen.measure.worker:serve",
@@ -72,7 +73,9 @@ class Session:
     def wait_until_ready(self) -> None:
         """Raises DeviceUnavailableError, or what else keeps the worker from starting."""
         ready: Ready = self._child.wait_until_ready()
-        log.debug("worker %d was ready after %.2f s", self._child.pid, ready.seconds)
+        if self._child.pid != self._announced:
+            self._announced = self._child.pid
+            log.debug("worker %d was ready after %.2f s", self._announced, ready.seconds)
 
     @property
     def worker_pid(self) -> int:

@@ -356,6 +356,15 @@ def test_a_matrix_of_another_shape_is_refused(store: Store, tmp_path: Path) -> N
         tune(MATRIX, replace(PROBLEM, m=25), device=DEVICE, store=store, backend=backend(tmp_path))
 
 
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell's background jobs, and Python with them, ignore Ctrl-C from their start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_returns_the_best_so_far(store: Store, tmp_path: Path) -> None:
     def interrupt(status: Status, measurement: Measurement | None = None) -> None:
         if measurement and status.counts.done == 3:
@@ -370,6 +379,7 @@ def test_ctrl_c_returns_the_best_so_far(store: Store, tmp_path: Path) -> None:
     assert tune_toy(store, tmp_path, trials=12).counts.done == 9
 
 
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_before_the_first_result_is_a_keyboard_interrupt(store: Store, tmp_path: Path) -> None:
     def interrupt(status: Status, measurement: Measurement | None = None) -> None:
         signal.raise_signal(signal.SIGINT)
