@@ -1,7 +1,8 @@
-"""Are the same variants as fast through two versions of sparsegen? One process each, in turns.
+"""Are the same variants as fast through two versions of sparsegen? A process for each time, so that the memory of
+earlier variants moves nothing; which version goes first changes with every round.
 
     pip install --no-deps --target /tmp/older git+file:///path/to/sparsegen@COMMIT
-    python -m benchmarks.versions COMMIT=/tmp/older OTHER=/tmp/newer         # a minute for twelve variants
+    python -m benchmarks.versions COMMIT=/tmp/older OTHER=/tmp/newer         # two minutes for each round
 
 Configs are this version's guesses, so that both time the same kernels. Raw output: ``versions.json``, which names both
 commits as given.
@@ -14,14 +15,15 @@ import os
 import statistics
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks import timed_variants
+from benchmarks import timed_variant
 from benchmarks.common import geometric_mean, write_results
-from benchmarks.timed_variants import Variant, as_json
+from benchmarks.timed_variant import Variant
 from sparsegen.backends import find_device
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
@@ -54,16 +56,19 @@ WORKLOADS: tuple[tuple[str, tuple[int, int], float, dict[str, Any]], ...] = (
 @click.command()
 @click.argument("versions", nargs=2, metavar="COMMIT=FOLDER COMMIT=FOLDER")
 @click.option("--device", "name", default="cuda", show_default=True)
-@click.option("--rounds", default=3, show_default=True, help="processes for each version")
+@click.option("--rounds", default=3, show_default=True, help="processes for each variant and version")
 def main(versions: tuple[str, str], name: str, rounds: int) -> None:
     folders = dict(version.split("=", 1) for version in versions)
     device = find_device(name)
     variants = [pinned(*workload, device) for workload in WORKLOADS]
     found: dict[str, list[list[float]]] = {commit: [] for commit in folders}
     for round_ in range(rounds):
-        for commit, folder in folders.items():
-            click.echo(f"round {round_ + 1} of {rounds}: {commit}")
-            found[commit].append(times(variants, Path(folder)))
+        for commit in found:
+            found[commit].append([])
+        for variant in variants:
+            click.echo(f"round {round_ + 1} of {rounds}: {variant.family}")
+            for commit in list(folders)[:: -1 if round_ % 2 else 1]:
+                found[commit][-1].append(microseconds(variant, Path(folders[commit])))
     rows = [row(variant, found, index) for index, variant in enumerate(variants)]
     for one in rows:
         click.echo(f"{one['family']:18} {one['ratio']:.4f}")
@@ -83,19 +88,20 @@ def pinned(
     return Variant(family, shape, density, options, guess.to_dict())
 
 
-def times(variants: list[Variant], folder: Path) -> list[float]:
-    """Microseconds for each variant, by the sparsegen in this folder.
+def microseconds(variant: Variant, folder: Path) -> float:
+    """The variant's time by the sparsegen in this folder.
 
     Raises:
         subprocess.CalledProcessError: that version failed; what it said is on standard error.
     """
     path = os.pathsep.join([str(folder.resolve()), *(entry for entry in sys.path if entry)])
-    command = [sys.executable, "-P", str(Path(timed_variants.__file__))]
+    command = [sys.executable, "-P", str(Path(timed_variant.__file__))]
     environment = {**os.environ, "PYTHONPATH": path}
+    given = json.dumps(asdict(variant))
     done = subprocess.run(
-        command, env=environment, input=as_json(variants), stdout=subprocess.PIPE, text=True, check=True
+        command, env=environment, input=given, stdout=subprocess.PIPE, text=True, check=True
     )
-    return [float(time) for time in json.loads(done.stdout)]
+    return float(done.stdout)
 
 
 def row(variant: Variant, found: dict[str, list[list[float]]], index: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Time named variants through whichever sparsegen is on the path; `benchmarks.versions` starts it, for each version.
+"""Time one variant through whichever sparsegen is on the path; `benchmarks.versions` starts it, for each version.
 
 It imports only what every version has: `sparsegen.prepare`, operands drawn by a problem, PyTorch and SciPy.
-Standard input is a list of `Variant` as JSON, standard output one of median times in microseconds.
+Standard input is a `Variant` as JSON, standard output its median time in microseconds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,9 +70,5 @@ def microseconds(variant: Variant) -> float:
     return statistics.median(times)
 
 
-def as_json(variants: list[Variant]) -> str:
-    return json.dumps([asdict(variant) for variant in variants])
-
-
 if __name__ == "__main__":
-    print(json.dumps([microseconds(Variant(**one)) for one in json.load(sys.stdin)]))
+    print(microseconds(Variant(**json.load(sys.stdin))))
