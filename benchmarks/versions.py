@@ -1,8 +1,8 @@
 """Are the same variants as fast through two versions of sparsegen? A process for each time, so that the memory of
 earlier variants moves nothing; which version goes first changes with every round.
 
-    pip install --no-deps --target /tmp/older git+file:///path/to/sparsegen@COMMIT
-    python -m benchmarks.versions COMMIT=/tmp/older OTHER=/tmp/newer         # two minutes for each round
+    pip install --no-deps --target build/older git+file://$PWD@COMMIT
+    python -m benchmarks.versions COMMIT=build/older OTHER=build/newer        # two minutes for each round
 
 Configs are this version's guesses, so that both time the same kernels. Raw output: ``versions.json``, which names both
 commits as given.
@@ -56,7 +56,13 @@ WORKLOADS: tuple[tuple[str, tuple[int, int], float, dict[str, Any]], ...] = (
 @click.command()
 @click.argument("versions", nargs=2, metavar="COMMIT=FOLDER COMMIT=FOLDER")
 @click.option("--device", "name", default="cuda", show_default=True)
-@click.option("--rounds", default=3, show_default=True, help="processes for each variant and version")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="processes for each variant and version",
+)
 def main(versions: tuple[str, str], name: str, rounds: int) -> None:
     folders = dict(version.split("=", 1) for version in versions)
     device = find_device(name)
@@ -69,12 +75,12 @@ def main(versions: tuple[str, str], name: str, rounds: int) -> None:
             click.echo(f"round {round_ + 1} of {rounds}: {variant.family}")
             for commit in list(folders)[:: -1 if round_ % 2 else 1]:
                 found[commit][-1].append(microseconds(variant, Path(folders[commit])))
-    rows = [row(variant, found, index) for index, variant in enumerate(variants)]
+        rows = [row(variant, found, index) for index, variant in enumerate(variants)]
+        mean = geometric_mean(one["ratio"] for one in rows)
+        write_results(device, "versions", rows, l2="warm", commits=list(folders), geometric_mean=mean)
     for one in rows:
         click.echo(f"{one['family']:18} {one['ratio']:.4f}")
-    mean = geometric_mean(one["ratio"] for one in rows)
     click.echo(f"second over first, geometric mean: {mean:.4f}")
-    write_results(device, "versions", rows, l2="warm", commits=list(folders), geometric_mean=mean)
 
 
 def pinned(
