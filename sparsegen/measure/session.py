@@ -10,7 +10,7 @@ from pathlib import Path
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.supervised import Supervised
-from sparsegen.measure.worker import Measure, Measured, Ready, SetUp
+from sparsegen.measure.worker import Measure, Measured, SetUp
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 from sparsegen.tuning_db.records import Outcome
@@ -56,7 +56,6 @@ class Session:
         stop: threading.Event | None = None,
     ) -> None:
         self._device, self._locks = device, locks
-        self._announced: int | None = None
         self._limit = variant_seconds or VARIANT_SECONDS.get(device.backend, EMULATED_VARIANT_SECONDS)
         self._child = Supervised(
             "sparsegen.measure.worker:serve",
@@ -72,10 +71,7 @@ class Session:
 
     def wait_until_ready(self) -> None:
         """Raises DeviceUnavailableError, or what else keeps the worker from starting."""
-        ready: Ready = self._child.wait_until_ready()
-        if self._child.pid != self._announced:
-            self._announced = self._child.pid
-            log.debug("worker %d was ready after %.2f s", self._announced, ready.seconds)
+        self._child.wait_until_ready()
 
     @property
     def worker_pid(self) -> int:

@@ -100,6 +100,7 @@ class Supervised:
                 break
             try:
                 self._answer.append(self._child.receive(self._start_seconds))
+                log.debug("worker %d: %s", self.pid, self._answer[0])
             except (ChildDiedError, ChildTimeoutError) as error:
                 if not left:
                     raise
