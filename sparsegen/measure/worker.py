@@ -5,7 +5,6 @@ It imports neither Optuna nor SQLAlchemy, so that it is ready while the first va
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
 from sparsegen.plan.variants import CompiledVariant
-from sparsegen.system.child import answer, requests
+from sparsegen.system.child import answer, named, requests
 from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
@@ -172,9 +171,7 @@ class BaselineBench:
     """Other libraries' routines for one problem on one device."""
 
     def __init__(self, set_up: SetUpBaselines) -> None:
-        module, _, name = set_up.session.partition(":")
-        session_type = getattr(importlib.import_module(module), name)
-        self._session = session_type(set_up.matrix, set_up.problem, set_up.device)
+        self._session = named(set_up.session)(set_up.matrix, set_up.problem, set_up.device)
 
     def measure(self, request: MeasureBaselines | MeasureRates, wait_for_turn: Callable[[], None]) -> Any:
         wait_for_turn()
@@ -186,8 +183,7 @@ class Bench:
 
     def __init__(self, set_up: SetUp) -> None:
         self._matrix, self._problem, self._device = set_up.matrix, set_up.problem, set_up.device
-        module, _, function = set_up.open_executor.partition(":")
-        self._executor: Executor = getattr(importlib.import_module(module), function)(set_up.device)
+        self._executor: Executor = named(set_up.open_executor)(set_up.device)
         self._clock = Clock(self._executor)
         operands = self._problem.random_operands(np.random.default_rng(set_up.seed), self._matrix.nnz)
         self._operands = {  # and the values of all items, where each has its own

@@ -217,10 +217,15 @@ def main(descriptor: int, target: str) -> None:
     """What runs in the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    module, _, function = target.partition(":")
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done with us
-        getattr(importlib.import_module(module), function)(connection)
+        named(target)(connection)
+
+
+def named(target: str) -> Any:
+    """The function or class that ``"module:name"`` stands for, as messages name what a child is to open."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _die_with_parent() -> None:
