@@ -41,9 +41,7 @@ def open_handle() -> Handle:
 
 def version(handle: Handle) -> str:
     """The library's version as one number, like 130001."""
-    number = ctypes.c_int()
-    checked(handle.library, "cublasGetVersion_v2", handle.value, ctypes.byref(number))
-    return str(number.value)
+    return handle.version("cublasGetVersion_v2")
 
 
 def product(

@@ -38,9 +38,7 @@ def open_handle() -> Handle:
 
 def version(handle: Handle) -> str:
     """The library's version as one number, like 12603."""
-    number = ctypes.c_int()
-    checked(handle.library, "cusparseGetVersion", handle.value, ctypes.byref(number))
-    return str(number.value)
+    return handle.version("cusparseGetVersion")
 
 
 def dense_descriptor(

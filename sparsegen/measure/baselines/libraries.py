@@ -75,6 +75,12 @@ class Handle:
         if self.value:
             getattr(self.library, self._destroy)(self.value)
 
+    def version(self, function: str) -> str:
+        """The library's version as one number, as this function of it says."""
+        number = ctypes.c_int()
+        checked(self.library, function, self.value, ctypes.byref(number))
+        return str(number.value)
+
 
 class VendorError(SparsegenError):
     """A vendor library refused a call, for example an algorithm that does not support a layout."""
