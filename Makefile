@@ -5,6 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 READY_DEV := .venv/ready-dev
 READY_TORCH := .venv/ready-torch
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_operator_scripts.py
