@@ -28,6 +28,6 @@ class SourceTreeFinder:
 
 
 def make_importable() -> None:
-    """Let the mapped packages be imported; installed finders are asked first."""
+    """Let the mapped packages be imported, before another checkout's that is installed for editing."""
     if not any(isinstance(finder, SourceTreeFinder) for finder in sys.meta_path):
-        sys.meta_path.append(SourceTreeFinder())
+        sys.meta_path.insert(0, SourceTreeFinder())

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.system.device_memory import Address, Buffer
 
 __all__ = ["Address", "Buffer", "CompiledKernel", "Event", "Executor", "LoadedKernel", "Toolchain"]
@@ -93,12 +94,15 @@ class Executor(Protocol):
         """Readies the calling thread for bound launches, for as long as it lives."""
 
     def bind(
-        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | TensorMap | None]
     ) -> Callable[..., None]:
-        """Fix a launch but for its stream and the addresses that stand as None.
+        """Fix a launch but for its stream, the addresses that stand as None, and those of the arrays of tensor maps.
+
+        A map is encoded anew only when its array's address changes.
 
         Returns:
-            ``bound(stream, *addresses)``: fills the open places in order and launches. It belongs to one thread.
+            ``bound(stream, *addresses)``: fills the open places and maps in order and launches. It belongs to one
+            thread.
         """
 
     def launch(

@@ -18,6 +18,7 @@ from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.rates import L2_BYTES_PER_CYCLE, Rates, estimated
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
@@ -91,6 +92,7 @@ class Family(ABC, Generic[P, C]):
     source: ClassVar[str]  # paper and section
     template: ClassVar[str]  # path below templates/
     entry: ClassVar[str]  # name of the __global__ function
+    mapped_names: ClassVar[tuple[str, ...]] = ()  # arrays of its TENSOR_MAP parameters; see `tensor_map`
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
@@ -112,8 +114,12 @@ class Family(ABC, Generic[P, C]):
         config_type.declared_by = cls.name
 
     def arguments(self, problem: P) -> tuple[Argument, ...]:
-        """The kernel's parameters in the CUDA signature's order: sizes, packed arrays, scratch, operands, result."""
+        """The kernel's parameters in the CUDA signature's order.
+
+        Tensor maps, sizes, packed arrays, scratch, operands, result.
+        """
         return (
+            *(Argument(ArgumentKind.TENSOR_MAP, name) for name in self.mapped_names),
             *(
                 Argument(ArgumentKind.SIZE, name)
                 for name in (*self.size_names, *self.item_size_names(problem))
@@ -129,6 +135,13 @@ class Family(ABC, Generic[P, C]):
     def item_size_names(self, problem: P) -> tuple[str, ...]:
         """Its SIZE parameters behind `size_names` that only a batch needs, to find its items' arrays; default none."""
         return ()
+
+    def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
+        """How the kernel sees an array of `mapped_names`, an operand or the result.
+
+        Asked only for valid configs of problems whose arrays have elements.
+        """
+        raise NotImplementedError(f"{self.name} declares mapped_names and no tensor_map")
 
     def scope(self, problem: P) -> Iterator[Constraint]:
         """What a problem must be like for this family to compute it with any config at all; default nothing.

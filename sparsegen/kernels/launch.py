@@ -8,11 +8,17 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch."""
+    """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch.
+
+    Attributes:
+        starts_early: the kernel may begin while the one before it on the stream still ends, and waits itself for what
+            that one wrote (CUDA programming guide, programmatic dependent launch; sm_90 and later).
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_memory_bytes: int = 0
+    starts_early: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -23,6 +29,7 @@ class Launch:
 class ArgumentKind(StrEnum):
     """Where a kernel parameter comes from."""
 
+    TENSOR_MAP = "tensor_map"  # a `TensorMap` of an operand or of the result, by value
     PACKED = "packed"  # pointer to an array that `Family.pack` made
     SCRATCH = "scratch"  # pointer to memory that the kernel may write; see `Packed.scratch`
     OPERAND = "operand"  # pointer to a dense input of the call
@@ -32,7 +39,11 @@ class ArgumentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One kernel parameter, in the order of the CUDA signature."""
+    """One kernel parameter, in the order of the CUDA signature.
+
+    Attributes:
+        name: of the size or of the array; of a tensor map, that of the array that it is a map of.
+    """
 
     kind: ArgumentKind
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,3 +53,34 @@ class DType(StrEnum):
         if self is not DType.BFLOAT16:
             return stored
         return (np.ascontiguousarray(stored, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+class WordType(StrEnum):
+    """Type of an operand that holds no real numbers: words of bits, as of a mask."""
+
+    UINT64 = "uint64"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one word."""
+        return self.storage.itemsize
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The NumPy dtype of the words."""
+        return np.dtype(self.value)
+
+    def to_storage(self, array: npt.ArrayLike) -> Array:
+        """The words as they are.
+
+        Raises:
+            TypeError: these are no words of this type: numbers are not converted.
+        """
+        return np.ascontiguousarray(array).astype(self.storage, casting="safe", copy=False)
+
+    def from_storage(self, stored: Array) -> Array:
+        """The words as they are."""
+        return stored
+
+
+ElementType: TypeAlias = DType | WordType

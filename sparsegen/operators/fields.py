@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, Self, TypeVar, cast, get_type_hints
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
@@ -17,12 +18,40 @@ from sparsegen.operators.dtype import DType
 E = TypeVar("E", bound=StrEnum)
 
 
+class Parameter(ABC):
+    """A value of a problem that is neither a size nor a trait: times with another one still compare.
+
+    Subclasses are immutable and equal where their `json` is.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, value: Any) -> Self:
+        """The value that an object of this class, a number or a word stands for.
+
+        Raises:
+            ValueError: it is none; the message goes on from "x is".
+        """
+
+    @property
+    @abstractmethod
+    def json(self) -> float | str:
+        """What `parse` makes it of again."""
+
+    @property
+    def octaves(self) -> tuple[float, ...]:
+        """Its place among other values, for what finds workloads alike; none where the features tell it already."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of an operator's problems.
 
     Attributes:
-        kind: ``int`` for a size, an enumeration for a trait.
+        kind: ``int`` for a size, an enumeration for a trait, a `Parameter` class for what is neither.
         doc: what it is, in words that begin small and end without a stop.
         flags: how a command line gives it, the preferred one first.
         default: None where it must be given.
@@ -33,10 +62,10 @@ class Field:
     """
 
     name: str
-    kind: type[int] | type[StrEnum]
+    kind: type[int] | type[StrEnum] | type[Parameter]
     doc: str
     flags: tuple[str, ...]
-    default: int | StrEnum | None
+    default: int | StrEnum | Parameter | None
     usual: int | None = None
     near: bool = False
     later: bool = False
@@ -45,14 +74,23 @@ class Field:
     def is_size(self) -> bool:
         return self.kind is int
 
-    def parsed(self, value: Any) -> int | StrEnum:
-        """The value of this field that a whole number or a word stands for.
+    @property
+    def is_trait(self) -> bool:
+        return issubclass(self.kind, StrEnum)
+
+    def parsed(self, value: Any) -> int | StrEnum | Parameter:
+        """The value of this field that a number or a word stands for.
 
         Raises:
             ConfigError: it is none, or a word that the enumeration does not have; the message lists those there are.
         """
         if self.is_size:
             return arguments.whole(value, self.name)
+        if issubclass(self.kind, Parameter):
+            try:
+                return self.kind.parse(value)
+            except ValueError as error:
+                raise ConfigError(f"{self.name} = {value!r} is {error}") from None
         return member(cast("type[StrEnum]", self.kind), value, self.name)
 
 
@@ -75,6 +113,11 @@ def trait(
     return _declared(doc, default, flags=flags, near=near, later=later)
 
 
+def parameter(default: Parameter, doc: str, *, flags: tuple[str, ...] = ()) -> Any:
+    """Declare a parameter among the fields of a problem; see `Field`. Its flag is ``--long-name`` by default."""
+    return _declared(doc, default, flags=flags)
+
+
 def element_type() -> Any:
     """Declare the field ``dtype``, which all problems have."""
     return trait(DType.FLOAT32, "element type of matrix, operands and result; sums are float32")
@@ -86,7 +129,7 @@ def items() -> Any:
     return size(doc, default=1, flags=("--batch", "--heads"), later=True)
 
 
-def _declared(doc: str, default: int | StrEnum | None, **metadata: Any) -> Any:
+def _declared(doc: str, default: int | StrEnum | Parameter | None, **metadata: Any) -> Any:
     metadata["doc"] = doc
     if default is None:
         return dataclasses.field(metadata=metadata)
@@ -98,19 +141,23 @@ def fields_of(problem_type: type) -> Mapping[str, Field]:
     """The fields of a problem class by name, in order.
 
     Raises:
-        TypeError: one of them was not declared with `size` or `trait`.
+        TypeError: one of them was not declared with `size`, `trait` or `parameter`.
     """
     hints = get_type_hints(problem_type)
     found = {}
     for field in dataclasses.fields(cast(Any, problem_type)):
         if "doc" not in field.metadata:
-            raise TypeError(f"{problem_type.__name__}.{field.name} is to be declared with size() or trait()")
+            raise TypeError(
+                f"{problem_type.__name__}.{field.name} is to be declared with size(), trait() or parameter()"
+            )
         declared = dict(field.metadata)
         short = f"-{field.name}" if len(field.name) == 1 else f"--{field.name.replace('_', '-')}"
         found[field.name] = Field(
             field.name,
             hints[field.name],
-            default=None if field.default is dataclasses.MISSING else cast("int | StrEnum", field.default),
+            default=None
+            if field.default is dataclasses.MISSING
+            else cast("int | StrEnum | Parameter", field.default),
             **declared | {"flags": declared["flags"] or (short,)},
         )
     return MappingProxyType(found)

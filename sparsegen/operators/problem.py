@@ -12,8 +12,9 @@ import numpy as np
 
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.fields import Field, fields_of
+from sparsegen.matrix.features import Features
+from sparsegen.operators.dtype import Array, DType, ElementType
+from sparsegen.operators.fields import Field, Parameter, fields_of
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
@@ -30,7 +31,7 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    dtype: DType
+    dtype: ElementType
     alignment: int = 0
 
     @property
@@ -61,10 +62,13 @@ class LoneRow:
 
 
 class Problem(ABC):
-    """One instance of an operator. Subclasses are frozen dataclasses of integers (sizes) and `StrEnum`s (traits), each
-    declared with `size` or `trait`. What they are given becomes that: no NumPy integer gets in.
+    """One instance of an operator. Subclasses are frozen dataclasses of integers (sizes), `StrEnum`s (traits) and
+    `Parameter`s, each declared with `size`, `trait` or `parameter`. What they are given becomes that: no NumPy integer
+    gets in.
 
     A problem does not know the sparsity pattern, only its shape: what depends on the nonzeros takes their number.
+    Where the sparsity comes with every call (`has_pattern` is false), it is an operand; then the matrix that every
+    method takes is `without_pattern`, which has the shape alone.
 
     A batch is several items with one pattern, computed by one launch. Their operands and results are stored one after
     another, in a leading dimension of ``batch``; a batch of 1 has no such dimension.
@@ -77,6 +81,7 @@ class Problem(ABC):
         dense_sizes: the names of the other sizes of an item; each is at least 1.
         keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
         is_transposable: whether the matrix's transpose may take its place.
+        has_pattern: whether there is a sparse matrix before the first call; else the sparsity is an operand.
         multiplies_by_b: whether it is a product with one dense matrix B, whose memory order listings tell.
         operator_type: the class of the operator objects that users call.
         batch: how many items.
@@ -94,6 +99,7 @@ class Problem(ABC):
     dense_sizes: ClassVar[tuple[str, ...]]
     keeps: ClassVar[tuple[str, ...]] = ()
     is_transposable: ClassVar[bool] = False
+    has_pattern: ClassVar[bool] = True
     multiplies_by_b: ClassVar[bool] = False
     operator_type: ClassVar[type[Operator]]
 
@@ -110,7 +116,7 @@ class Problem(ABC):
                 raise ConfigError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]")
 
     def __str__(self) -> str:
-        sizes = [f"{name}={size}" for name, size in self.sizes.items()]
+        sizes = [f"{name}={value}" for name, value in {**self.sizes, **self.parameters}.items()]
         if self.batch > 1:
             sizes.append(f"batch={self.batch}")
         traits = (
@@ -140,8 +146,17 @@ class Problem(ABC):
 
     @property
     def traits(self) -> dict[str, StrEnum]:
-        """Everything but the sizes: dtype, layouts, epilogue, whose values the items have."""
-        return {name: getattr(self, name) for name, field in self.fields.items() if not field.is_size}
+        """What has names for its values: dtype, layouts, epilogue, whose values the items have."""
+        return {name: getattr(self, name) for name, field in self.fields.items() if field.is_trait}
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """What is neither a size nor a trait, by name, such as the expected density of a mask."""
+        return {
+            name: getattr(self, name)
+            for name, field in self.fields.items()
+            if not field.is_size and not field.is_trait
+        }
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -153,23 +168,33 @@ class Problem(ABC):
             *(value for name, value in self.traits.items() if not self.fields[name].near),
         )
 
-    def to_dict(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, int | float | str]:
         """The fields as JSON values, without those that came `later` and have their defaults; `from_dict` is the
         inverse.
         """
         values = {name: getattr(self, name) for name in self.fields}
         return {
-            name: value if self.fields[name].is_size else str(value)
+            name: value.json
+            if isinstance(value, Parameter)
+            else value
+            if self.fields[name].is_size
+            else str(value)
             for name, value in values.items()
             if not self.fields[name].later or value != self.fields[name].default
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Raises KeyError for a missing field, ValueError for a value that is no size or word."""
+        """Raises KeyError for a missing field, ValueError or ConfigError for a value that the field cannot have."""
         fields = fields_of(cls).items()
         return cls(
-            **{name: field.kind(values[name]) for name, field in fields if name in values or not field.later}
+            **{
+                name: field.kind(values[name])
+                if field.is_size or field.is_trait
+                else field.parsed(values[name])
+                for name, field in fields
+                if name in values or not field.later
+            }
         )
 
     @classmethod
@@ -194,6 +219,24 @@ class Problem(ABC):
         if missing:
             raise ConfigError(f"{cls.operator} needs {' and '.join(missing)}")
         return cls(**dict(zip(cls.matrix_sizes, shape, strict=True)), **given)
+
+    # --- its sparsity ---
+
+    @property
+    def without_pattern(self) -> CsrMatrix:
+        """What takes the sparse matrix's place where there is none before the first call: a shape without nonzeros."""
+        rows, columns = self.matrix_shape
+        return CsrMatrix(
+            (rows, columns), np.zeros(rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
+        )
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """What dispatch sees of the sparsity."""
+        return Features.of(matrix)
+
+    def fingerprint(self, matrix: CsrMatrix) -> str:
+        """What names the sparsity in databases: SHA-256, in hexadecimal digits."""
+        return matrix.fingerprint()
 
     # --- its items ---
 

@@ -14,6 +14,7 @@ from sparsegen.kernels.base import AnyFamily, Array
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import ArgumentKind
 from sparsegen.kernels.packed import M, Packed, empty_as_one
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.packing import Gather, pack, value_source
@@ -24,15 +25,17 @@ Bound = Callable[..., None]  # (stream, *addresses of the open slots)
 
 
 def launch_arguments(
-    family: AnyFamily, problem: Problem, packed: Packed[M], given: Mapping[str, M]
-) -> list[M | int | None]:
+    family: AnyFamily, problem: Problem, config: Config, packed: Packed[M], given: Mapping[str, M]
+) -> list[M | int | TensorMap | None]:
     """The kernel's parameters in the order of its signature, on the host or on a device.
 
     Args:
         given: scratch memory, operands and result by name; None stands in the list for what is not there.
     """
 
-    def value(kind: ArgumentKind, name: str) -> M | int | None:
+    def value(kind: ArgumentKind, name: str) -> M | int | TensorMap | None:
+        if kind is ArgumentKind.TENSOR_MAP:
+            return family.tensor_map(problem, config, name)
         if kind is ArgumentKind.SIZE:
             return packed.sizes[name] if name in packed.sizes else int(getattr(problem, name))
         return packed.arrays[name] if kind is ArgumentKind.PACKED else given.get(name)
@@ -104,10 +107,14 @@ class BoundVariant:
 
     def _bind_here(self) -> Bound:
         self.executor.activate()
+        if self._launch.is_empty:  # and so may arrays be, of which there are no maps
+            self._mine.bound = _nothing
+            return _nothing
         scratch = {name: zeroed(self.executor, nbytes) for name, nbytes in self.packed.scratch.items()}
         self._kept += scratch.values()
         family = self.compiled.rendered.family
-        arguments = launch_arguments(family, self._problem, self.packed, scratch)
+        config = self.compiled.rendered.config
+        arguments = launch_arguments(family, self._problem, config, self.packed, scratch)
         bound = self.executor.bind(self._kernel, self._launch, arguments)
         order = self._order
         if order == sorted(order):
@@ -192,6 +199,10 @@ def reordered(packed: Packed[Buffer], value_order: Array | None, executor: Execu
         return executor.upload(np.where(numbers >= 0, order[numbers], numbers))
 
     return replace(packed, value_source=source)
+
+
+def _nothing(stream: int, *addresses: int) -> None:
+    """A launch without blocks."""
 
 
 def zeroed(executor: Executor, nbytes: int) -> Buffer:

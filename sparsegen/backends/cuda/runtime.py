@@ -1,8 +1,4 @@
-"""CUDA devices, buffers, launches and timing; with compiler.py the only user of PyCUDA.
-
-Launches go through a raw ``cuLaunchKernel``: PyCUDA cannot wrap a stream of PyTorch or CuPy, and the raw call is
-cheaper and is captured by CUDA graphs.
-"""
+"""CUDA devices, buffers and timing; with compiler.py the only user of PyCUDA. Launches are in launches.py."""
 
 from __future__ import annotations
 
@@ -16,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.cuda.driver import check, libcuda
+from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import DeviceUnavailableError, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.tensor_map import TensorMap
 
 logger = logging.getLogger(__name__)
 
 FLUSHES = 4  # sizes of the L2 to write until nothing of before is left in it
-STATIC_SHARED_LIMIT = 48 * 1024
-MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 
 
 @cache
@@ -47,33 +44,6 @@ def driver() -> Any:
     except cuda.Error as error:
         raise DeviceUnavailableError(f"no CUDA device can be used: {error}") from None
     return cuda
-
-
-@cache
-def libcuda() -> ctypes.CDLL:
-    """The driver's C interface with the signatures of the calls made through it; each returns a CUresult."""
-    library = ctypes.CDLL("libcuda.so.1")
-    unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
-    library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
-    library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
-    library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
-    library.cuModuleUnload.argtypes = [pointer]
-    library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
-    library.cuCtxGetCurrent.argtypes = [pointer]
-    library.cuCtxSetCurrent.argtypes = [pointer]
-    library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
-    return library
-
-
-def _check(status: int, message: str) -> None:
-    if status:
-        raise LaunchError(f"{message}: {error_text(status)}")
-
-
-def error_text(status: int) -> str:
-    text = ctypes.c_char_p()
-    libcuda().cuGetErrorString(status, ctypes.byref(text))
-    return (text.value or b"unknown error").decode()
 
 
 def devices() -> list[Device]:
@@ -118,86 +88,6 @@ class CudaBuffer:
         self.address = int(self._allocation)
 
 
-class CudaKernel:
-    """A function of a loaded module.
-
-    PyCUDA gives no access to a function's handle, which a raw launch needs, so the module is loaded through the
-    driver's C interface too. It stays loaded as long as the process: a launch may be under way at any time.
-    """
-
-    def __init__(self, compiled: CompiledKernel) -> None:
-        library = libcuda()
-        self._module = ctypes.c_void_p()
-        self.handle = ctypes.c_void_p()
-        image = compiled.binary.read_bytes()
-        _check(library.cuModuleLoadData(ctypes.byref(self._module), image), f"cannot load {compiled.binary}")
-        try:
-            _check(
-                library.cuModuleGetFunction(ctypes.byref(self.handle), self._module, compiled.entry.encode()),
-                f"{compiled.binary} has no kernel {compiled.entry!r}",
-            )
-        except LaunchError:
-            library.cuModuleUnload(self._module)
-            raise
-        self._dynamic_limit = STATIC_SHARED_LIMIT
-
-    def allow_shared_memory(self, nbytes: int) -> None:
-        """Raise the limit of dynamic shared memory; the default is 48 KiB."""
-        if nbytes > self._dynamic_limit:
-            status = libcuda().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
-            _check(status, f"cannot allow {nbytes} bytes of shared memory per block")
-            self._dynamic_limit = nbytes
-
-
-class BoundLaunch:
-    """One launch with everything fixed but the stream and the addresses that come with each call.
-
-    Not thread-safe by itself: the parameter block is reused, and the driver copies it during the launch. Calls
-    into ctypes release the interpreter lock, so concurrent callers need a bound launch each or a lock.
-    """
-
-    __slots__ = ("_arguments", "_cells", "_fixed", "_launch", "_slots", "_storage")
-
-    def __init__(self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int | None]) -> None:
-        kernel.allow_shared_memory(launch.shared_memory_bytes)
-        cells: list[Any] = []
-        slots = []
-        for argument in arguments:
-            if argument is None:
-                cell: Any = ctypes.c_uint64()
-                slots.append(cell)
-            elif isinstance(argument, int):
-                cell = ctypes.c_int32(argument)
-            else:
-                cell = ctypes.c_uint64(argument.address)
-            cells.append(cell)
-        self._cells = cells
-        self._slots = tuple(slots)
-        self._arguments = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-        self._fixed = (
-            kernel.handle,
-            *(ctypes.c_uint(size) for size in (*launch.grid, *launch.block, launch.shared_memory_bytes)),
-        )
-        self._storage = (kernel, [a for a in arguments if a is not None and not isinstance(a, int)])
-        self._launch = libcuda().cuLaunchKernel if not launch.is_empty else _launch_nothing
-
-    def __call__(self, stream: int, *addresses: int) -> None:
-        """Launch on a stream (its handle), with the addresses for the open slots in order.
-
-        Raises:
-            LaunchError: the driver refused.
-        """
-        for slot, address in zip(self._slots, addresses, strict=True):
-            slot.value = address
-        status = self._launch(*self._fixed, stream, self._arguments, None)
-        if status:
-            raise LaunchError(f"cuLaunchKernel failed: {error_text(status)}")
-
-
-def _launch_nothing(*_: Any) -> int:
-    return 0
-
-
 class CudaEvent:
     """An event in the default stream."""
 
@@ -236,7 +126,7 @@ class CudaExecutor:
         self._context = self._handle.retain_primary_context()
         self._context.push()
         self._raw_context = ctypes.c_void_p()
-        _check(libcuda().cuCtxGetCurrent(ctypes.byref(self._raw_context)), "cannot read the current context")
+        check(libcuda().cuCtxGetCurrent(ctypes.byref(self._raw_context)), "cannot read the current context")
         self._closed = False
         self._flush: Any = None
         # PyCUDA aborts at exit if a context is still on its stack.
@@ -254,9 +144,9 @@ class CudaExecutor:
     def activate(self) -> None:
         """Make the primary context current in the calling thread for raw launches, if it has none."""
         current = ctypes.c_void_p()
-        _check(libcuda().cuCtxGetCurrent(ctypes.byref(current)), "cannot read the current context")
+        check(libcuda().cuCtxGetCurrent(ctypes.byref(current)), "cannot read the current context")
         if not current:
-            _check(libcuda().cuCtxSetCurrent(self._raw_context), "cannot make the context current")
+            check(libcuda().cuCtxSetCurrent(self._raw_context), "cannot make the context current")
 
     def load(self, compiled: CompiledKernel) -> CudaKernel:
         return CudaKernel(compiled)
@@ -288,9 +178,9 @@ class CudaExecutor:
             self._checked(driver().memcpy_dtoh, array, buffer.address)
 
     def bind(
-        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | TensorMap | None]
     ) -> BoundLaunch:
-        """Fix a launch; None marks the addresses that each call brings."""
+        """Fix a launch; None marks the addresses that each call brings, as a tensor map does."""
         if not isinstance(kernel, CudaKernel):
             raise LaunchError("this kernel was not loaded by the CUDA executor")
         return self._checked(BoundLaunch, kernel, launch, arguments)  # type: ignore[no-any-return]

@@ -16,6 +16,10 @@ PendingCopy::PendingCopy(void* shared, const void* global, std::size_t bytes) : 
     std::memset(shared, SharedMemory::kUninitialised, bytes);
 }
 
+PendingCopy::PendingCopy(void* shared, std::vector<std::byte> read) : destination(shared), data(std::move(read)) {
+    std::memset(shared, SharedMemory::kUninitialised, data.size());
+}
+
 void PendingCopy::land() const { std::memcpy(destination, data.data(), data.size()); }
 
 void AsyncCopies::issue(PendingCopy copy) { copies_.push_back({std::move(copy), open_group_}); }

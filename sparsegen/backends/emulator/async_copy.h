@@ -14,6 +14,8 @@ struct PendingCopy {
     /// Reads the source (zeros without one) and fills the destination with NaN: whoever reads it before the copy has
     /// landed, or still reads what was there, must see it.
     PendingCopy(void* shared, const void* global, std::size_t bytes);
+    /// The same of bytes that were read already.
+    PendingCopy(void* shared, std::vector<std::byte> read);
     void land() const;
 };
 

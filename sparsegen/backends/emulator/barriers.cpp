@@ -74,6 +74,10 @@ void refuse_misaligned(const void* shared, const void* global, unsigned bytes, i
 
 }  // namespace
 
+void receive_copy(PendingCopy copy, const void* barrier, Block& block, int line) {
+    wake_if(find(block, barrier, line).receive(std::move(copy)), block);
+}
+
 void barrier_init(void* barrier, unsigned arrivals, int line) {
     if (arrivals == 0 || reinterpret_cast<std::uintptr_t>(barrier) % kBarrierBytes != 0) {
         fault("line %d: a barrier at %p for %u arrivals; it needs an address of 8 bytes and one arrival at least", line,
@@ -105,7 +109,7 @@ void copy_async_arrive(void* barrier, int line) {
 
 void copy_bulk(void* shared, const void* global, unsigned bytes, void* barrier, int line) {
     refuse_misaligned(shared, global, bytes, line);
-    wake_if(find(barrier, line).receive(PendingCopy(shared, global, bytes)));
+    receive_copy(PendingCopy(shared, global, bytes), barrier, own_block(), line);
 }
 
 void barrier_arrive_at(void* barrier, unsigned rank, int line) {
@@ -119,8 +123,7 @@ void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void
     for (unsigned rank = 0; rank < blocks; ++rank) {
         void* const destination = map_shared(shared, rank, bytes, line);
         void* const theirs = map_shared(barrier, rank, kBarrierBytes, line);
-        Block& block = own_block().cluster().block(rank);
-        wake_if(find(block, theirs, line).receive(PendingCopy(destination, global, bytes)), block);
+        receive_copy(PendingCopy(destination, global, bytes), theirs, own_block().cluster().block(rank), line);
     }
 }
 

@@ -41,6 +41,10 @@ private:
 /// A block's barriers by their addresses.
 using Barriers = std::map<const void*, Barrier>;
 
+class Block;
+/// A copy whose bytes count at a barrier of a block, which may be another one of the cluster than the thread's own.
+void receive_copy(PendingCopy copy, const void* barrier, Block& block, int line);
+
 void barrier_init(void* barrier, unsigned arrivals, int line = __builtin_LINE());
 void barrier_arrive(void* barrier, unsigned expected_bytes = 0, int line = __builtin_LINE());
 /// Waits until the phase of that parity is complete; a barrier that was just made counts as having completed parity 1.

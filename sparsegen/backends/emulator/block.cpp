@@ -67,8 +67,12 @@ void Block::thread_main() {
     Fiber::arrive(self.block->scheduler_);
     for (;;) {  // once for each block
         self.block->kernel_.call(self.block->kernel_.arguments);
+        if (!self.stores.empty()) {
+            fault("a thread ended while its stores of boxes may still read shared memory");
+        }
         self.state = ThreadState::exited;
         self.copies.clear();
+        self.stores.clear();
         self.block->suspend(self);
     }
 }

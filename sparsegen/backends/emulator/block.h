@@ -13,6 +13,7 @@
 #include "fiber.h"
 #include "shared_memory.h"
 #include "stacks.h"
+#include "tensor_map.h"
 #include "warp.h"
 
 namespace sparsegen::emulator {
@@ -44,6 +45,7 @@ struct Thread {
     int line = 0;                    // where it waits
     WarpRequest* request = nullptr;  // at a warp meeting
     AsyncCopies copies;
+    BoxStores stores;
 
     unsigned lane() const { return number % kWarpSize; }
 };

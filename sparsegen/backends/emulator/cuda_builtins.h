@@ -7,6 +7,7 @@
 #define __launch_bounds__(...)
 #undef __cluster_dims__
 #define __cluster_dims__(...)
+#define __grid_constant__
 
 #define threadIdx (::sparsegen::emulator::running_thread->index)
 #define blockIdx (::sparsegen::emulator::running_thread->block->index())

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen.backends.emulator import device as emulator_device
+from sparsegen.backends.emulator.tensor_maps import MAP_ALIGNMENT, encoded
 from sparsegen.backends.executor import Address, Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import KernelFault, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.tensor_map import TensorMap
 
 LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
 ERROR_BYTES = 1024
@@ -138,14 +140,19 @@ class EmulatorExecutor:
         """Nothing to ready."""
 
     def bind(
-        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | None]
+        self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | TensorMap | None]
     ) -> Callable[..., None]:
         """See `Executor.bind`; the stream has no meaning here."""
 
         def call(stream: int, *addresses: int) -> None:
             open_places = iter(addresses)
-            filled = [Address(next(open_places)) if a is None else a for a in arguments]
-            self.launch(kernel, launch, filled, stream)
+
+            def filled(argument: Buffer | int | TensorMap | None) -> Buffer | int | bytes:
+                if isinstance(argument, TensorMap):
+                    return encoded(argument, next(open_places))
+                return Address(next(open_places)) if argument is None else argument
+
+            self._run(kernel, launch, [filled(argument) for argument in arguments])
 
         return call
 
@@ -158,6 +165,9 @@ class EmulatorExecutor:
             KernelFault: a divergent barrier, a bad shuffle, ...; the text names the block and the line.
             LaunchError: no device could launch it.
         """
+        self._run(kernel, launch, arguments)
+
+    def _run(self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | bytes]) -> None:
         if launch.is_empty:
             return
         if not isinstance(kernel, EmulatorKernel):
@@ -194,9 +204,22 @@ class EmulatorExecutor:
         self._loaded.clear()
 
 
-def _parameter(argument: Buffer | int) -> ctypes.c_void_p | ctypes.c_int32:
+def _parameter(
+    argument: Buffer | int | bytes,
+) -> ctypes.c_void_p | ctypes.c_int32 | ctypes.Array[ctypes.c_char]:
+    if isinstance(argument, bytes):  # a tensor map, by value
+        return _aligned(argument)
     if isinstance(argument, (int, np.integer)):
         if not INT32.min <= argument <= INT32.max:
             raise LaunchError(f"the integer argument {argument} does not fit 32 bits")
         return ctypes.c_int32(int(argument))
     return ctypes.c_void_p(argument.address)
+
+
+def _aligned(encoded_map: bytes) -> ctypes.Array[ctypes.c_char]:
+    """The bytes of a tensor map where kernels may read them by value."""
+    storage = ctypes.create_string_buffer(len(encoded_map) + MAP_ALIGNMENT)
+    place = -ctypes.addressof(storage) % MAP_ALIGNMENT
+    found = (ctypes.c_char * len(encoded_map)).from_buffer(storage, place)
+    found.raw = encoded_map
+    return found

@@ -1,7 +1,8 @@
 // The main program of a sanitized variant: reads one launch from a file, runs it, writes the buffers to another.
 // sanitized.py writes the request and reads the reply. All numbers are little-endian:
 //   request: grid[3], block[3] (uint32), shared bytes (uint64), arguments (uint32), then for each argument
-//            kind (uint32: 0 integer, 1 buffer), integer or size in bytes (int64), and a buffer's bytes
+//            kind (uint32: 0 integer, 1 buffer, 2 tensor map), integer, size in bytes or the number of the argument
+//            whose map it is (int64), and a buffer's or a map's bytes
 //   reply:   the bytes of all buffers in order
 #include <cstdint>
 #include <cstdio>
@@ -11,9 +12,13 @@
 #include <vector>
 
 #include "entry.h"
+#include "tensor_map.h"
 
 namespace {
 
+using sparsegen::emulator::TensorMap;
+
+constexpr std::uint32_t kBuffer = 1, kTensorMap = 2;
 constexpr std::size_t kDeviceAlignment = 256;  // of what cuMemAlloc returns
 constexpr int kExitFaulted = 3;
 constexpr int kExitRefused = 4;
@@ -27,21 +32,27 @@ T read(std::istream& file) {
 }
 
 struct Argument {
-    bool is_buffer;
-    std::int32_t integer;
+    std::uint32_t kind;
+    std::int32_t integer;  // of a map: which argument is its array
     std::size_t bytes;
     std::unique_ptr<char, decltype(&std::free)> buffer{nullptr, &std::free};
     void* address;
+    TensorMap map;
 
-    void* parameter() { return is_buffer ? static_cast<void*>(&address) : &integer; }
+    void* parameter() {
+        return kind == kBuffer ? static_cast<void*>(&address) : kind == kTensorMap ? static_cast<void*>(&map) : &integer;
+    }
 };
 
 Argument read_argument(std::istream& file) {
     Argument argument{};
-    argument.is_buffer = read<std::uint32_t>(file) != 0;
+    argument.kind = read<std::uint32_t>(file);
     const auto number = read<std::int64_t>(file);
-    if (!argument.is_buffer) {
+    if (argument.kind != kBuffer) {
         argument.integer = static_cast<std::int32_t>(number);
+        if (argument.kind == kTensorMap) {
+            argument.map = read<TensorMap>(file);
+        }
         return argument;
     }
     argument.bytes = static_cast<std::size_t>(number);
@@ -81,6 +92,9 @@ int main(int count, char** words) {
     }
     std::vector<void*> parameters;
     for (Argument& argument : arguments) {
+        if (argument.kind == kTensorMap) {
+            argument.map.array = static_cast<char*>(arguments[static_cast<std::size_t>(argument.integer)].address);
+        }
         parameters.push_back(argument.parameter());
     }
 
@@ -93,7 +107,7 @@ int main(int count, char** words) {
     }
     std::ofstream reply(words[2], std::ios::binary);
     for (const Argument& argument : arguments) {
-        if (argument.is_buffer) {
+        if (argument.kind == kBuffer) {
             reply.write(argument.buffer.get(), static_cast<std::streamsize>(argument.bytes));
         }
     }

@@ -8,15 +8,19 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
+from sparsegen.backends.emulator.tensor_maps import encoded
 from sparsegen.errors import KernelFault
 from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.tensor_map import TensorMap
 
-INTEGER, BUFFER = 0, 1  # kinds of arguments in the request, which runner.cpp reads
+INTEGER, BUFFER, TENSOR_MAP = 0, 1, 2  # kinds of arguments in the request, which runner.cpp reads
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -26,14 +30,25 @@ DETAILS = (" of size ", " is located ", "kernel.cu:")
 MAX_LINES = 6
 
 
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """A tensor map of one of the arrays that a launch takes too."""
+
+    tensor_map: TensorMap
+    array: Array
+
+
+Argument: TypeAlias = Array | int | Mapped
+
+
 def run_sanitized(
-    executable: Path, launch: Launch, arguments: Sequence[Array | int], *, timeout: float = 30.0
+    executable: Path, launch: Launch, arguments: Sequence[Argument], *, timeout: float = 30.0
 ) -> list[Array]:
     """Launch a variant on buffers of exactly the arrays' sizes.
 
     Args:
         executable: from `EmulatorToolchain.compile_sanitized`.
-        arguments: the kernel's parameters: arrays of any dtype, and 32-bit integers.
+        arguments: the kernel's parameters: arrays of any dtype, 32-bit integers, and tensor maps of the arrays.
         timeout: seconds.
 
     Returns:
@@ -66,12 +81,16 @@ def run_sanitized(
     return list(_split(data, arrays))
 
 
-def _request(launch: Launch, arguments: Sequence[Array | int]) -> Iterator[bytes]:
+def _request(launch: Launch, arguments: Sequence[Argument]) -> Iterator[bytes]:
     yield struct.pack("<6IQI", *launch.grid, *launch.block, launch.shared_memory_bytes, len(arguments))
     for argument in arguments:
         if isinstance(argument, np.ndarray):
             yield struct.pack("<Iq", BUFFER, argument.nbytes)
             yield argument.tobytes()
+        elif isinstance(argument, Mapped):
+            place = next(i for i, other in enumerate(arguments) if other is argument.array)
+            yield struct.pack("<Iq", TENSOR_MAP, place)
+            yield encoded(argument.tensor_map)
         else:
             yield struct.pack("<Iq", INTEGER, argument)
 

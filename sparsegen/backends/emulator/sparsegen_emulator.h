@@ -14,5 +14,6 @@
 #include "launch.h"
 #include "shared_memory.h"
 #include "tensor_core.h"
+#include "tensor_map.h"
 #include "warp.h"
 #include "warp_exchange.h"

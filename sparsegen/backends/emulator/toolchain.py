@@ -60,6 +60,7 @@ RUNTIME = (
     "launch.cpp",
     "shared_memory.cpp",
     "stacks.cpp",
+    "tensor_map.cpp",
 )
 PLAIN = Flavour("kernel.so", ("-O2",), ("-shared",), RUNTIME)
 SANITIZED = Flavour(

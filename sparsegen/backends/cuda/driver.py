@@ -1,0 +1,38 @@
+"""The CUDA driver's C interface, for what PyCUDA has no public access to."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from sparsegen.errors import LaunchError
+
+
+@cache
+def libcuda() -> ctypes.CDLL:
+    """The driver's C interface with the signatures of the calls made through it; each returns a CUresult."""
+    library = ctypes.CDLL("libcuda.so.1")
+    unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
+    library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
+    library.cuLaunchKernelEx.argtypes = [pointer] * 4
+    library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
+    library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
+    library.cuModuleUnload.argtypes = [pointer]
+    library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
+    library.cuCtxGetCurrent.argtypes = [pointer]
+    library.cuCtxSetCurrent.argtypes = [pointer]
+    library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+    return library
+
+
+def check(status: int, message: str) -> None:
+    """Raises LaunchError with the message and the driver's own words where a call failed."""
+    if status:
+        raise LaunchError(f"{message}: {error_text(status)}")
+
+
+def error_text(status: int) -> str:
+    """What the driver says of a CUresult."""
+    text = ctypes.c_char_p()
+    libcuda().cuGetErrorString(status, ctypes.byref(text))
+    return (text.value or b"unknown error").decode()
