@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.dtype import Array, DType, ElementType
+from sparsegen.operators.dtype import Array, DType, ElementType, WordType
 from sparsegen.operators.fields import Field, Parameter, fields_of
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.reference import DeviceReference, Reference
@@ -111,7 +111,7 @@ class Problem(ABC):
             if type(value := getattr(self, name)) is not field.kind:
                 object.__setattr__(self, name, field.parsed(value))
         for name, size in (self.sizes | {"batch": self.batch}).items():
-            least = 0 if name in self.matrix_sizes else 1
+            least = 0 if name in self.matrix_sizes and self.has_pattern else 1
             if not least <= size <= MAX_INDEX:
                 raise ConfigError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]")
 
@@ -350,10 +350,14 @@ class Problem(ABC):
         """
         return None
 
+    def checkable_rows(self, matrix: CsrMatrix) -> Array:
+        """The rows that `lone_row` takes."""
+        return np.flatnonzero(np.diff(matrix.row_offsets))
+
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
     ) -> LoneRow:
-        """A row with nonzeros of a batch of 1 for the host to compute again; at most some of a long row's results.
+        """One of the `checkable_rows` of a batch of 1 for the host to compute again; at most some of a long row's results.
 
         Operators with a `reference_on` have it.
 
@@ -369,7 +373,7 @@ class Problem(ABC):
         device: PlainDevice,
         fill: Callable[[CsrMatrix, Mapping[str, Array], PlainDevice, DeviceReference], None],
     ) -> DeviceReference:
-        """What ``fill`` writes for each item, given its matrix and its operands as float32."""
+        """What ``fill`` writes for each item, given its matrix and its operands: numbers as float32, words as they are."""
         written = self.result(matrix.nnz)
         count = written.nbytes // written.dtype.itemsize
         found = DeviceReference(
@@ -378,7 +382,8 @@ class Problem(ABC):
         each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
         for i, (own, given) in enumerate(self.items(matrix, operands) if count else ()):
             real = {
-                name: kinds[name].from_storage(a).astype(np.float32, copy=False) for name, a in given.items()
+                name: a if isinstance(kind := kinds[name], WordType) else kind.from_storage(a).astype(np.float32)
+                for name, a in given.items()
             }
             fill(own, real, device, found.part(i * each, each))
         return found

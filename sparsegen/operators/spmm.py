@@ -9,51 +9,19 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import erf
 
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.epilogue import Epilogue, gelu, GELU_GROWTH
 from sparsegen.operators.fields import element_type, items, size, trait
+from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 CHECKED_COLUMNS = 64  # of C, in a row that is computed again
-GELU_GROWTH = 1.5  # of an error: its slope is at most 1.13, and evaluating it adds some roundings of x
-
-
-class Layout(StrEnum):
-    """Memory order of the dense operands B and C.
-
-    ``ROW``: B is k × n and C is m × n, both row-major. ``COLUMN``: the same matrices column-major, which
-    is n × k and n × m row-major: activations as tokens × features, so a linear layer needs no transpose.
-    """
-
-    ROW = "row"
-    COLUMN = "column"
-
-
-class Epilogue(StrEnum):
-    """What is done to C before it is stored, in float32; the bias has one value per row of C.
-
-    GELU is the exact one, x · Φ(x) with the normal distribution Φ. A residual has C's shape and layout.
-    """
-
-    NONE = "none"
-    BIAS = "bias"
-    BIAS_RELU = "bias_relu"
-    BIAS_GELU = "bias_gelu"
-    BIAS_RESIDUAL = "bias_residual"
-
-    @property
-    def has_bias(self) -> bool:
-        return self is not Epilogue.NONE
-
-    @property
-    def has_residual(self) -> bool:
-        return self is Epilogue.BIAS_RESIDUAL
 
 
 class ItemValues(StrEnum):
@@ -298,12 +266,6 @@ def missing_residual(problem: SpmmProblem) -> OperandError:
         f"residual= was given, but the operator was prepared with epilogue={problem.epilogue}; "
         f"{Epilogue.BIAS_RESIDUAL} adds one"
     )
-
-
-def gelu(x: Array) -> Array:
-    """x · Φ(x) in float64 (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016)."""
-    result: Array = 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))
-    return result
 
 
 PROBLEMS = (SpmmProblem,)

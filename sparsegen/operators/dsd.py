@@ -1,0 +1,214 @@
+"""``dsd`` and ``dsd_transposed``: a matrix masked by blocks times a dense one.
+
+The forward product of a linear layer behind structured dropout, and the gradient of its weight (A. Lo, Efficient
+Sparse Training with Structured Dropout). A dense matrix = a sparse one times a dense one, hence the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsegen.errors import OperandError
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.dtype import Array
+from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
+from sparsegen.operators.fields import trait
+from sparsegen.operators.layout import Layout
+from sparsegen.operators.masked import MaskedOperator, MaskedProblem, some_columns, stored
+from sparsegen.operators.problem import LoneRow, TensorSpec
+from sparsegen.operators.reference import DeviceReference
+from sparsegen.system.device_memory import WARP, PlainDevice
+
+
+class DsdOperator(MaskedOperator):
+    """Y = epilogue(s · (X ⊙ M) · W) with a mask M for every call; masked blocks of X are never read."""
+
+    problem: DsdProblem
+
+    def __call__(
+        self,
+        x: Any,
+        w: Any,
+        mask: Any,
+        out: Any = None,
+        stream: Any = None,
+        scale: Any = None,
+        bias: Any = None,
+        residual: Any = None,
+    ) -> Any:
+        """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            x: m × k, contiguous, of the problem's dtype; with a batch one for each item, as are W, Y and the residual.
+            w: k × n (layout row) or n × k (layout column, as the weight of `torch.nn.Linear`).
+            mask: a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
+            scale: one float32, an array of x's kind; overrides the number given to `prepare`.
+            bias: n values of x's kind, for an epilogue with a bias.
+            residual: of Y's shape, for an epilogue with a residual; another array than ``out``.
+        """
+        epilogue, n = self.problem.epilogue, self.problem.n
+        if (bias is not None) != epilogue.has_bias or (residual is not None) != epilogue.has_residual:
+            raise OperandError(
+                f"epilogue {epilogue} takes {'a' if epilogue.has_bias else 'no'} bias ({n} values) and "
+                f"{'a' if epilogue.has_residual else 'no'} residual (of the result's shape)"
+            )
+        given = [x, w, self._words(mask), scale]
+        given += [array for array in (bias, residual) if array is not None]
+        return self._run(tuple(given), out, stream)
+
+
+class DsdTransposedOperator(MaskedOperator):
+    """Y = s · (X ⊙ M)ᵀ · D with a mask M for every call; masked blocks of X are never read."""
+
+    problem: DsdTransposedProblem
+
+    def __call__(self, x: Any, d: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None) -> Any:
+        """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            x: m × k, contiguous, of the problem's dtype; with a batch one for each item, as are D and Y.
+            d: m × n; Y is k × n (layout row) or n × k (layout column, as the gradient of `torch.nn.Linear`'s weight).
+            mask: of X; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
+            scale: one float32, an array of x's kind; overrides the number given to `prepare`.
+        """
+        return self._run((x, d, self._words(mask), scale), out, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class DsdProblem(MaskedProblem):
+    """Y[m, n] = epilogue(s · (X[m, k] ⊙ M) · W[k, n]), with a mask M of blocks for every call and a number s.
+
+    The bias has one value for each column of Y; GELU is the exact one.
+    """
+
+    operator: ClassVar[str] = "dsd"
+    title: ClassVar[str] = "DSD"
+    summary: ClassVar[str] = "Y = (X ⊙ mask) · W, a mask for every call"
+    operator_type: ClassVar[type[DsdOperator]] = DsdOperator
+
+    w_layout: Layout = trait(Layout.ROW, "memory order of W: k × n in row, n × k in column")
+    epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
+
+    def dense_operands(self) -> tuple[TensorSpec, ...]:
+        w = (self.k, self.n) if self.w_layout is Layout.ROW else (self.n, self.k)
+        return (
+            TensorSpec("x", self.of_batch((self.m, self.k)), self.dtype),
+            TensorSpec("w", self.of_batch(w), self.dtype),
+        )
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        specs = list(MaskedProblem.operands(self, nnz))
+        if self.epilogue.has_bias:
+            specs.append(TensorSpec("bias", (self.n,), self.dtype))
+        if self.epilogue.has_residual:
+            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype))
+        return tuple(specs)
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("y", self.of_batch((self.m, self.n)), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.full(1, self.k)
+
+    def factors(self, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        x = np.where(self.mask_of(given).expand(), given["x"], 0.0)
+        return x, stored(given["w"], self.w_layout)
+
+    def finished(self, exact: Array, magnitude: Array, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        for name in ("bias", "residual"):
+            if name in given:
+                added = given[name]
+                exact, magnitude = exact + added, magnitude + np.abs(added)
+        if self.epilogue is Epilogue.BIAS_RELU:
+            exact = np.maximum(exact, 0.0)
+        if self.epilogue is Epilogue.BIAS_GELU:
+            exact, magnitude = gelu(exact), magnitude * GELU_GROWTH
+        return exact, magnitude
+
+    def finish_on(
+        self, given: Mapping[str, Array], device: PlainDevice, into: DeviceReference, steps: tuple[int, int]
+    ) -> None:
+        if self.epilogue is Epilogue.NONE:
+            return
+        nothing = np.zeros(1, np.float32)
+        bias, residual = (device.upload(given.get(name, nothing)) for name in ("bias", "residual"))
+        does = (
+            self.epilogue.has_residual,
+            self.epilogue is Epilogue.BIAS_RELU,
+            self.epilogue is Epilogue.BIAS_GELU,
+        )
+        sizes = (self.n, self.m, *reversed(steps))  # that kernel's bias has a value for each row
+        added = (bias, residual, into.exact, into.magnitude)
+        device.run("reference.cu:spmm_epilogue", -(-self.m * self.n // WARP), *sizes, *map(int, does), *added)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        columns = some_columns(self.n, rng)
+        alone = replace(self, m=1, n=columns.size)
+        w = operands["w"]
+        given = {
+            "x": operands["x"][row : row + 1],
+            "w": np.ascontiguousarray(w[:, columns] if self.w_layout is Layout.ROW else w[columns]),
+            "mask": self.sub_mask(operands, (1, self.k), [row // self.block.rows], slice(None)),
+            "scale": operands["scale"],
+        }
+        if self.epilogue.has_bias:
+            given["bias"] = operands["bias"][columns]
+        if self.epilogue.has_residual:
+            given["residual"] = operands["residual"][row : row + 1, columns]
+        return LoneRow(alone, alone.without_pattern, given, row * self.n + columns)
+
+
+@dataclass(frozen=True, slots=True)
+class DsdTransposedProblem(MaskedProblem):
+    """Y[k, n] = s · (X[m, k] ⊙ M)ᵀ · D[m, n], with a mask M of blocks for every call and a number s."""
+
+    operator: ClassVar[str] = "dsd_transposed"
+    title: ClassVar[str] = "transposed DSD"
+    summary: ClassVar[str] = "Y = (X ⊙ mask)ᵀ · D, a mask for every call"
+    operator_type: ClassVar[type[DsdTransposedOperator]] = DsdTransposedOperator
+
+    y_layout: Layout = trait(Layout.ROW, "memory order of Y: k × n in row, n × k in column")
+
+    def dense_operands(self) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("x", self.of_batch((self.m, self.k)), self.dtype),
+            TensorSpec("d", self.of_batch((self.m, self.n)), self.dtype),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        shape = (self.k, self.n) if self.y_layout is Layout.ROW else (self.n, self.k)
+        return TensorSpec("y", self.of_batch(shape), self.dtype)
+
+    @property
+    def result_layout(self) -> Layout:
+        return self.y_layout
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.full(1, self.m)
+
+    def factors(self, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        x = np.where(self.mask_of(given).expand(), given["x"], 0.0)
+        return x.T, given["d"]
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        columns = some_columns(self.n, rng)
+        alone = replace(self, k=1, n=columns.size)
+        given = {
+            "x": np.ascontiguousarray(operands["x"][:, row : row + 1]),
+            "d": np.ascontiguousarray(operands["d"][:, columns]),
+            "mask": self.sub_mask(operands, (self.m, 1), slice(None), [row // self.block.columns]),
+            "scale": operands["scale"],
+        }
+        places = row * self.n + columns if self.y_layout is Layout.ROW else columns * self.k + row
+        return LoneRow(alone, alone.without_pattern, given, places)
+
+
+PROBLEMS = (DsdProblem, DsdTransposedProblem)

@@ -1,0 +1,324 @@
+"""What products with masks of blocks share: the mask is an operand, drawn anew for every call, and no pattern."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from sparsegen import arguments
+from sparsegen.errors import ConfigError, OperandError
+from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.operators.dtype import Array, DType, WordType
+from sparsegen.operators.fields import Parameter, element_type, items, parameter, size
+from sparsegen.operators.operator import Operator
+from sparsegen.operators.layout import Layout
+from sparsegen.operators.problem import Cost, Problem, TensorSpec
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.system.device_memory import WARP, PlainDevice
+
+BLOCK_SIDES = (16, 32, 64, 128, 256)
+TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
+CHECKED_COLUMNS = 64  # of a row that is computed again
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Parameter):
+    """Rows and columns of the blocks of a mask; written ``128x64``."""
+
+    rows: int
+    columns: int
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """The block that ``"128x64"``, ``(128, 64)`` or, of equal sides, ``128`` stands for."""
+        if isinstance(value, cls):
+            return value
+        sides = value.split("x") if isinstance(value, str) else value
+        if not isinstance(sides, list | tuple):
+            sides = (sides,)
+        try:
+            found = [int(side) if isinstance(side, str) else arguments.whole(side, "side") for side in sides]
+        except (ValueError, ConfigError):
+            found = []
+        if len(found) not in (1, 2) or not set(found) <= set(BLOCK_SIDES):
+            sides_there_are = ", ".join(map(str, BLOCK_SIDES))
+            raise ValueError(f'no block: write "128x64", rows and columns, each of {sides_there_are}')
+        return cls(found[0], found[-1])
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+    @property
+    def json(self) -> str:
+        return str(self)
+
+    @property
+    def octaves(self) -> tuple[float, ...]:
+        return math.log2(self.rows), math.log2(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Density(Parameter):
+    """The expected share of live blocks, in thousandths."""
+
+    share: float
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """The density that a number above 0 and up to 1 stands for, rounded to thousandths and at least one."""
+        if isinstance(value, cls):
+            return value
+        try:
+            found = float(value) if isinstance(value, str) else arguments.number(value, "density")
+        except (ValueError, ConfigError):
+            found = math.nan
+        if not 0.0 < found <= 1.0:
+            raise ValueError("no density: the expected share of live blocks is above 0 and at most 1")
+        return cls(max(0.001, round(found, 3)))
+
+    def __str__(self) -> str:
+        return f"{self.share:g}"
+
+    @property
+    def json(self) -> float:
+        return self.share
+
+
+class MaskedOperator(Operator):
+    """What operators with a mask share: how they take it."""
+
+    problem: MaskedProblem
+
+    def _words(self, mask: Any) -> Any:
+        """The mask's buffer, of whatever library.
+
+        Raises:
+            OperandError: a mask of other sizes or blocks.
+        """
+        words = getattr(mask, "words", None)
+        if words is None:
+            return mask
+        problem = self.problem
+        wanted = (problem.m, problem.k), (problem.block.rows, problem.block.columns)
+        if (mask.shape, mask.block) != wanted:
+            (rows, columns), (p, q) = wanted
+            raise OperandError(
+                f"mask: expected {rows} × {columns} elements in blocks of {p} × {q}, got "
+                f"{mask.shape[0]} × {mask.shape[1]} in blocks of {mask.block[0]} × {mask.block[1]}"
+            )
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedProblem(Problem):
+    """A product with a mask over m × k elements in blocks, one for each item of a batch.
+
+    The mask is the buffer of a `BlockMask`. Tuning draws masks with independent blocks at the expected density;
+    results are right for any mask. Of float32 the tensor cores take the 19 highest bits of each factor (TF32).
+    """
+
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
+    keeps: ClassVar[tuple[str, ...]] = ("scale",)
+    has_pattern: ClassVar[bool] = False
+
+    m: int = size("rows of the mask", flags=("--m",))
+    k: int = size("columns of the mask", flags=("-k", "--k"))
+    n: int = size("columns of the dense matrices", usual=128)
+    dtype: DType = element_type()
+    block: Block = parameter(Block(128, 128), "rows and columns of a block of the mask")
+    density: Density = parameter(Density(0.5), "expected share of live blocks")
+    batch: int = items()
+
+    # --- its sparsity ---
+
+    @property
+    def mask_layout(self) -> BlockMaskLayout:
+        """Where the parts of an item's mask lie in its buffer."""
+        return grid((self.m, self.k), (self.block.rows, self.block.columns))
+
+    @property
+    def live_elements(self) -> int:
+        """Elements of live blocks that are expected, of an item."""
+        return round(self.density.share * self.m * self.k)
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Those of the masks that are expected: rows differ as independent blocks make them."""
+        density, blocks = self.density.share, self.mask_layout.columns
+        return Features(
+            m=self.m,
+            k=self.k,
+            nnz=self.live_elements,
+            row_mean=density * self.k,
+            row_cov=math.sqrt((1.0 - density) / (density * blocks)),
+            row_max=self.k,
+            block_fill=1.0,
+        )
+
+    def fingerprint(self, matrix: CsrMatrix) -> str:
+        """A name of the masks that are expected; there is no pattern to have one."""
+        text = f"masks of {self.m} x {self.k} in blocks of {self.block}, {self.density} live"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def mask_of(self, operands: Mapping[str, Array]) -> BlockMask:
+        """The mask among the operands of one item, in storage form."""
+        return BlockMask((self.m, self.k), (self.block.rows, self.block.columns), operands["mask"])
+
+    # --- its operands ---
+
+    @abstractmethod
+    def dense_operands(self) -> tuple[TensorSpec, ...]:
+        """The two matrices, as stored."""
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            *self.dense_operands(),
+            TensorSpec("mask", self.of_batch((self.mask_layout.words,)), WordType.UINT64, 8),
+            TensorSpec("scale", (1,), DType.FLOAT32),
+        )
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The scale as an array; by default 1. See `Problem.kept`."""
+        return {"scale": np.array([arguments.number(given.get("scale", 1.0), "scale")], dtype=np.float32)}
+
+    def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
+        """Masks at the expected density, the scale that makes up for it, and normal numbers."""
+        found = {}
+        for spec in self.operands(nnz):
+            if spec.name == "mask":
+                drawn = [self._random_mask(rng) for _ in range(self.batch)]
+                found["mask"] = np.stack(drawn).reshape(spec.shape)
+            elif spec.name == "scale":
+                found["scale"] = np.array([1.0 / self.density.share], np.float32)
+            else:
+                found[spec.name] = spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
+        return found
+
+    def _random_mask(self, rng: np.random.Generator) -> Array:
+        layout = self.mask_layout
+        live = rng.random((layout.rows, layout.columns)) < self.density.share
+        words: Array = BlockMask.from_blocks(live, (self.block.rows, self.block.columns), (self.m, self.k)).words
+        return words
+
+    def cost(self, nnz: int) -> Cost:
+        """Products of live blocks alone; the masked operand or result by its live blocks, all else once."""
+        whole = self.m * self.k * self.dtype.itemsize * self.batch
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes - whole
+        live = self.live_elements * self.batch
+        return Cost(flop=2 * live * self.n, bytes=dense + live * self.dtype.itemsize)
+
+    def in_words(self, density: float) -> str:
+        """The problem for people; it knows its density itself."""
+        return f"{self}, {self.density.share:.1%} of the blocks live"
+
+    # --- what it computes ---
+
+    @property
+    def result_layout(self) -> Layout:
+        """The memory order of the result."""
+        return Layout.ROW
+
+    @abstractmethod
+    def factors(self, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        """A and B, zeros where the mask is dead, whose product the result is but for scale and epilogue.
+
+        Args:
+            given: the operands of an item as real numbers, and the mask's words.
+        """
+
+    def finished(self, exact: Array, magnitude: Array, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        """The product and its magnitude, in rows and columns, after what is done to them before they are stored.
+
+        Args:
+            given: as of `factors`.
+        """
+        return exact, magnitude
+
+    def finish_on(
+        self, given: Mapping[str, Array], device: PlainDevice, into: DeviceReference, steps: tuple[int, int]
+    ) -> None:
+        """`finished` of what lies on a device.
+
+        Args:
+            given: as of `factors`.
+            steps: elements from one row of the result to the next, and from one column to the next.
+        """
+
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`; elements are sums of as many terms as the contraction is long."""
+        given = {name: self._real(array, name) for name, array in operands.items()}
+        (a, b), scale = self.factors(given), float(operands["scale"][0])
+        terms = self.terms(matrix)
+        magnitude = abs(scale) * self._widening(terms) * (np.abs(a) @ np.abs(b))
+        exact, magnitude = self.finished(scale * (a @ b), magnitude, given)
+        if self.result_layout is Layout.COLUMN:
+            exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
+        return Reference(exact, magnitude, terms, self.dtype)
+
+    def _real(self, array: Array, name: str) -> Array:
+        """An operand in storage form, in float64; the mask as it is."""
+        kind = next(spec.dtype for spec in self.operands(0) if spec.name == name)
+        if isinstance(kind, WordType):
+            return array
+        real: Array = kind.from_storage(array).astype(np.float64)
+        return real
+
+    def _widening(self, terms: Array) -> Array:
+        """What magnitudes grow by where the factors lose what TF32 cuts off: four typical sums of such errors."""
+        if self.dtype is not DType.FLOAT32:
+            return np.ones(1)
+        cut: Array = 2.0 * TF32_CUT / (DType.FLOAT32.unit_roundoff * (terms + 2.0))
+        return 1.0 + cut
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, item_of(self)._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        a, b = (np.ascontiguousarray(factor, np.float32) for factor in self.factors(operands))
+        (rows, inner), columns = a.shape, b.shape[1]
+        by_rows = self.result_layout is Layout.ROW
+        steps = (columns, 1) if by_rows else (1, rows)
+        factors = np.array([operands["scale"][0], self._widening(self.terms(matrix))[0]], np.float32)
+        sizes, given = (rows, columns, inner), (device.upload(a), device.upload(b), device.upload(factors))
+        warps = -(-rows * columns // WARP)
+        device.run("product.cu:product", warps, *sizes, *given, *steps, into.exact, into.magnitude)
+        self.finish_on(operands, device, into, steps)
+
+    def checkable_rows(self, matrix: CsrMatrix) -> Array:
+        """All rows of the result: there is no pattern that would leave some empty."""
+        layout = self.result_layout
+        shape = self.item.result(0).shape
+        return np.arange(shape[0 if layout is Layout.ROW else 1])
+
+    def sub_mask(self, operands: Mapping[str, Array], shape: tuple[int, int], rows: Any, columns: Any) -> Array:
+        """The buffer of the mask of some rows and columns of blocks."""
+        blocks = self.mask_of(operands).blocks()[rows][:, columns]
+        words: Array = BlockMask.from_blocks(blocks, (self.block.rows, self.block.columns), shape).words
+        return words
+
+
+def item_of(problem: MaskedProblem) -> MaskedProblem:
+    """The problem of one item."""
+    return replace(problem, batch=1)
+
+
+def stored(array: Array, layout: Layout) -> Array:
+    """A matrix in rows and columns, of one that is stored in this order."""
+    return array if layout is Layout.ROW else array.T
+
+
+def some_columns(count: int, rng: np.random.Generator) -> Array:
+    """Which columns of a row are computed again."""
+    return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))

@@ -1,0 +1,93 @@
+"""``sdd``: the blocks that a mask wants of a product of dense matrices.
+
+The gradient with respect to the input of a linear layer behind structured dropout (A. Lo, Efficient Sparse Training
+with Structured Dropout). A sparse matrix = a dense one times a dense one, hence the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.dtype import Array
+from sparsegen.operators.fields import trait
+from sparsegen.operators.layout import Layout
+from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
+from sparsegen.operators.problem import LoneRow, TensorSpec
+from sparsegen.operators.reference import DeviceReference
+from sparsegen.system.device_memory import WARP, PlainDevice
+
+
+class SddOperator(MaskedOperator):
+    """Y = s · (D · Wᵀ) ⊙ M with a mask M for every call; dead blocks are zero and cost no products."""
+
+    problem: SddProblem
+
+    def __call__(self, d: Any, w: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None) -> Any:
+        """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            d: m × n, contiguous, of the problem's dtype; with a batch one for each item, as are W and Y (m × k).
+            w: as for `DsdOperator`: k × n (layout row) or n × k (layout column).
+            mask: of Y; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
+            scale: one float32, an array of d's kind; overrides the number given to `prepare`.
+        """
+        return self._run((d, w, self._words(mask), scale), out, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class SddProblem(MaskedProblem):
+    """Y[m, k] = s · (D[m, n] · W[k, n]ᵀ) ⊙ M, with a mask M of blocks for every call and a number s."""
+
+    operator: ClassVar[str] = "sdd"
+    title: ClassVar[str] = "SDD"
+    summary: ClassVar[str] = "Y = (D · Wᵀ) ⊙ mask, a mask for every call"
+    operator_type: ClassVar[type[SddOperator]] = SddOperator
+
+    w_layout: Layout = trait(Layout.ROW, "memory order of W: k × n in row, n × k in column")
+
+    def dense_operands(self) -> tuple[TensorSpec, ...]:
+        w = (self.k, self.n) if self.w_layout is Layout.ROW else (self.n, self.k)
+        return (
+            TensorSpec("d", self.of_batch((self.m, self.n)), self.dtype),
+            TensorSpec("w", self.of_batch(w), self.dtype),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return TensorSpec("y", self.of_batch((self.m, self.k)), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.full(1, self.n)
+
+    def factors(self, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        return given["d"], stored(given["w"], self.w_layout).T
+
+    def finished(self, exact: Array, magnitude: Array, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        live = self.mask_of(given).expand()
+        return np.where(live, exact, 0.0), np.where(live, magnitude, 0.0)
+
+    def finish_on(
+        self, given: Mapping[str, Array], device: PlainDevice, into: DeviceReference, steps: tuple[int, int]
+    ) -> None:
+        live = device.upload(self.mask_of(given).expand().astype(np.uint8))
+        count = self.m * self.k
+        device.run("product.cu:zero_unless", -(-count // WARP), count, live, into.exact, into.magnitude)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        alone = replace(self, m=1)
+        given = {
+            "d": operands["d"][row : row + 1],
+            "w": operands["w"],
+            "mask": self.sub_mask(operands, (1, self.k), [row // self.block.rows], slice(None)),
+            "scale": operands["scale"],
+        }
+        return LoneRow(alone, alone.without_pattern, given, row * self.k + np.arange(self.k))
+
+
+PROBLEMS = (SddProblem,)
