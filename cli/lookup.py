@@ -22,8 +22,8 @@ from sparsegen.dispatch.choice import Choice, OnMiss
 
 
 @click.command()
-@matrix_options()
-@problem_options()
+@matrix_options(required=False)
+@problem_options(without_matrix=True)
 @device_option
 @db_option
 @click.option(
@@ -35,7 +35,7 @@ from sparsegen.dispatch.choice import Choice, OnMiss
 )
 @json_option
 def command(
-    matrix: Path,
+    matrix: Path | None,
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
@@ -47,8 +47,11 @@ def command(
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
-    found = load(matrix, tensor, seed, drop_zeros, transpose)
-    choice = api.lookup(found, **wanted.keywords(), on_miss=on_miss, device=device, db=db)
+    found, problem = wanted.workload(
+        None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+    )
+    given = found if problem.has_pattern else None
+    choice = api.lookup(given, problem, on_miss=on_miss, device=device, db=db)
     emit(as_json, as_data(choice), choice.explain())
 
 

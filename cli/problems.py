@@ -6,14 +6,24 @@ import functools
 import itertools
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 import click
 
 from sparsegen.cli.common import EnumChoice
-from sparsegen.operators import DEFAULT_OPERATOR, OPERATORS, Field, Problem, fields_of, operator_named
+from sparsegen.errors import ConfigError
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators import (
+    DEFAULT_OPERATOR,
+    OPERATORS,
+    Field,
+    Parameter,
+    Problem,
+    fields_of,
+    operator_named,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,9 +55,31 @@ class ProblemOptions:
         }
         return usual | {name: value for name, value in self.values.items() if value is not None}
 
-    def keywords(self) -> dict[str, Any]:
-        """What `sparsegen.api`'s functions take."""
-        return {"operator": self.problem_type.operator, **self.fields()}
+    def without(self, name: str) -> ProblemOptions:
+        """The same without a value that is no field of this operator, and that the command takes itself."""
+        return replace(self, values={**self.values, name: None})
+
+    def workload(self, found: CsrMatrix | None) -> tuple[CsrMatrix, Problem]:
+        """The matrix that was loaded, or what takes its place, and the problem.
+
+        Args:
+            found: None where none is given, as for operators whose mask comes with every call.
+
+        Raises:
+            click.UsageError: there is no matrix and should be one, or the other way round, or a size is missing.
+            ConfigError: see `problem`.
+        """
+        kind = self.problem_type
+        if not kind.has_pattern:
+            if found is not None:
+                raise click.UsageError(f"{kind.operator} takes its mask with every call: drop --matrix")
+            problem = self.problem_without_matrix()
+            return problem.without_pattern, problem
+        if found is None:
+            raise click.UsageError("Missing option '--matrix'.")
+        if twice := self.sizes_of_matrix():
+            raise click.UsageError(f"the matrix says its sizes: drop {' and '.join(twice)}")
+        return found, self.problem(found.shape)
 
     def sizes_of_matrix(self) -> list[str]:
         """How a command line gives the matrix's sizes, if any of them was given."""
@@ -77,7 +109,8 @@ class ProblemOptions:
         rows, columns = (given.pop(name, default) for name in kind.matrix_sizes)
         if rows is None or columns is None:
             first, second = (fields_of(kind)[name].flags[0] for name in kind.matrix_sizes)
-            raise click.UsageError(f"give either --matrix, or {first} and {second}")
+            either = "give either --matrix, or" if kind.has_pattern else f"{kind.operator} needs"
+            raise click.UsageError(f"{either} {first} and {second}")
         return kind.of((rows, columns), **given)
 
 
@@ -151,6 +184,19 @@ def _operator_option(default: str | None) -> Callable[[F], F]:
     )
 
 
+class FieldValue(click.ParamType[Any]):
+    """A value of a problem's field."""
+
+    def __init__(self, field: Field) -> None:
+        self.name, self._field = field.name, field
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._field.parsed(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
 # --- one option for the fields of one name that several operators have -------------------------------------
 
 
@@ -171,6 +217,8 @@ class _Merged:
         if int in kinds:
             may_be_empty = any(self.name in OPERATORS[name].matrix_sizes for name in self.fields)
             return click.IntRange(min=0 if may_be_empty else 1)
+        if any(issubclass(kind, Parameter) for kind in kinds):
+            return FieldValue(next(iter(self.fields.values())))
         enums = cast("list[type[StrEnum]]", kinds)
         if len(enums) == 1:
             return EnumChoice(enums[0])
@@ -215,7 +263,13 @@ def command_line(problem: Problem) -> str:
     operator = "" if problem.operator == DEFAULT_OPERATOR else f" --operator {problem.operator}"
     given = (
         f" {problem.fields[name].flags[0]} {shlex.quote(str(value))}"
-        for name, value in {**problem.sizes, **problem.traits, "batch": problem.batch}.items()
-        if name not in problem.matrix_sizes and value != problem.fields[name].default
+        for name, value in {
+            **problem.sizes,
+            **problem.parameters,
+            **problem.traits,
+            "batch": problem.batch,
+        }.items()
+        if not (problem.has_pattern and name in problem.matrix_sizes)
+        and value != problem.fields[name].default
     )
     return operator + "".join(given)

@@ -26,11 +26,12 @@ from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
+
+DENSITY = 0.1  # of a matrix that sizes stand for; it matters only where no config is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,6 @@ class Choice:
 
 @click.command()
 @matrix_options(required=False)
-@click.option(
-    "--density",
-    type=click.FloatRange(0, 1),
-    default=0.1,
-    show_default=True,
-    help="Of the matrix, where sizes stand for it; matters only where no config is given.",
-)
 @problem_options(without_matrix=True)
 @click.option("--family", "family_name", metavar="NAME", help="See `sparsegen families`.")
 @config_option
@@ -72,7 +66,6 @@ def command(
     seed: int,
     drop_zeros: bool,
     transpose: bool,
-    density: float,
     wanted: ProblemOptions,
     family_name: str | None,
     config: tuple[str, ...],
@@ -85,23 +78,28 @@ def command(
     """Print the CUDA source of a variant.
 
     With neither --family nor --config it is the variant that would run for this matrix (see `sparsegen
-    lookup`). With --family, the config that the family guesses; --config changes tunables of it, any valid
-    one renders, and no GPU is needed.
+    lookup`). With sizes instead of a matrix, --density is that of the matrix (default 0.1). With --family, the
+    config that the family guesses; --config changes tunables of it, any valid one renders, and no GPU is
+    needed.
     """
-    if matrix is not None and (twice := wanted.sizes_of_matrix()):
-        raise click.UsageError(f"give either --matrix, or {' and '.join(twice)}")
     if transpose and matrix is None:
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
     found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
-    problem = wanted.problem_without_matrix() if found is None else wanted.problem(found.shape)
-    features = even_features(*problem.matrix_shape, density) if found is None else Features.of(found)
+    if found is None and wanted.problem_type.has_pattern:
+        density, wanted = wanted.values["density"], wanted.without("density")
+        problem = wanted.problem_without_matrix()
+        features = even_features(*problem.matrix_shape, DENSITY if density is None else density.share)
+        fingerprint = ""  # a matrix that is not there has none, so nothing measured is its own
+    else:
+        given, problem = wanted.workload(found)
+        features, fingerprint = problem.features(given), problem.fingerprint(given)
     where = backends.find_device(device)
     if family_name is not None:
         choice = _named(family_name, parse_config(config), problem, features, where)
     else:
-        choice = _dispatched(problem, found, features, where, db)
+        choice = _dispatched(problem, fingerprint, features, where, db)
     choice.family.require_valid(problem, choice.config, where)
     source = render(choice.family, problem, choice.config)
     text, facts = _inspect(form, choice.family, source, where)
@@ -136,10 +134,9 @@ def _named(name: str, config: dict[str, str], problem: Problem, features: Featur
 
 
 def _dispatched(
-    problem: Problem, matrix: CsrMatrix | None, features: Features, device: Device, db: str | None
+    problem: Problem, fingerprint: str, features: Features, device: Device, db: str | None
 ) -> Choice:
-    """What would run; a matrix that is not there has no fingerprint, so nothing measured is its own."""
-    fingerprint = "" if matrix is None else matrix.fingerprint()
+    """What would run."""
     with open_layers(Settings.from_environment(), db) as layers:
         chosen = choose(problem, features, fingerprint, device, layers)
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")

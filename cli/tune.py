@@ -32,8 +32,8 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 
 
 @click.command()
-@matrix_options()
-@problem_options()
+@matrix_options(required=False)
+@problem_options(without_matrix=True)
 @click.option("--family", "families", multiple=True, help="Only this kernel family; may be repeated.")
 @click.option(
     "--effort",
@@ -54,7 +54,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @json_option
 def command(
-    matrix: Path,
+    matrix: Path | None,
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
@@ -73,8 +73,9 @@ def command(
 
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
-    a = load(matrix, tensor, seed, drop_zeros, transpose)
-    problem = wanted.problem(a.shape)
+    a, problem = wanted.workload(
+        None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+    )
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
@@ -93,7 +94,12 @@ def command(
             )
         location = str(store.location)
     lookup = (
-        f"sparsegen lookup --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
+        "sparsegen lookup"
+        + (
+            ""
+            if matrix is None
+            else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
+        )
         + command_line(problem)
         + _options(tensor=tensor, device=device, db=db)
     )

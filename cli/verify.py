@@ -21,15 +21,14 @@ from sparsegen.cli.common import (
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import NoVariantError
-from sparsegen.matrix.features import Features
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.verify.variants import worst_error
 
 
 @click.command()
-@matrix_options()
-@problem_options()
+@matrix_options(required=False)
+@problem_options(without_matrix=True)
 @click.option("--family", metavar="NAME", help="This family instead of the one that would run.")
 @config_option
 @device_option
@@ -38,7 +37,7 @@ from sparsegen.verify.variants import worst_error
 @click.option("--inputs-seed", type=int, help="Of the inputs; default a random one, which is printed.")
 @json_option
 def command(
-    matrix: Path,
+    matrix: Path | None,
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
@@ -58,13 +57,14 @@ def command(
     """
     if config and family is None:
         raise click.UsageError("--config needs --family")
-    found = load(matrix, tensor, seed, drop_zeros, transpose)
-    problem = wanted.problem(found.shape)
+    found, problem = wanted.workload(
+        None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+    )
     where = backends.find_device(device)
     if family is None:
-        choice = api.lookup(found, **wanted.keywords(), device=where, db=db)
+        choice = api.lookup(found if problem.has_pattern else None, problem, device=where, db=db)
     else:
-        choice = api.named_choice(problem, Features.of(found), where, family, parse_config(config))
+        choice = api.named_choice(problem, problem.features(found), where, family, parse_config(config))
     variant = bind_variant(choice.config, problem, found, shared_executor(where), backends.toolchain(where))
     inputs_seed = secrets.randbelow(2**31) if inputs_seed is None else inputs_seed
     rng = np.random.default_rng(inputs_seed)

@@ -74,7 +74,7 @@ class _Prepared(Protocol[O_co]):
 
 
 def lookup(
-    matrix: Any,
+    matrix: Any = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -90,6 +90,21 @@ def lookup(
     """
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
     return _choose(wanted, _device(device), db, OnMiss.parse(on_miss))
+
+
+@overload
+def prepare(
+    matrix: Any = ...,
+    *,
+    problem: _Prepared[O],
+    transpose: bool = ...,
+    on_miss: OnMiss | str = ...,
+    device: Device | str | None = ...,
+    db: str | Path | None = ...,
+    family: str | None = ...,
+    config: Mapping[str, Any] | None = ...,
+    **kept: Any,
+) -> O: ...
 
 
 @overload
@@ -130,7 +145,7 @@ def prepare(
 
 @overload
 def prepare(
-    matrix: Any,
+    matrix: Any = ...,
     *,
     operator: str = ...,
     transpose: bool = ...,
@@ -144,7 +159,7 @@ def prepare(
 
 
 def prepare(
-    matrix: Any,
+    matrix: Any = None,
     problem: Any = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -164,7 +179,8 @@ def prepare(
 
     Args:
         matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the sparse matrix of
-            ``spmm``, or the pattern of the others, whose values play a part only where the operator says so.
+            ``spmm``, or the pattern of the others, whose values play a part only where the operator says so. None
+            for operators whose mask comes with every call (``dsd``, ``sdd``): their sizes are fields of the problem.
         problem: of a matrix of this shape; then neither ``operator`` nor fields are given.
         operator: the name of an operator.
         transpose: take the matrix's transpose in its place, which operators say that they allow (``spmm``:
@@ -179,7 +195,7 @@ def prepare(
         options: fields of the problem, None for one that is not given; and operands to keep for every call: ``bias`` of
             ``spmm`` (m values; default None, to pass it with each call), ``scale`` of the softmaxes and of
             ``sparse_attention`` (a number, with which values are multiplied before the exponential; default 1, of
-            attention 1 / √k).
+            attention 1 / √k), and of products with masks (a number that multiplies the result; default 1).
 
     Returns:
         The problem's operator object: for ``spmm`` a `SparseOperator`.
@@ -199,7 +215,7 @@ def prepare(
     where, db, miss = _device(device), _place(db), OnMiss.parse(on_miss)
     if family is not None:
         changes = {} if config is None else config
-        choice = named_choice(wanted.problem, Features.of(wanted.matrix), where, family, changes)
+        choice = named_choice(wanted.problem, wanted.problem.features(wanted.matrix), where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
@@ -260,7 +276,7 @@ def named_choice(
 
 
 def tune(
-    matrix: Any,
+    matrix: Any = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -356,6 +372,10 @@ class _Wanted:
     ) -> _Wanted:
         """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
         kind = _kind(operator, problem)
+        if not kind.has_pattern:
+            return cls._without_pattern(matrix, problem, kind, transpose, options)
+        if matrix is None:
+            raise ConfigError(f"{kind.operator} needs a matrix")
         csr, order = as_csr(matrix), None
         if arguments.flag(transpose, "transpose"):
             if not kind.is_transposable:
@@ -371,6 +391,34 @@ class _Wanted:
         if problem.matrix_shape != csr.shape:
             raise ConfigError(f"the matrix is {csr.shape}, but the problem's is {problem.matrix_shape}")
         return cls(csr, problem, order)
+
+    @classmethod
+    def _without_pattern(
+        cls,
+        matrix: Any,
+        problem: Problem | None,
+        kind: type[Problem],
+        transpose: bool,
+        options: Mapping[str, Any],
+    ) -> _Wanted:
+        """Of an operator whose mask comes with every call."""
+        if matrix is not None:
+            raise ConfigError(
+                f"{kind.operator} takes its mask with every call: give None for the matrix, and the sizes "
+                f"{' and '.join(kind.matrix_sizes)}"
+            )
+        if arguments.flag(transpose, "transpose"):
+            raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
+        if problem is None:
+            sizes = dict(options)
+            missing = [name for name in kind.matrix_sizes if sizes.get(name) is None]
+            if missing:
+                raise ConfigError(f"{kind.operator} needs {' and '.join(missing)}")
+            rows, columns = (arguments.whole(sizes.pop(name), name) for name in kind.matrix_sizes)
+            problem = kind.of((rows, columns), **sizes)
+        elif given := [name for name, value in options.items() if value is not None]:
+            raise ConfigError(f"the problem says all but the operands: drop {', '.join(given)}")
+        return cls(problem.without_pattern, problem, None)
 
 
 def _kind(operator: str, problem: Problem | None) -> type[Problem]:
@@ -419,7 +467,7 @@ def _choose(wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss
         )
     if miss is OnMiss.DENSE and problem.batch > 1:
         raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
-    features, fingerprint = Features.of(matrix), matrix.fingerprint()
+    features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
     return choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import Rates
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
@@ -34,11 +35,20 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A problem on one sparsity pattern: what is tuned for. ``fingerprint`` is `CsrMatrix.fingerprint`."""
+    """What is tuned for: a problem on one sparsity pattern, or with masks of one density that change with every call.
+
+    Attributes:
+        fingerprint: `Problem.fingerprint`, which names the pattern or the masks.
+    """
 
     problem: Problem
     fingerprint: str
     features: Features
+
+    @classmethod
+    def of(cls, problem: Problem, matrix: CsrMatrix) -> Workload:
+        """A problem on a matrix, or on what takes its place (`Problem.without_pattern`)."""
+        return cls(problem, problem.fingerprint(matrix), problem.features(matrix))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ class ParcelMaker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
-        self._kept: tuple[object, CsrMatrix, Path, str, Features] | None = None
+        self._kept: tuple[object, CsrMatrix, Path] | None = None
+        self._seen: tuple[object, str, Features] | None = None  # of a pattern, which its problems share
 
     def make(self, case: Case, dtype: DType, seed: int = 0) -> Parcel:
         """Write a case's matrix and operands.
@@ -106,7 +107,7 @@ class ParcelMaker:
         if self._kept is None or self._kept[0] != case.pattern:
             self._kept = None  # freed before the next is made
             self._kept = (case.pattern, *self._write_pattern(case))
-        _, matrix, pattern, fingerprint, features = self._kept
+        _, matrix, pattern = self._kept
         if not (pattern / f"{dtype}.npy").exists():
             np.save(pattern / f"{dtype}.npy", dtype.to_storage(matrix.values))
         self._count += 1
@@ -115,15 +116,22 @@ class ParcelMaker:
         rng = np.random.default_rng(seed)
         for name, operand in problem.random_operands(rng, matrix.nnz).items():
             np.save(folder / f"operand-{name}.npy", operand)
-        return Parcel(problem, pattern, folder, fingerprint, features)
+        return Parcel(problem, pattern, folder, *self._facts(problem, case, matrix))
 
-    def _write_pattern(self, case: Case) -> tuple[CsrMatrix, Path, str, Features]:
+    def _facts(self, problem: Problem, case: Case, matrix: CsrMatrix) -> tuple[str, Features]:
+        """Fingerprint and features."""
+        key = case.pattern if problem.has_pattern else problem
+        if self._seen is None or self._seen[0] != key:
+            self._seen = (key, problem.fingerprint(matrix), problem.features(matrix))
+        return self._seen[1:]
+
+    def _write_pattern(self, case: Case) -> tuple[CsrMatrix, Path]:
         matrix = case.pattern.matrix()
         folder = self._folder / f"pattern-{self._count + 1}"
         folder.mkdir()
         np.save(folder / "offsets.npy", matrix.row_offsets)
         np.save(folder / "columns.npy", matrix.column_indices)
-        return matrix, folder, matrix.fingerprint(), Features.of(matrix)
+        return matrix, folder
 
 
 def _mapped(path: Path) -> Array:

@@ -1,6 +1,7 @@
 """Patterns of nonzeros that a benchmark case names: a few numbers and a seed, or a file.
 
-A pattern is how the sparse input of a row is drawn. All of these draw one matrix, which every call of the row gets.
+A pattern is how the sparse input of a row is drawn. Most draw one matrix, which every call of the row gets; with
+`Drawn` the input is a mask among the operands, which the problem draws itself.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from sparsegen.bench import generators
 from sparsegen.errors import MatrixError, SuiteError
@@ -156,6 +159,18 @@ class SlidingWindow(Pattern):
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn(Pattern):
+    """No matrix: the mask comes with the call, at the density that the problem expects."""
+
+    kind: ClassVar[str] = "drawn"
+
+    def matrix(self) -> CsrMatrix:
+        return CsrMatrix(
+            self.shape, np.zeros(self.rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixFile(Pattern):
     """A matrix file of any kind that `load_matrix` reads, whose shape is known beforehand.
 
@@ -184,7 +199,7 @@ class MatrixFile(Pattern):
 
 PATTERNS: dict[str, type[Pattern]] = {
     cls.kind: cls
-    for cls in (Independent, EqualRows, VaryingRows, Blocks, PowerLaw, Band, SlidingWindow, MatrixFile)
+    for cls in (Independent, EqualRows, VaryingRows, Blocks, PowerLaw, Band, SlidingWindow, Drawn, MatrixFile)
 }
 
 

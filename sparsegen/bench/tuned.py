@@ -15,7 +15,6 @@ from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Cell
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import MeasuredRates
@@ -102,7 +101,7 @@ def _tune_row(
     except (MatrixError, SuiteError) as error:
         logger.warning("%s: %s", case.name, error)
         return
-    workload = Workload(case.in_dtype(dtype), matrix.fingerprint(), Features.of(matrix))
+    workload = Workload.of(case.in_dtype(dtype), matrix)
     _tune(lambda: matrix, workload, device, db, budget, searches=searches)
 
 

@@ -70,6 +70,7 @@ def position(problem: Problem, features: Features) -> Array:
             math.log2(features.m + 1),  # with the dense sizes it says how many tiles there are
             0.5 * math.log2(features.k + 1),
             *(math.log2(getattr(problem, name)) for name in problem.dense_sizes),
+            *(place for value in problem.parameters.values() for place in value.octaves),
             0.5
             * math.log2(
                 problem.batch

@@ -12,11 +12,16 @@ import pkgutil
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.fields import Field, fields_of, member, size, trait
+from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperator, DsdTransposedProblem
+from sparsegen.operators.dtype import Array, DType, WordType
+from sparsegen.operators.epilogue import Epilogue
+from sparsegen.operators.fields import Field, Parameter, fields_of, member, parameter, size, trait
+from sparsegen.operators.layout import Layout
+from sparsegen.operators.masked import Block, Density, MaskedOperator, MaskedProblem
 from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, HasDense, LoneRow, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
+from sparsegen.operators.sdd import SddOperator, SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmOperator, SddmmProblem
 from sparsegen.operators.softmax import (
     SoftmaxBackwardOperator,
@@ -25,16 +30,22 @@ from sparsegen.operators.softmax import (
     SoftmaxProblem,
 )
 from sparsegen.operators.sparse_attention import SparseAttentionOperator, SparseAttentionProblem
-from sparsegen.operators.spmm import Epilogue, ItemValues, Layout, SparseOperator, SpmmProblem
+from sparsegen.operators.spmm import ItemValues, SparseOperator, SpmmProblem
 
 __all__ = [
     "DEFAULT_OPERATOR",
     "MAX_INDEX",
     "OPERATORS",
     "Array",
+    "Block",
     "Cost",
     "DType",
+    "Density",
     "DeviceReference",
+    "DsdOperator",
+    "DsdProblem",
+    "DsdTransposedOperator",
+    "DsdTransposedProblem",
     "Epilogue",
     "Field",
     "HasDense",
@@ -42,9 +53,14 @@ __all__ = [
     "Launcher",
     "Layout",
     "LoneRow",
+    "MaskedOperator",
+    "MaskedProblem",
     "Operator",
+    "Parameter",
     "Problem",
     "Reference",
+    "SddOperator",
+    "SddProblem",
     "SddmmEpilogue",
     "SddmmOperator",
     "SddmmProblem",
@@ -57,9 +73,11 @@ __all__ = [
     "SparseOperator",
     "SpmmProblem",
     "TensorSpec",
+    "WordType",
     "fields_of",
     "member",
     "operator_named",
+    "parameter",
     "size",
     "terms_stride",
     "trait",

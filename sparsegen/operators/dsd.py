@@ -66,7 +66,9 @@ class DsdTransposedOperator(MaskedOperator):
 
     problem: DsdTransposedProblem
 
-    def __call__(self, x: Any, d: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None) -> Any:
+    def __call__(
+        self, x: Any, d: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None
+    ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:

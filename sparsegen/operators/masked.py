@@ -18,8 +18,8 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import Parameter, element_type, items, parameter, size
-from sparsegen.operators.operator import Operator
 from sparsegen.operators.layout import Layout
+from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import WARP, PlainDevice
@@ -92,6 +92,9 @@ class Density(Parameter):
         return self.share
 
 
+USUAL_BLOCK, USUAL_DENSITY = Block(128, 128), Density(0.5)
+
+
 class MaskedOperator(Operator):
     """What operators with a mask share: how they take it."""
 
@@ -130,12 +133,12 @@ class MaskedProblem(Problem):
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
     has_pattern: ClassVar[bool] = False
 
-    m: int = size("rows of the mask", flags=("--m",))
+    m: int = size("rows of the mask", flags=("--m", "-m"))
     k: int = size("columns of the mask", flags=("-k", "--k"))
     n: int = size("columns of the dense matrices", usual=128)
     dtype: DType = element_type()
-    block: Block = parameter(Block(128, 128), "rows and columns of a block of the mask")
-    density: Density = parameter(Density(0.5), "expected share of live blocks")
+    block: Block = parameter(USUAL_BLOCK, "rows and columns of a block of the mask")
+    density: Density = parameter(USUAL_DENSITY, "expected share of live blocks")
     batch: int = items()
 
     # --- its sparsity ---
@@ -205,7 +208,9 @@ class MaskedProblem(Problem):
     def _random_mask(self, rng: np.random.Generator) -> Array:
         layout = self.mask_layout
         live = rng.random((layout.rows, layout.columns)) < self.density.share
-        words: Array = BlockMask.from_blocks(live, (self.block.rows, self.block.columns), (self.m, self.k)).words
+        words: Array = BlockMask.from_blocks(
+            live, (self.block.rows, self.block.columns), (self.m, self.k)
+        ).words
         return words
 
     def cost(self, nnz: int) -> Cost:
@@ -302,7 +307,9 @@ class MaskedProblem(Problem):
         shape = self.item.result(0).shape
         return np.arange(shape[0 if layout is Layout.ROW else 1])
 
-    def sub_mask(self, operands: Mapping[str, Array], shape: tuple[int, int], rows: Any, columns: Any) -> Array:
+    def sub_mask(
+        self, operands: Mapping[str, Array], shape: tuple[int, int], rows: Any, columns: Any
+    ) -> Array:
         """The buffer of the mask of some rows and columns of blocks."""
         blocks = self.mask_of(operands).blocks()[rows][:, columns]
         words: Array = BlockMask.from_blocks(blocks, (self.block.rows, self.block.columns), shape).words

@@ -198,8 +198,8 @@ class Problem(ABC):
         )
 
     @classmethod
-    def of(cls, shape: tuple[int, int], **options: int | str | None) -> Self:
-        """The problem for a sparse matrix of this shape.
+    def of(cls, shape: tuple[int, int], **options: Any) -> Self:
+        """The problem for a sparse matrix of this shape, or, without one (`has_pattern`), for a mask of this shape.
 
         Args:
             options: the other fields by name; None for one that is not given.
@@ -357,7 +357,7 @@ class Problem(ABC):
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
     ) -> LoneRow:
-        """One of the `checkable_rows` of a batch of 1 for the host to compute again; at most some of a long row's results.
+        """One of the `checkable_rows` of a batch of 1 for the host to compute again; of a long row some results.
 
         Operators with a `reference_on` have it.
 
@@ -373,7 +373,7 @@ class Problem(ABC):
         device: PlainDevice,
         fill: Callable[[CsrMatrix, Mapping[str, Array], PlainDevice, DeviceReference], None],
     ) -> DeviceReference:
-        """What ``fill`` writes for each item, given its matrix and its operands: numbers as float32, words as they are."""
+        """What ``fill`` writes for each item, given its matrix and its operands, numbers as float32."""
         written = self.result(matrix.nnz)
         count = written.nbytes // written.dtype.itemsize
         found = DeviceReference(
@@ -382,7 +382,9 @@ class Problem(ABC):
         each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
         for i, (own, given) in enumerate(self.items(matrix, operands) if count else ()):
             real = {
-                name: a if isinstance(kind := kinds[name], WordType) else kind.from_storage(a).astype(np.float32)
+                name: a
+                if isinstance(kind := kinds[name], WordType)
+                else kind.from_storage(a).astype(np.float32)
                 for name, a in given.items()
             }
             fill(own, real, device, found.part(i * each, each))

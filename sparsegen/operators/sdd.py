@@ -27,7 +27,9 @@ class SddOperator(MaskedOperator):
 
     problem: SddProblem
 
-    def __call__(self, d: Any, w: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None) -> Any:
+    def __call__(
+        self, d: Any, w: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None
+    ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:

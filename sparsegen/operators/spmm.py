@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.epilogue import Epilogue, gelu, GELU_GROWTH
+from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Launcher, Operator

@@ -19,6 +19,7 @@ from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.operators import DType, TensorSpec
+from sparsegen.operators.dtype import ElementType
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
 
@@ -246,7 +247,7 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
 # --- NumPy -------------------------------------------------------------------------------------------------
 
 
-def numpy_type(dtype: DType) -> np.dtype[Any]:
+def numpy_type(dtype: ElementType) -> np.dtype[Any]:
     """The NumPy dtype of inputs and outputs: float32 for bfloat16, which NumPy has not; it is rounded."""
     return np.dtype(np.float32) if dtype is DType.BFLOAT16 else dtype.storage
 

@@ -15,7 +15,6 @@ from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
-from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
@@ -154,7 +153,7 @@ def tune(
                 )
             )
         )
-        workload = Workload(problem, matrix.fingerprint(), Features.of(matrix))
+        workload = Workload.of(problem, matrix)
         device = with_rates(device, Layers([store, seeds()]))
         ledger = Ledger(workload, device, store)
         baseline_session = None
