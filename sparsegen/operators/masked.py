@@ -261,12 +261,11 @@ class MaskedProblem(Problem):
         """See `Problem.reference`; elements are sums of as many terms as the contraction is long."""
         given = {name: self._real(array, name) for name, array in operands.items()}
         (a, b), scale = self.factors(given), float(operands["scale"][0])
-        terms = self.terms(matrix)
-        magnitude = abs(scale) * self._widening(terms) * (np.abs(a) @ np.abs(b))
+        magnitude = abs(scale) * self._widening(given) * (np.abs(a) @ np.abs(b))
         exact, magnitude = self.finished(scale * (a @ b), magnitude, given)
         if self.result_layout is Layout.COLUMN:
             exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
-        return Reference(exact, magnitude, terms, self.dtype)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
 
     def _real(self, array: Array, name: str) -> Array:
         """An operand in storage form, in float64; the mask as it is."""
@@ -276,12 +275,19 @@ class MaskedProblem(Problem):
         real: Array = kind.from_storage(array).astype(np.float64)
         return real
 
-    def _widening(self, terms: Array) -> Array:
+    def fewest_terms(self, given: Mapping[str, Array]) -> int:
+        """Of the sums that have any, the products that are least.
+
+        Args:
+            given: as of `factors`.
+        """
+        return int(self.terms(self.without_pattern)[0])
+
+    def _widening(self, given: Mapping[str, Array]) -> float:
         """What magnitudes grow by where the factors lose what TF32 cuts off: four typical sums of such errors."""
         if self.dtype is not DType.FLOAT32:
-            return np.ones(1)
-        cut: Array = 2.0 * TF32_CUT / (DType.FLOAT32.unit_roundoff * (terms + 2.0))
-        return 1.0 + cut
+            return 1.0
+        return 1.0 + 2.0 * TF32_CUT / (DType.FLOAT32.unit_roundoff * (self.fewest_terms(given) + 2.0))
 
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
@@ -295,7 +301,7 @@ class MaskedProblem(Problem):
         (rows, inner), columns = a.shape, b.shape[1]
         by_rows = self.result_layout is Layout.ROW
         steps = (columns, 1) if by_rows else (1, rows)
-        factors = np.array([operands["scale"][0], self._widening(self.terms(matrix))[0]], np.float32)
+        factors = np.array([operands["scale"][0], self._widening(operands)], np.float32)
         sizes, given = (rows, columns, inner), (device.upload(a), device.upload(b), device.upload(factors))
         warps = -(-rows * columns // WARP)
         device.run("product.cu:product", warps, *sizes, *given, *steps, into.exact, into.magnitude)
@@ -329,3 +335,9 @@ def stored(array: Array, layout: Layout) -> Array:
 def some_columns(count: int, rng: np.random.Generator) -> Array:
     """Which columns of a row are computed again."""
     return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))
+
+
+def fewest_live(mask: BlockMask, axis: int) -> int:
+    """The fewest live elements along an axis, of the lines that have any; at least 1."""
+    live = np.count_nonzero(mask.expand(), axis=axis)
+    return int(live[live > 0].min(initial=mask.shape[axis]))

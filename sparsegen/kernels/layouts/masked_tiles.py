@@ -1,0 +1,228 @@
+"""What families of products with masks of blocks share: tiles of the result on warps' tensor cores.
+
+All of them compute A · B over a contraction, with a mask on A's blocks or on the result's. `Side` says how the three
+operators are that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    shared_memory_fits,
+    whole_tiles,
+)
+from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.packed import Packed
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import (
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Layout,
+    MaskedProblem,
+    SddProblem,
+)
+
+WARP = 32
+PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
+START_US = 2.0
+REACHED = 0.6  # of the tensor cores' rate by mma.sync of large tiles on an H100
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A masked product as A · B.
+
+    Attributes:
+        rows, columns, inner: of the result, and the contraction's length.
+        row_block, inner_block: sides of the mask's blocks along the result's rows and along the contraction; of a
+            sampled product the second lies along the result's columns.
+        a_by_inner, b_by_inner: whether the contraction is the direction in which A and B are contiguous.
+        samples: the mask is of the result.
+        transposes: the mask's columns lie along the result's rows.
+        by_columns: the result is stored with its columns behind one another.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    row_block: int
+    inner_block: int
+    a_by_inner: bool
+    b_by_inner: bool
+    samples: bool = False
+    transposes: bool = False
+    by_columns: bool = False
+
+    @classmethod
+    def of(cls, problem: MaskedProblem) -> Side:
+        """The product that an operator's problem is."""
+        p, block = problem, problem.block
+        if isinstance(p, DsdProblem):
+            return cls(p.m, p.n, p.k, block.rows, block.columns, True, p.w_layout is Layout.COLUMN)
+        if isinstance(p, SddProblem):
+            by_inner = p.w_layout is Layout.ROW
+            return cls(p.m, p.k, p.n, block.rows, block.columns, True, by_inner, samples=True)
+        assert isinstance(p, DsdTransposedProblem)
+        by_columns = p.y_layout is Layout.COLUMN
+        return cls(
+            p.k, p.n, p.m, block.columns, block.rows, False, False, transposes=True, by_columns=by_columns
+        )
+
+    @property
+    def mask_rows(self) -> int:
+        """Blocks along the result's rows."""
+        return -(-self.rows // self.row_block)
+
+
+@dataclass(frozen=True)
+class MaskedTilesConfig(Config):
+    """One point of the tuning space of the `MaskedTiles` families."""
+
+    tile_m: int = tunable(128, (32, 64, 128), "rows of the result per block")
+    tile_n: int = tunable(128, (32, 64, 128), "columns of the result per block")
+    step: int = tunable(32, (16, 32, 64), "elements of the contraction that a step brings")
+    warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
+    warps_n: int = tunable(4, (1, 2, 4), "warps side by side along the columns")
+    stages: int = tunable(3, (2, 3, 4), "steps in shared memory")
+
+
+P = TypeVar("P", bound=MaskedProblem)
+C = TypeVar("C", bound=MaskedTilesConfig)
+
+# Tiles of falling size, each with its warps.
+GUESSES = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
+
+
+class MaskedTiles(Family[P, C]):
+    """A block computes one tile of the result, walking the live blocks of its mask rows word by word.
+
+    Tiles take their rows in the order of the mask, those with most live blocks first. Of a tile that is higher than a
+    block, dead rows are filled with zeros where another is live; nothing of a dead block is read.
+    """
+
+    size_names = ("m", "k", "n")
+    packed_names = ()
+    template = "masked/mma_masked.cu.j2"
+    source = (
+        "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products that skip dropped blocks); "
+        "mma.sync with cp.async stages: NVIDIA, PTX ISA"
+    )
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+
+    def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c, side = config, Side.of(problem)
+        yield capable(device, TENSOR_CORES)
+        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
+        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "columns")
+        threads = self._threads(c)
+        yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
+        yield Constraint(
+            side.samples or c.step <= side.inner_block,
+            f"a step ({c.step}) lies in one block of the mask ({side.inner_block} along the contraction)",
+        )
+        yield enough_registers(self._sums(c) + 64, max(threads, 128), at_a_time=8)
+        yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
+
+    def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        side = Side.of(problem)
+        is_large = config.tile_n >= 2 * max(16, side.columns) or config.tile_m >= 2 * max(16, side.rows)
+        return not is_large and 16 <= self._sums(config) <= 128
+
+    def constants(self, problem: P, config: C) -> Mapping[str, Value]:
+        side = Side.of(problem)
+        return {
+            "dtype": problem.dtype.value,
+            "entry": self.entry,
+            "row_block": side.row_block,
+            "inner_block": side.inner_block,
+            "a_by_inner": side.a_by_inner,
+            "b_by_inner": side.b_by_inner,
+            "samples": side.samples,
+            "transposes": side.transposes,
+            "by_columns": side.by_columns,
+            "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
+            "vector_a": widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
+            "vector_b": widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
+            **batch_constants(problem),
+        }
+
+    def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
+        return Packed(arrays={}, sizes={}, nnz=matrix.nnz)
+
+    def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
+        side = Side.of(problem)
+        return Launch(
+            grid=(self._row_tiles(side, config) * -(-side.columns // config.tile_n), 1, problem.batch),
+            block=(self._threads(config), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def guess(self, problem: P, features: Features, device: Device) -> C:
+        """The largest tiles of which there are enough to fill the device."""
+        side = Side.of(problem)
+        step = min(32, side.inner_block) if problem.dtype is not DType.FLOAT32 else min(16, side.inner_block)
+        for tile_m, tile_n, warps_m, warps_n in GUESSES:
+            found = self.config_type(
+                tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, stages=3
+            )
+            tiles = self._row_tiles(side, found) * -(-side.columns // tile_n) * problem.batch
+            if tiles >= device.multiprocessors:
+                return found
+        return replace(found, stages=4)
+
+    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
+        c, rates, side = self.guess(problem, features, device), device.expected_rates, Side.of(problem)
+        tiles = self._row_tiles(side, c) * -(-side.columns // c.tile_n) * problem.batch
+        density = problem.density.share
+        if not side.samples:
+            mask_rows = max(1, c.tile_m // side.row_block)
+            density = 1 - (1 - density) ** mask_rows  # that one of a tile's mask rows is live
+        rounds = -(-tiles // device.multiprocessors)
+        each = c.tile_m * c.tile_n * side.inner * density
+        rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
+        if problem.dtype is DType.FLOAT32:
+            rate *= 3  # one product of TF32, not three
+        moved = problem.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(moved, rounds * each / rate)
+
+    @staticmethod
+    def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
+        """Tiles along the rows: several blocks of the mask each, or several for each block."""
+        if config.tile_m >= side.row_block:
+            return -(-side.mask_rows // (config.tile_m // side.row_block))
+        return side.mask_rows * (side.row_block // config.tile_m)
+
+    @staticmethod
+    def _threads(config: MaskedTilesConfig) -> int:
+        return WARP * config.warps_m * config.warps_n
+
+    @staticmethod
+    def _sums(config: MaskedTilesConfig) -> int:
+        """Of a thread."""
+        return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
+
+    @staticmethod
+    def _shared_bytes(problem: P, config: C) -> int:
+        """Of all stages."""
+        side, size = Side.of(problem), problem.dtype.itemsize
+
+        def tile(extent: int, by_inner: bool) -> int:
+            rows, row = (extent, config.step) if by_inner else (config.step, extent)
+            return rows * (row * size + PITCH_BYTES)
+
+        return config.stages * (tile(config.tile_m, side.a_by_inner) + tile(config.tile_n, side.b_by_inner))
