@@ -19,20 +19,21 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen.backends.emulator import device
-from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.sanitized import Argument, Mapped, run_sanitized
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
-from sparsegen.matrix.features import Features
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import (
     DType,
     Epilogue,
     ItemValues,
     Layout,
+    MaskedProblem,
     Problem,
     SpmmProblem,
     fields_of,
@@ -42,6 +43,8 @@ from sparsegen.render import render
 from sparsegen.verify.bounds import worst_error
 
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
+BLOCKS = ("16x16", "32x64", "64x16", "64x64")  # of masks; small ones, so that the small matrices have several
+DENSITIES = (0.3, 0.5, 0.9)
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 RANDOM_VARIANTS = 20  # of a family, shared out among its kinds
@@ -122,6 +125,7 @@ class Kind:
     sizes: tuple[tuple[str, int], ...]
     traits: tuple[tuple[str, StrEnum], ...]
     batch: int = 1
+    parameters: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def spmm(cls, n: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> Kind:
@@ -134,11 +138,12 @@ class Kind:
         return cls(of, tuple((name, size) for name in of.dense_sizes), traits)
 
     def __str__(self) -> str:
-        words = [*(str(t) for _, t in self.traits), *(f"{name}{size}" for name, size in self.sizes)]
+        named = (*self.sizes, *self.parameters)
+        words = [*(str(t) for _, t in self.traits), *(f"{name}{value}" for name, value in named)]
         return "-".join([*words, *([f"batch{self.batch}"] if self.batch > 1 else [])])
 
     def problem(self, matrix: CsrMatrix) -> Problem:
-        options = {**dict(self.sizes), **dict(self.traits), "batch": self.batch}
+        options = dict((*self.sizes, *self.traits, *self.parameters, ("batch", self.batch)))
         return self.problem_type.of(matrix.shape, **options)
 
     def alone(self) -> Problem:
@@ -169,7 +174,23 @@ class Variant:
 
 
 def guess(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
-    return family.guess(problem, Features.of(matrix), device())
+    return family.guess(problem, problem.features(matrix), device())
+
+
+def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
+    """Whether problems have such a shape: without a pattern none is empty."""
+    return problem_type.has_pattern or min(matrix.shape) > 0
+
+
+def matrices_of(family: AnyFamily) -> list[str]:
+    """The matrices of whose shape the family computes any kind of problem."""
+    some = list(kinds(family, random.Random(0)))
+    return [
+        name
+        for name, matrix in matrices().items()
+        if allows(family.problem_type, matrix)
+        and any(family.computes(kind.with_sizes(size).problem(matrix)) for kind in some for size in SIZES)
+    ]
 
 
 def random_config(family: AnyFamily, rng: random.Random) -> Any:
@@ -197,7 +218,14 @@ def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
         computed = [size for size in SIZES if family.computes(Kind.sized(family, size, traits).alone())]
         if computed:
             sizes = tuple((name, rng.choice(computed)) for name in family.problem_type.dense_sizes)
-            yield Kind(family.problem_type, sizes, traits)
+            yield Kind(family.problem_type, sizes, traits, parameters=_parameters(family.problem_type, rng))
+
+
+def _parameters(problem_type: type[Problem], rng: random.Random) -> tuple[tuple[str, Any], ...]:
+    """Of products with masks a block and a density."""
+    if not issubclass(problem_type, MaskedProblem):
+        return ()
+    return (("block", rng.choice(BLOCKS)), ("density", rng.choice(DENSITIES)))
 
 
 def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
@@ -216,7 +244,7 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
     """Every combination of the traits that an operator's problems of one item have."""
     fields = fields_of(problem_type).items()
-    traits = {name: field.kind for name, field in fields if not field.is_size and name != "item_values"}
+    traits = {name: field.kind for name, field in fields if field.is_trait and name != "item_values"}
     for members in itertools.product(*traits.values()):
         yield tuple(zip(traits, members, strict=True))
 
@@ -233,7 +261,8 @@ def sample(name: str) -> tuple[Variant, ...]:
     """
     family = families()[name]
     rng = random.Random(name)
-    names = itertools.cycle(matrices())
+    usable = matrices_of(family)
+    names = itertools.cycle(usable)
     found: dict[str, Variant] = {}
     met: set[Pair] = set()
 
@@ -270,7 +299,7 @@ def sample(name: str) -> tuple[Variant, ...]:
     for tunable, choice in missing_choices(family, found.values()):
         if (tunable, choice) not in missing_choices(family, found.values()):
             continue  # an earlier one of these brought it along
-        places = list(itertools.product(kinds(family, rng), matrices()))
+        places = list(itertools.product(kinds(family, rng), usable))
         for kind, focus in rng.sample(places, len(places)):
             fixed = {tunable.name: choice}
             config = random_valid_config(
@@ -279,7 +308,8 @@ def sample(name: str) -> tuple[Variant, ...]:
             if config is not None:
                 add(config, kind, focus)
                 break
-    for kind, focus in zip(batches(family, rng), BATCH_MATRICES, strict=False):
+    of_batches = [name for name in BATCH_MATRICES if name in usable]
+    for kind, focus in zip(batches(family, rng), of_batches, strict=False):
         config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
         if config is not None:
             add(config, kind, focus)
@@ -316,6 +346,8 @@ def _matrices_of(family: AnyFamily, config: Any, kind: Kind, source: str) -> tup
     for name, matrix in matrices().items():
         if kind.batch > 1 and name not in BATCH_MATRICES:
             continue  # what an item computes is as without a batch
+        if not allows(family.problem_type, matrix):
+            continue
         problem = kind.problem(matrix)
         valid = not family.broken_constraints(problem, config, device())
         if valid and render(family, problem, config) == source:
@@ -328,7 +360,7 @@ class Call:
     """One launch: geometry, arguments in order, and the places of the result and of scratch among the arrays."""
 
     launch: Launch
-    arguments: list[Array | int]
+    arguments: list[Argument]
     result: int
     scratch: tuple[int, ...] = ()
 
@@ -355,14 +387,17 @@ def call(
     scratch = {name: np.zeros(max(1, n), dtype=np.uint8) for name, n in packed.scratch.items()}
     given = {**operands, **scratch, written.name: result}
     filled = replace(packed, arrays=packed_arrays(problem, packed, operands))
-    arguments: list[Array | int] = []
-    for argument in launch_arguments(family, problem, filled, given):
+    arguments: list[Argument] = []
+    launch = family.launch(problem, config, packed.sizes, device())
+    for argument in () if launch.is_empty else launch_arguments(family, problem, config, filled, given):
         assert argument is not None
-        arguments.append(argument)
+        is_map = isinstance(argument, TensorMap)
+        arguments.append(Mapped(argument, given[argument.array]) if is_map else argument)
+    if launch.is_empty:
+        arguments.append(result)
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
     place = next(i for i, a in enumerate(arrays) if a is result)
     own = [i for i, a in enumerate(arrays) if any(a is s for s in scratch.values())]
-    launch = family.launch(problem, config, packed.sizes, device())
     return Call(launch, arguments, place, tuple(own))
 
 

@@ -22,7 +22,6 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
-from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
@@ -83,6 +82,6 @@ def test_guesses_at_size(family: AnyFamily, size: int, executor: Executor, toolc
             problem = kind.with_sizes(size).problem(matrix)
             if not family.computes(problem):
                 continue
-            config = family.guess(problem, Features.of(matrix), executor.device)
+            config = family.guess(problem, problem.features(matrix), executor.device)
             assert family.broken_constraints(problem, config, executor.device) == []
             assert error_of(family, problem, config, matrix, executor, toolchain) <= 1, kind

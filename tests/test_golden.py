@@ -17,6 +17,9 @@ from sparsegen.backends.emulator import device
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
+    Block,
+    DsdProblem,
+    DsdTransposedProblem,
     DType,
     Epilogue,
     ItemValues,
@@ -24,6 +27,7 @@ from sparsegen.operators import (
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -80,6 +84,9 @@ PROBLEMS: dict[str, Problem] = {
     "sddmm-fp16-batch": SddmmProblem(M, K, 40, DType.FLOAT16, batch=4),
     "softmax-fp32-batch": SoftmaxProblem(M, K, batch=4),
     "softmax-backward-fp32-batch": SoftmaxBackwardProblem(M, K, batch=4),
+    "dsd-fp16-bias-gelu": DsdProblem(M, K, 64, DType.FLOAT16, Block(32, 32), epilogue=Epilogue.BIAS_GELU),
+    "dsd-transposed-fp32-batch": DsdTransposedProblem(M, K, 40, batch=4),
+    "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
 }
