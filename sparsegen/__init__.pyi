@@ -17,6 +17,12 @@ from sparsegen.errors import SparsegenError as SparsegenError
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
 from sparsegen.matrix.formats import as_csr as as_csr
 from sparsegen.matrix.load import load_matrix as load_matrix
+from sparsegen.operators import Block as Block
+from sparsegen.operators import Density as Density
+from sparsegen.operators import DsdOperator as DsdOperator
+from sparsegen.operators import DsdProblem as DsdProblem
+from sparsegen.operators import DsdTransposedOperator as DsdTransposedOperator
+from sparsegen.operators import DsdTransposedProblem as DsdTransposedProblem
 from sparsegen.operators import DType as DType
 from sparsegen.operators import Epilogue as Epilogue
 from sparsegen.operators import ItemValues as ItemValues
@@ -25,6 +31,8 @@ from sparsegen.operators import Operator as Operator
 from sparsegen.operators import SddmmEpilogue as SddmmEpilogue
 from sparsegen.operators import SddmmOperator as SddmmOperator
 from sparsegen.operators import SddmmProblem as SddmmProblem
+from sparsegen.operators import SddOperator as SddOperator
+from sparsegen.operators import SddProblem as SddProblem
 from sparsegen.operators import SoftmaxBackwardOperator as SoftmaxBackwardOperator
 from sparsegen.operators import SoftmaxBackwardProblem as SoftmaxBackwardProblem
 from sparsegen.operators import SoftmaxOperator as SoftmaxOperator
