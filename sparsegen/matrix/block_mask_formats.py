@@ -59,7 +59,7 @@ def from_csr_of_blocks(
     starts, found = np.asarray(offsets), np.asarray(columns)
     check_compressed(starts, found, (layout.rows, layout.columns), source=_SOURCE)
     live = np.zeros((layout.rows, layout.columns), dtype=np.bool_)
-    live[np.repeat(np.arange(layout.rows), np.diff(starts.astype(np.int64))), found] = True
+    live[np.repeat(np.arange(layout.rows), starts[1:] - starts[:-1]), found] = True
     return BlockMask.from_blocks(live, block, shape)
 
 

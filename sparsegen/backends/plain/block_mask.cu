@@ -244,6 +244,7 @@ __device__ void make_band(const Shape& shape, Source source, Word* scratch, unsi
 __device__ bool is_last(Word* scratch, unsigned* told) {
   unsigned* const counter = reinterpret_cast<unsigned*>(scratch);
   __syncthreads();
+  if (gridDim.x == 1) return true;
   if (threadIdx.x == 0) {
     __threadfence();
     *told = atomicAdd(counter, 1u);
@@ -255,14 +256,18 @@ __device__ bool is_last(Word* scratch, unsigned* told) {
   return found;
 }
 
-// The lines of a side with their live blocks as keys: more of them first, equal ones in their own order.
-__device__ void count_lines(int lines, int words, const Word* bits, unsigned* keys, int padded) {
+// The lines of a side with their live blocks as keys: more of them first, equal ones in their own order. Keys of lines past
+// the end are the highest.
+__device__ void name_lines(int lines, unsigned* keys, int padded) {
   for (int line = threadIdx.x; line < padded; line += kThreads) {
-    int live = 0;
-    if (line < lines) {
-      for (int word = 0; word < words; ++word) live += __popcll(__ldcg(bits + static_cast<long long>(line) * words + word));
-    }
-    keys[line] = line < lines ? static_cast<unsigned>(kMostLines - live) << kLineBits | line : 0xffffffffu;
+    keys[line] = line < lines ? static_cast<unsigned>(kMostLines << kLineBits | line) : 0xffffffffu;
+  }
+}
+
+__device__ void count_lines(int lines, int words, const Word* bits, unsigned* keys) {
+  #pragma unroll 4
+  for (int place = threadIdx.x; place < lines * words; place += kThreads) {
+    atomicAdd(&keys[place / words], 0u - (static_cast<unsigned>(__popcll(__ldcg(bits + place))) << kLineBits));
   }
 }
 
@@ -288,8 +293,10 @@ __device__ void sort_both(unsigned* keys, int padded) {
 }
 
 // One half of the buffer.
-__device__ void write_side(int lines, int words, const Word* bits, const unsigned* keys, Word* out) {
+__device__ void write_side(int lines, int words, const Word* __restrict__ bits, const unsigned* keys,
+                           Word* __restrict__ out) {
   constexpr unsigned kLine = kMostLines - 1;
+  #pragma unroll 4
   for (int place = threadIdx.x; place < lines * words; place += kThreads) {
     const int rank = place / words, word = place - rank * words;
     out[place] = __ldcg(bits + static_cast<long long>(keys[rank] & kLine) * words + word);
@@ -304,8 +311,11 @@ __device__ void write_side(int lines, int words, const Word* bits, const unsigne
 __device__ void finish(const Shape& shape, Word* scratch, unsigned* keys, Word* mask) {
   int padded = 2 * kWarp;
   while (padded < max(shape.rows, shape.columns)) padded *= 2;
-  count_lines(shape.rows, shape.row_words, shape.row_bits(scratch), keys, padded);
-  count_lines(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded, padded);
+  name_lines(shape.rows, keys, padded);
+  name_lines(shape.columns, keys + padded, padded);
+  __syncthreads();
+  count_lines(shape.rows, shape.row_words, shape.row_bits(scratch), keys);
+  count_lines(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded);
   sort_both(keys, padded);
   write_side(shape.rows, shape.row_words, shape.row_bits(scratch), keys, mask);
   const long long half = static_cast<long long>(shape.rows) * shape.row_words + (shape.rows + 1) / 2;
