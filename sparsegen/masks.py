@@ -1,5 +1,37 @@
-"""Masks of sparse attention, for users: what `sparsegen.matrix.masks` makes."""
+"""Masks for users: of sparse attention, of blocks of matrices, and of spatial blocks of images.
 
+Those of attention are patterns of nonzeros; `BlockMask` is what block-masked products take; the functions from
+`reduce_mask` on make masks for convolutions, of NumPy arrays and of PyTorch tensors where they lie.
+"""
+
+from sparsegen.matrix.block_mask import BlockMask
+from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
 from sparsegen.matrix.masks import band, blocks, sliding_window, strided
+from sparsegen.matrix.spatial_mask import (
+    Pool,
+    Reach,
+    dilate,
+    from_boxes,
+    from_difference,
+    pyramid,
+    reduce_mask,
+    words_of,
+)
 
-__all__ = ["band", "blocks", "sliding_window", "strided"]
+__all__ = [
+    "BlockMask",
+    "Drawn",
+    "MaskDraw",
+    "Pool",
+    "Reach",
+    "band",
+    "blocks",
+    "dilate",
+    "from_boxes",
+    "from_difference",
+    "pyramid",
+    "reduce_mask",
+    "sliding_window",
+    "strided",
+    "words_of",
+]

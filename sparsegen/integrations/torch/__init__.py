@@ -21,6 +21,14 @@ except ImportError as error:
     ) from error
 
 from sparsegen.integrations.torch.attention import SparseAttention, sparse_attention
+from sparsegen.integrations.torch.block_masks import (
+    BlockMaskTensor,
+    draw_block_mask,
+    from_flex,
+    from_torch_bsr,
+    to_flex,
+    to_torch_bsr,
+)
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import SparsePattern
@@ -28,6 +36,7 @@ from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
 
 __all__ = [
+    "BlockMaskTensor",
     "ConversionReport",
     "ConvertedLayer",
     "DenseLayer",
@@ -36,8 +45,13 @@ __all__ = [
     "SparseLinear",
     "SparsePattern",
     "convert",
+    "draw_block_mask",
+    "from_flex",
+    "from_torch_bsr",
     "linear",
     "sampled_product",
     "sparse_attention",
+    "to_flex",
+    "to_torch_bsr",
     "transposed_product",
 ]

@@ -235,11 +235,14 @@ def kernel_device(like: Tensor) -> Device | None:
     They run on the GPU of a CUDA tensor, and for CPU tensors in the emulator, if SPARSEGEN_DEVICE names that. They know
     float32, float16 and bfloat16.
     """
-    if like.dtype not in DTYPES:
-        return None
-    if like.device.type == "cuda":
-        return _find(f"cuda:{like.get_device()}")
-    if like.device.type == "cpu" and Settings.from_environment().device == "emulator":
+    return kernel_device_of(like.device) if like.dtype in DTYPES else None
+
+
+def kernel_device_of(device: torch.device) -> Device | None:
+    """The same by where tensors are alone."""
+    if device.type == "cuda":
+        return _find(f"cuda:{torch.cuda.current_device() if device.index is None else device.index}")
+    if device.type == "cpu" and Settings.from_environment().device == "emulator":
         return _find("emulator")
     return None
 

@@ -1,0 +1,391 @@
+// Masks of blocks in the buffer that kernels walk (sparsegen/matrix/block_mask.py): drawn here, or given as bits or bools.
+//
+// One launch: each thread block makes a band of 32 rows, a warp for each row, and turns it on its side. The last one to
+// finish ranks rows and columns by their live blocks and writes both halves of the buffer. Scratch is zero before the first
+// launch and its counter again after each; it holds the counter (two words of 64 bits), the rows' words in their own order,
+// and the columns'. The random words are those of sparsegen/matrix/block_mask_draw.py.
+#if !defined(SPARSEGEN_EMULATOR)
+#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#endif
+
+constexpr int kWarp = 32, kBand = 32, kThreads = kWarp * kBand, kMostLines = 4096, kLineBits = 12;
+constexpr int kDigits = 256, kDigitBits = 8, kWordBits = 32;
+constexpr int kKeyShift = 0;  // tests make keys equal by it
+constexpr unsigned kWholeWarp = 0xffffffffu;
+static_assert(1 << kLineBits == kMostLines, "a key's lower bits name a line");
+
+using Word = unsigned long long;
+
+struct Shape {
+  int rows, columns, row_words, column_words;
+  __device__ Shape(int rows, int columns)
+      : rows(rows), columns(columns), row_words((columns + 63) / 64), column_words((rows + 63) / 64) {}
+  __device__ int quads() const { return (columns + 3) / 4; }
+  __device__ Word* row_bits(Word* scratch) const { return scratch + 2; }
+  __device__ Word* column_bits(Word* scratch) const { return scratch + 2 + static_cast<long long>(rows) * row_words; }
+};
+
+// Salmon et al., SC 2011: ten rounds.
+__device__ __forceinline__ uint4 philox(uint4 counter, unsigned key, unsigned other_key) {
+  #pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const unsigned high = __umulhi(0xD2511F53u, counter.x), low = 0xD2511F53u * counter.x;
+    const unsigned other_high = __umulhi(0xCD9E8D57u, counter.z), other_low = 0xCD9E8D57u * counter.z;
+    counter = make_uint4(other_high ^ counter.y ^ key, other_low, high ^ counter.w ^ other_key, low);
+    key += 0x9E3779B9u, other_key += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+// Each block's random word, four neighbours at a time.
+struct Random {
+  Word seed, step;
+  __device__ explicit Random(const Word* state) : seed(state[0]), step(state[1]) {}
+  __device__ __forceinline__ uint4 operator()(int row, int quad) const {
+    const uint4 counter = make_uint4(quad, row, static_cast<unsigned>(step), static_cast<unsigned>(step >> 32));
+    return philox(counter, static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
+  }
+  // What exact counts compare: the smallest are live, of equal ones the first.
+  __device__ __forceinline__ void keys(int row, int quad, unsigned (&found)[4]) const {
+    const uint4 words = (*this)(row, quad);
+    found[0] = words.x >> kKeyShift, found[1] = words.y >> kKeyShift;
+    found[2] = words.z >> kKeyShift, found[3] = words.w >> kKeyShift;
+  }
+};
+
+__device__ __forceinline__ int sum_before(int value, int lane) {
+  int sum = value;
+  #pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(kWholeWarp, sum, step);
+    if (lane >= step) sum += other;
+  }
+  return sum - value;
+}
+
+// Keys below `key` are live, and the first `equals` of those that are equal to it.
+struct Cut {
+  unsigned key;
+  int equals;
+  bool has_more_equals;  // than live ones
+};
+
+__device__ __forceinline__ void meet_threads(int threads) {
+  if (threads == kWarp) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
+// The cut below which so many keys of these rows are live, at least one; digit by digit from the top, each by a histogram
+// that kThreadsTogether threads (a warp or the block) share. Its last two places take what was found.
+template <int kThreadsTogether>
+__device__ Cut cut_after(int live, const Shape& shape, const Random& random, int first_row, int rows, unsigned* histogram) {
+  const int thread = threadIdx.x % kThreadsTogether, lane = threadIdx.x % kWarp, quads = shape.quads();
+  unsigned prefix = 0, equals = 0;
+  int wanted = live;
+  for (int shift = kWordBits - kDigitBits; shift >= 0; shift -= kDigitBits) {
+    for (int digit = thread; digit < kDigits; digit += kThreadsTogether) histogram[digit] = 0;
+    meet_threads(kThreadsTogether);
+    for (long long item = thread; item < static_cast<long long>(rows) * quads; item += kThreadsTogether) {
+      const int row = first_row + static_cast<int>(item / quads), quad = static_cast<int>(item % quads);
+      unsigned keys[4];
+      random.keys(row, quad, keys);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool is_candidate = shift + kDigitBits == kWordBits || keys[i] >> (shift + kDigitBits) == prefix;
+        if (4 * quad + i < shape.columns && is_candidate) atomicAdd(&histogram[keys[i] >> shift & (kDigits - 1)], 1u);
+      }
+    }
+    meet_threads(kThreadsTogether);
+    if (thread < kWarp) {
+      constexpr int kEach = kDigits / kWarp;
+      unsigned counts[kEach];
+      int sum = 0;
+      #pragma unroll
+      for (int i = 0; i < kEach; ++i) sum += counts[i] = histogram[lane * kEach + i];
+      int before = sum_before(sum, lane);
+      #pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (before < wanted && wanted <= before + static_cast<int>(counts[i])) {
+          histogram[kDigits] = lane * kEach + i;
+          histogram[kDigits + 1] = wanted - before;
+          histogram[kDigits + 2] = counts[i];
+        }
+        before += counts[i];
+      }
+    }
+    meet_threads(kThreadsTogether);
+    prefix = prefix << kDigitBits | histogram[kDigits];
+    wanted = histogram[kDigits + 1];
+    equals = histogram[kDigits + 2];
+    meet_threads(kThreadsTogether);
+  }
+  return {prefix, wanted, equals > static_cast<unsigned>(wanted)};
+}
+constexpr int kHistogram = kDigits + 4;
+
+// How many keys of the rows from the first one to this one are equal to the cut's.
+__device__ int equals_before(const Cut& cut, const Shape& shape, const Random& random, int row) {
+  const int lane = threadIdx.x % kWarp, quads = shape.quads();
+  int found = 0;
+  for (long long item = lane; item < static_cast<long long>(row) * quads; item += kWarp) {
+    const int quad = static_cast<int>(item % quads);
+    unsigned keys[4];
+    random.keys(static_cast<int>(item / quads), quad, keys);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) found += 4 * quad + i < shape.columns && keys[i] == cut.key;
+  }
+  #pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) found += __shfl_xor_sync(kWholeWarp, found, step);
+  return found;
+}
+
+// Four bits of each lane put together: lanes 0, 8, 16 and 24 get the word of theirs and the next seven.
+__device__ __forceinline__ unsigned gathered(unsigned four, int lane) {
+  unsigned word = four << 4 * (lane % 8);
+  #pragma unroll
+  for (int step = 1; step < 8; step *= 2) word |= __shfl_xor_sync(kWholeWarp, word, step);
+  return word;
+}
+
+// Each of these gives a lane's four bits of a row, called by whole warps with rising quads; bits past the end may be set.
+
+struct Independent {
+  Random random;
+  unsigned threshold;
+  __device__ __forceinline__ unsigned operator()(int row, int quad) {
+    const uint4 words = random(row, quad);
+    return (words.x >= threshold ? 1u : 0u) | (words.y >= threshold ? 2u : 0u) | (words.z >= threshold ? 4u : 0u) |
+           (words.w >= threshold ? 8u : 0u);
+  }
+};
+
+struct BelowCut {
+  Random random;
+  Cut cut;
+  int columns, equals;  // that came before
+  __device__ __forceinline__ unsigned operator()(int row, int quad) {
+    unsigned keys[4], four = 0;
+    random.keys(row, quad, keys);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) four |= keys[i] < cut.key || (!cut.has_more_equals && keys[i] == cut.key) ? 1u << i : 0u;
+    if (!cut.has_more_equals) return four;
+    unsigned same = 0;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) same |= 4 * quad + i < columns && keys[i] == cut.key ? 1u << i : 0u;
+    const int own = __popc(same), before = sum_before(own, threadIdx.x % kWarp);
+    int number = equals + before;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (same >> i & 1u) four |= number++ < cut.equals ? 1u << i : 0u;
+    }
+    equals += __shfl_sync(kWholeWarp, before + own, kWarp - 1);
+    return four;
+  }
+};
+
+struct Bits {
+  const unsigned* words;
+  int row_words;  // of 64 bits
+  __device__ __forceinline__ unsigned operator()(int row, int quad) const {
+    const int half = quad / 8;
+    return half < 2 * row_words ? words[2LL * row * row_words + half] >> 4 * (quad % 8) & 15u : 0u;
+  }
+};
+
+struct Bools {
+  const unsigned char* live;
+  int columns;
+  __device__ __forceinline__ unsigned operator()(int row, int quad) const {
+    unsigned four = 0;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = 4 * quad + i;
+      if (column < columns && live[static_cast<long long>(row) * columns + column]) four |= 1u << i;
+    }
+    return four;
+  }
+};
+
+// A band's rows to scratch, and on their side; the band's bits lie in shared memory in between.
+template <class Source>
+__device__ void make_band(const Shape& shape, Source source, Word* scratch, unsigned* bits) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = blockIdx.x * kBand + warp;
+  const int halves = 2 * shape.row_words, stride = halves + 1;  // odd: no two rows in one bank
+  unsigned* const rows = reinterpret_cast<unsigned*>(shape.row_bits(scratch));
+  for (int half = 0; half < halves; half += 4) {
+    const int own = half + lane / 8, quad = 8 * half + lane, left = shape.columns - 4 * quad;
+    unsigned four = row < shape.rows ? source(row, quad) : 0u;
+    four = left >= 4 ? four : left > 0 ? four & ((1u << left) - 1) : 0u;
+    const unsigned word = gathered(four, lane);
+    if (lane % 8 == 0 && own < halves) {
+      bits[warp * stride + own] = word;
+      if (row < shape.rows) rows[static_cast<long long>(row) * halves + own] = word;
+    }
+  }
+  __syncthreads();
+  unsigned* const columns = reinterpret_cast<unsigned*>(shape.column_bits(scratch));
+  for (int half = warp; half < halves; half += kBand) {
+    const unsigned word = bits[lane * stride + half];
+    unsigned own = 0;
+    #pragma unroll
+    for (int column = 0; column < kWarp; ++column) {
+      const unsigned turned = __ballot_sync(kWholeWarp, word >> column & 1u);
+      if (lane == column) own = turned;
+    }
+    const int column = kWarp * half + lane;
+    if (column < shape.columns) columns[2LL * column * shape.column_words + blockIdx.x] = own;
+  }
+}
+
+// Whether all other thread blocks have finished their bands; what they wrote is seen then.
+__device__ bool is_last(Word* scratch, unsigned* told) {
+  unsigned* const counter = reinterpret_cast<unsigned*>(scratch);
+  __syncthreads();
+  if (gridDim.x == 1) return true;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    *told = atomicAdd(counter, 1u);
+    __threadfence();
+  }
+  __syncthreads();
+  const bool found = *told == gridDim.x - 1;
+  if (found && threadIdx.x == 0) *counter = 0;
+  return found;
+}
+
+// The lines of a side with their live blocks as keys: more of them first, equal ones in their own order. Keys of lines past
+// the end are the highest.
+__device__ void name_lines(int lines, unsigned* keys, int padded) {
+  for (int line = threadIdx.x; line < padded; line += kThreads) {
+    keys[line] = line < lines ? static_cast<unsigned>(kMostLines << kLineBits | line) : 0xffffffffu;
+  }
+}
+
+__device__ void count_lines(int lines, int words, const Word* bits, unsigned* keys) {
+  #pragma unroll 4
+  for (int place = threadIdx.x; place < lines * words; place += kThreads) {
+    atomicAdd(&keys[place / words], 0u - (static_cast<unsigned>(__popcll(__ldcg(bits + place))) << kLineBits));
+  }
+}
+
+// Both halves of the keys, each in rising order (Batcher's bitonic sort). Warps stay with 64 keys for as long as they can.
+__device__ void sort_both(unsigned* keys, int padded) {
+  __syncthreads();
+  for (int run = 2; run <= padded; run *= 2) {
+    for (int step = run / 2; step > 0; step /= 2) {
+      for (int pair = threadIdx.x; pair < padded; pair += kThreads) {
+        const int first = 2 * pair - (pair & (step - 1)), second = first + step;
+        const unsigned a = keys[first], b = keys[second];
+        if ((a > b) == ((first & (padded - 1) & run) == 0)) keys[first] = b, keys[second] = a;
+      }
+      const int next = step > 1 ? step / 2 : run;
+      if (step > kWarp || next > kWarp) {
+        __syncthreads();
+      } else {
+        __syncwarp();
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// One half of the buffer.
+__device__ void write_side(int lines, int words, const Word* __restrict__ bits, const unsigned* keys,
+                           Word* __restrict__ out) {
+  constexpr unsigned kLine = kMostLines - 1;
+  #pragma unroll 4
+  for (int place = threadIdx.x; place < lines * words; place += kThreads) {
+    const int rank = place / words, word = place - rank * words;
+    out[place] = __ldcg(bits + static_cast<long long>(keys[rank] & kLine) * words + word);
+  }
+  int* const order = reinterpret_cast<int*>(out + static_cast<long long>(lines) * words);
+  for (int rank = threadIdx.x; rank < (lines + 1) / 2 * 2; rank += kThreads) {
+    order[rank] = rank < lines ? static_cast<int>(keys[rank] & kLine) : 0;
+  }
+}
+
+// Ranks both sides; keys have room for two times the longer one, rounded up to a power of two.
+__device__ void finish(const Shape& shape, Word* scratch, unsigned* keys, Word* mask) {
+  int padded = 2 * kWarp;
+  while (padded < max(shape.rows, shape.columns)) padded *= 2;
+  name_lines(shape.rows, keys, padded);
+  name_lines(shape.columns, keys + padded, padded);
+  __syncthreads();
+  count_lines(shape.rows, shape.row_words, shape.row_bits(scratch), keys);
+  count_lines(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded);
+  sort_both(keys, padded);
+  write_side(shape.rows, shape.row_words, shape.row_bits(scratch), keys, mask);
+  const long long half = static_cast<long long>(shape.rows) * shape.row_words + (shape.rows + 1) / 2;
+  write_side(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded, mask + half);
+}
+
+constexpr int kPool = kBand * kHistogram > 2 * kMostLines ? kBand * kHistogram : 2 * kMostLines;
+static_assert(kPool >= kBand * (kMostLines / 32 + 1), "a band's bits fit");
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    draw_bernoulli(int rows, int columns, unsigned threshold, Word* state, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  const Random random(state);
+  make_band(shape, Independent{random, threshold}, scratch, pool);
+  if (!is_last(scratch, told)) return;
+  if (threadIdx.x == 0) state[1] = random.step + 1;
+  finish(shape, scratch, pool, mask);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    draw_exact_rows(int rows, int columns, int live, Word* state, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  const Random random(state);
+  const int warp = threadIdx.x / kWarp, row = blockIdx.x * kBand + warp;
+  Cut cut{};
+  if (row < rows) cut = cut_after<kWarp>(live, shape, random, row, 1, pool + warp * kHistogram);
+  __syncthreads();  // the pool becomes the band's
+  make_band(shape, BelowCut{random, cut, columns, 0}, scratch, pool);
+  if (!is_last(scratch, told)) return;
+  if (threadIdx.x == 0) state[1] = random.step + 1;
+  finish(shape, scratch, pool, mask);
+}
+
+// Every thread block finds the cut for itself, for it would have to wait for another one's.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    draw_exact_whole(int rows, int columns, int live, Word* state, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  const Random random(state);
+  const int row = blockIdx.x * kBand + threadIdx.x / kWarp;
+  const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
+  const int before = cut.has_more_equals ? equals_before(cut, shape, random, min(row, rows)) : 0;
+  __syncthreads();  // the pool becomes the band's
+  make_band(shape, BelowCut{random, cut, columns, before}, scratch, pool);
+  if (!is_last(scratch, told)) return;
+  if (threadIdx.x == 0) state[1] = random.step + 1;
+  finish(shape, scratch, pool, mask);
+}
+
+// Rows of bits in their own order.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    finish_bits(int rows, int columns, const unsigned* words, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  make_band(shape, Bits{words, shape.row_words}, scratch, pool);
+  if (is_last(scratch, told)) finish(shape, scratch, pool, mask);
+}
+
+// A byte for each block, live unless it is zero.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    finish_bools(int rows, int columns, const unsigned char* live, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  make_band(shape, Bools{live, columns}, scratch, pool);
+  if (is_last(scratch, told)) finish(shape, scratch, pool, mask);
+}

@@ -1,0 +1,291 @@
+"""Masks of blocks as PyTorch tensors: drawn on their device, made of bools, and from and to PyTorch's own forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.mask_launches import draw_on, pack_on
+from sparsegen.matrix import block_mask_formats
+from sparsegen.matrix.bits import WORD_BITS
+from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
+from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
+
+_HIGHEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockMaskTensor:
+    """A mask of blocks in a tensor, as block-masked products take it.
+
+    Attributes:
+        shape: rows and columns of elements that the mask lies over.
+        block: rows and columns of a block. Blocks need not divide the shape.
+        words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device. Only its size is checked: what it
+            holds is for a kernel to read, and for nobody to wait for.
+    """
+
+    shape: tuple[int, int]
+    block: tuple[int, int]
+    words: Tensor
+
+    def __post_init__(self) -> None:
+        layout = self.layout
+        words = self.words
+        if words.dtype != torch.uint64 or tuple(words.shape) != (layout.words,):
+            raise OperandError(
+                f"a mask of {layout.rows} × {layout.columns} blocks is a buffer of {layout.words} torch.uint64, got "
+                f"{words.dtype} of shape {tuple(words.shape)}"
+            )
+
+    @classmethod
+    def from_host(cls, mask: BlockMask, device: torch.device | str | None = None) -> BlockMaskTensor:
+        """A mask of the host, sent to a device."""
+        arguments.instance(mask, BlockMask, "mask", OperandError)
+        return cls(mask.shape, mask.block, torch.from_numpy(np.array(mask.words)).to(device))
+
+    @classmethod
+    def from_blocks(
+        cls, live: Tensor, block: tuple[int, int], shape: tuple[int, int] | None = None
+    ) -> BlockMaskTensor:
+        """The mask whose live blocks are true, made where the bools lie, without waiting for them.
+
+        Args:
+            live: bools, rows × columns of blocks.
+            block: rows and columns of a block.
+            shape: of elements; by default as many as whole blocks have.
+
+        Raises:
+            MatrixError: not a matrix of bools, or as many blocks as the shape does not have.
+        """
+        if live.dtype != torch.bool or live.dim() != 2 or not live.numel():
+            raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
+        if shape is None:
+            shape = live.shape[0] * block[0], live.shape[1] * block[1]
+        shape, block = checked_blocks(shape, block)
+        layout = grid(shape, block)
+        if tuple(live.shape) != (layout.rows, layout.columns):
+            raise MatrixError(
+                f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
+                f"{layout.columns} blocks, got {live.shape[0]} × {live.shape[1]}"
+            )
+        return cls(shape, block, torch.ops.sparsegen.pack_block_mask(live))
+
+    def to_host(self) -> BlockMask:
+        """The mask on the host, where it is checked whole; waits for the device."""
+        return BlockMask(self.shape, self.block, self.words.cpu().numpy())
+
+    @property
+    def layout(self) -> BlockMaskLayout:
+        return grid(self.shape, self.block)
+
+    def blocks(self) -> Tensor:
+        """bool, rows × columns of blocks, on the mask's device."""
+        return blocks_of(self.words, self.layout)
+
+    def expand(self) -> Tensor:
+        """bool, one for each element, on the mask's device."""
+        return expanded(self.blocks(), self.block, self.shape)
+
+    def transposed(self) -> BlockMaskTensor:
+        """The mask of the transpose: the halves of the buffer swapped."""
+        at = self.layout.column_bits_at
+        words = self.words.view(torch.int64)
+        turned = torch.cat((words[at:], words[:at])).view(torch.uint64)
+        return BlockMaskTensor((self.shape[1], self.shape[0]), (self.block[1], self.block[0]), turned)
+
+
+def draw_block_mask(
+    shape: tuple[int, int],
+    block: tuple[int, int],
+    p: float,
+    drawn: Drawn | str = Drawn.BERNOULLI,
+    *,
+    device: torch.device | str | None = None,
+    state: Tensor | None = None,
+) -> BlockMaskTensor:
+    """A random mask, drawn on its device in one launch, which waits for nothing and which CUDA graphs capture.
+
+    Args:
+        shape: rows and columns of elements.
+        block: rows and columns of a block.
+        p: the share of blocks to drop, in [0, 1).
+        drawn: ``bernoulli``, ``exact_rows`` or ``exact_whole``; see `sparsegen.masks.Drawn`.
+        state: int64, a seed and a step, on a device: the mask is the one that they name on every device
+            (`sparsegen.matrix.block_mask_draw`), and one is added to the step. By default both are drawn by PyTorch's
+            generator of ``device``, so that `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
+
+    Raises:
+        MatrixError: p, shape or block out of range.
+        OperandError: a state that is none.
+    """
+    shape, block = checked_blocks(shape, block)
+    draw = MaskDraw(p, Drawn(drawn))
+    if state is None:
+        state = torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device)
+    layout = grid(shape, block)
+    words = torch.ops.sparsegen.draw_block_mask(state, layout.rows, layout.columns, draw.p, str(draw.drawn))
+    return BlockMaskTensor(shape, block, words)
+
+
+def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
+    """bool, rows × columns of blocks, of a mask's buffer."""
+    signed = words.view(torch.int64)
+    bits = signed[: layout.row_order_at].reshape(layout.rows, layout.row_words)
+    order = signed[layout.row_order_at : layout.column_bits_at].view(torch.int32)[: layout.rows].long()
+    places = torch.arange(WORD_BITS, device=words.device)
+    ranked = ((bits[..., None] >> places) & 1).reshape(layout.rows, -1)[:, : layout.columns].bool()
+    return torch.empty_like(ranked).index_copy(0, order, ranked)
+
+
+def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+    """A value for each element, of one for each block."""
+    rows, columns = blocks.shape
+    tiles = blocks[:, None, :, None].expand(rows, block[0], columns, block[1])
+    return tiles.reshape(rows * block[0], columns * block[1])[: shape[0], : shape[1]]
+
+
+# --- PyTorch's own forms ---
+
+
+def from_torch_bsr(tensor: Tensor) -> BlockMaskTensor:
+    """The mask of the blocks that a BSR tensor stores, whatever their values; its indices come over the host.
+
+    Raises:
+        MatrixError: another layout, or a batch of matrices.
+    """
+    if tensor.layout != torch.sparse_bsr or tensor.dim() != 2:
+        raise MatrixError(
+            f"expected a matrix of layout torch.sparse_bsr, got {tensor.layout} of shape {tuple(tensor.shape)}; use "
+            ".to_sparse_bsr(blocksize)"
+        )
+    offsets, columns = (part.cpu().numpy() for part in (tensor.crow_indices(), tensor.col_indices()))
+    block = (int(tensor.values().shape[1]), int(tensor.values().shape[2]))
+    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
+    mask = block_mask_formats.from_csr_of_blocks(offsets, columns, block, shape)
+    return BlockMaskTensor.from_host(mask, tensor.device)
+
+
+def to_torch_bsr(mask: BlockMaskTensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The mask as BSR with ones; it comes over the host.
+
+    Raises:
+        MatrixError: blocks that do not divide the shape, which BSR has not.
+    """
+    host = mask.to_host()
+    block_mask_formats.require_whole_blocks(host, "BSR")
+    offsets, columns = (torch.from_numpy(part) for part in block_mask_formats.to_csr_of_blocks(host))
+    values = torch.ones((columns.numel(), *mask.block), dtype=dtype)
+    bsr = torch.sparse_bsr_tensor(offsets, columns, values, mask.shape, check_invariants=True)
+    return bsr.to(mask.words.device)
+
+
+def from_flex(flex: Any, item: tuple[int, int] = (0, 0), *, allow_partial: bool = False) -> BlockMaskTensor:
+    """The mask of one item and head of FlexAttention's ``BlockMask``, without waiting for its device.
+
+    Args:
+        flex: a ``torch.nn.attention.flex_attention.BlockMask``.
+        item: which of its batch and which head.
+        allow_partial: take its partial blocks, in which a function says which elements are live, for live ones. By
+            default masks that may have such blocks are refused.
+
+    Raises:
+        MatrixError: it is no such mask, has no such item, or may have partial blocks.
+    """
+    flex_type = _flex()
+    if not isinstance(flex, flex_type):
+        raise MatrixError(f"expected FlexAttention's BlockMask, got {type(flex).__name__}")
+    batch, heads = flex.kv_num_blocks.shape[:2]
+    if not (0 <= item[0] < batch and 0 <= item[1] < heads):
+        raise MatrixError(f"item {item} is outside the mask's {batch} × {heads} items and heads")
+    live = _listed(flex.full_kv_num_blocks, flex.full_kv_indices, item)
+    # Whether there are partial blocks is on the device; a mask that has room for none says it on the host.
+    if not allow_partial and flex.kv_indices.shape[-1] and not _has_no_function(flex):
+        raise MatrixError(
+            "this mask may have partial blocks, in which a function says which elements are live; use "
+            "allow_partial=True to take the whole of them"
+        )
+    partial = _listed(flex.kv_num_blocks, flex.kv_indices, item)
+    assert partial is not None
+    live = partial if live is None else live | partial
+    shape = tuple(int(length) for length in flex.seq_lengths)
+    return BlockMaskTensor.from_blocks(live, tuple(flex.BLOCK_SIZE), (shape[0], shape[1]))
+
+
+def to_flex(mask: BlockMaskTensor) -> Any:
+    """The mask as FlexAttention's ``BlockMask`` of one item and head, all blocks full; made on the mask's device."""
+    live = mask.blocks()
+    order = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
+    counts = live.sum(dim=1, dtype=torch.int32)
+    rows, columns = mask.block
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return live[q // rows, kv // columns]
+
+    return _flex().from_kv_blocks(
+        torch.zeros_like(counts)[None, None],
+        torch.zeros_like(order)[None, None],
+        counts[None, None],
+        order[None, None],
+        BLOCK_SIZE=mask.block,
+        mask_mod=mask_mod,
+        seq_lengths=mask.shape,
+    )
+
+
+def _flex() -> Any:
+    from torch.nn.attention import flex_attention
+
+    return flex_attention.BlockMask
+
+
+def _has_no_function(flex: Any) -> bool:
+    from torch.nn.attention import flex_attention
+
+    return flex.mask_mod is flex_attention.noop_mask
+
+
+def _listed(counts: Tensor | None, indices: Tensor | None, item: tuple[int, int]) -> Tensor | None:
+    """bool, rows × columns of blocks: those that counts and indices list."""
+    if counts is None or indices is None:
+        return None
+    lengths, columns = counts[item].long(), indices[item].long()
+    is_used = torch.arange(columns.shape[1], device=columns.device) < lengths[:, None]
+    return torch.zeros_like(is_used).scatter(1, columns, is_used)
+
+
+# --- custom operators ---
+
+
+@torch.library.custom_op(
+    "sparsegen::draw_block_mask",
+    mutates_args=("state",),
+    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn) -> Tensor",
+)
+def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str) -> Tensor:
+    if state.dtype != torch.int64 or tuple(state.shape) != (2,):
+        raise OperandError(
+            f"a state is a seed and a step: 2 × torch.int64, got {state.dtype} of shape {tuple(state.shape)}"
+        )
+    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)))
+
+
+@_draw.register_fake
+def _(state: Tensor, rows: int, columns: int, p: float, drawn: str) -> Tensor:
+    return state.new_empty(BlockMaskLayout(rows, columns).words, dtype=torch.uint64)
+
+
+@torch.library.custom_op("sparsegen::pack_block_mask", mutates_args=(), schema="(Tensor live) -> Tensor")
+def _pack(live: Tensor) -> Tensor:
+    return pack_on(live)
+
+
+@_pack.register_fake
+def _(live: Tensor) -> Tensor:
+    return live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64)

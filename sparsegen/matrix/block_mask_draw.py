@@ -1,0 +1,122 @@
+"""Random masks of blocks, which a seed and a step name: the same on every device.
+
+Block (r, c) has the random word number c % 4 of Philox4x32-10 with the counter (c / 4, r, the step's two halves) and
+the seed's halves as key. So each block's word is known without the others'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from sparsegen import arguments
+from sparsegen.errors import MatrixError
+from sparsegen.matrix.block_mask import BlockMaskLayout
+from sparsegen.matrix.csr import Array
+from sparsegen.matrix.philox import philox
+
+_HIGHEST = 2**32 - 1
+_MOST_STEPS = 2**64
+
+
+class Drawn(StrEnum):
+    """What is random about the number of blocks that a mask drops."""
+
+    BERNOULLI = "bernoulli"  # each is dropped with probability p, independently of the others
+    EXACT_ROWS = "exact_rows"  # the same number in each row, every set of them equally likely
+    EXACT_WHOLE = "exact_whole"  # a fixed number over the whole mask, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class MaskDraw:
+    """How masks of blocks are drawn.
+
+    Attributes:
+        p: the share of blocks to drop, in [0, 1); of exact counts the nearest that whole blocks make.
+        drawn: what is random about their number.
+    """
+
+    p: float
+    drawn: Drawn = Drawn.BERNOULLI
+
+    def __post_init__(self) -> None:
+        p = arguments.number(self.p, "p", MatrixError)
+        if not 0 <= p < 1:
+            raise MatrixError(f"p = {p} is outside [0, 1): it is the share of blocks to drop")
+        try:
+            drawn = Drawn(self.drawn)
+        except ValueError:
+            raise MatrixError(f"drawn = {self.drawn!r} is none of {', '.join(Drawn)}") from None
+        object.__setattr__(self, "p", p)
+        object.__setattr__(self, "drawn", drawn)
+
+    def amount(self, layout: BlockMaskLayout) -> int:
+        """Of independent blocks the random word from which one is live, else how many blocks are live in a row or all.
+
+        Exact counts keep at least one block.
+        """
+        if self.drawn == Drawn.BERNOULLI:
+            return min(round(self.p * 2.0**32), _HIGHEST)
+        among = layout.columns if self.drawn == Drawn.EXACT_ROWS else layout.rows * layout.columns
+        return max(1, among - round(self.p * among))
+
+    def density(self, layout: BlockMaskLayout) -> float:
+        """The expected share of live blocks, which exact counts have exactly."""
+        if self.drawn == Drawn.BERNOULLI:
+            return 1 - self.amount(layout) / 2.0**32
+        among = layout.columns if self.drawn == Drawn.EXACT_ROWS else layout.rows * layout.columns
+        return self.amount(layout) / among
+
+
+def draw_blocks(layout: BlockMaskLayout, draw: MaskDraw, seed: int, step: int) -> Array:
+    """bool, rows × columns of blocks: the mask of a seed and a step.
+
+    Args:
+        seed, step: whole numbers from 0 below 2⁶⁴.
+
+    Raises:
+        MatrixError: one of them is out of range.
+    """
+    words, amount = random_words(layout, seed, step), draw.amount(layout)
+    match draw.drawn:
+        case Drawn.BERNOULLI:
+            return np.asarray(words >= amount)
+        case Drawn.EXACT_ROWS:
+            return smallest(words, amount)
+        case Drawn.EXACT_WHOLE:
+            return smallest(words.reshape(1, -1), amount).reshape(words.shape)
+
+
+def smallest(words: Array, count: int) -> Array:
+    """bool: of each row the smallest words, so many; of equal ones the first."""
+    order = np.argsort(words, axis=1, kind="stable")
+    live = np.zeros(words.shape, dtype=np.bool_)
+    np.put_along_axis(live, order[:, :count], True, axis=1)
+    return live
+
+
+def random_words(layout: BlockMaskLayout, seed: int, step: int) -> Array:
+    """uint32, rows × columns: each block's random word; see `draw_blocks`."""
+    check_state(seed, step)
+    quads = np.arange(-(-layout.columns // 4), dtype=np.uint64)
+    rows = np.arange(layout.rows, dtype=np.uint64)[:, None]
+    words = philox((quads, rows, *_halves(step)), _halves(seed))
+    found: Array = words.reshape(layout.rows, -1)[:, : layout.columns]
+    return found
+
+
+def check_state(seed: int, step: int) -> None:
+    """Refuses what does not fit two 64-bit words.
+
+    Raises:
+        MatrixError: one of them is no whole number in [0, 2⁶⁴).
+    """
+    for value, name in ((seed, "seed"), (step, "step")):
+        if not 0 <= arguments.whole(value, name, MatrixError) < _MOST_STEPS:
+            raise MatrixError(f"{name} = {value} is outside [0, 2⁶⁴)")
+
+
+def _halves(number: int) -> tuple[int, int]:
+    return int(number) & _HIGHEST, int(number) >> 32

@@ -1,0 +1,296 @@
+"""Masks of spatial blocks of images, for convolutions; for NumPy arrays and for PyTorch tensors, where they lie.
+
+A mask is bools of images × rows × columns of blocks; the last blocks are cut off where a block does not divide the
+image. Kernels take it as `words_of` packs it. Ren et al., SBNet: Sparse Blocks Network for Fast Inference, CVPR 2018,
+section 3.1, names the operation that makes one from scores.
+
+Nothing here waits for a device, so that CUDA graphs capture it. PyTorch is never imported: a tensor can only exist once
+its owner has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from sparsegen import arguments
+from sparsegen.errors import MatrixError
+from sparsegen.matrix.bits import WORD_BITS, words_for
+
+_SOURCE = "spatial mask"
+
+
+class Pool(StrEnum):
+    """How the scores of a block's pixels become one."""
+
+    MAX = "max"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What output pixels of a convolution read: a pair for rows and columns each, or one number for both."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        for name, least in (("kernel", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
+            object.__setattr__(self, name, both(getattr(self, name), name, least))
+
+    def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of the output for an input of so many.
+
+        Raises:
+            MatrixError: the filter does not fit the padded input.
+        """
+        found = []
+        for i in range(2):
+            room = size[i] + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1
+            if room < 0:
+                raise MatrixError(
+                    f"a filter of {self.kernel} does not fit an input of {size}", source=_SOURCE
+                )
+            found.append(room // self.stride[i] + 1)
+        return found[0], found[1]
+
+
+def reduce_mask(
+    scores: Any, block: int | tuple[int, int], threshold: float, pool: Pool | str = Pool.MAX
+) -> Any:
+    """The blocks whose pooled score is above a threshold.
+
+    Args:
+        scores: images × rows × columns, numbers or bools; NaN counts as live.
+        block: its rows and columns, or one number for both.
+        threshold: a block is live if the largest (or the mean) of its pixels' scores is greater.
+        pool: ``max`` or ``mean``; the mean of a block that is cut off is that of the pixels it has.
+
+    Returns:
+        bools, images × rows × columns of blocks, of scores' library and device.
+
+    Raises:
+        MatrixError: scores of other dimensions, or sizes out of range.
+    """
+    library, block = _library(scores), both(block, "block", 1)
+    limit = arguments.number(threshold, "threshold", MatrixError)
+    try:
+        kind = Pool(pool)
+    except ValueError:
+        raise MatrixError(f"pool = {pool!r} is none of {', '.join(Pool)}", source=_SOURCE) from None
+    images, rows, columns = _dimensions(scores)
+    across, down = -(-columns // block[1]), -(-rows // block[0])
+    wide = _as_float(scores)
+    fill = -float("inf") if kind == Pool.MAX else 0.0
+    padded = _filled(library, (images, down * block[0], across * block[1]), fill, wide)
+    padded[:, :rows, :columns] = wide
+    tiles = padded.reshape(images, down, block[0], across, block[1])
+    if kind == Pool.MAX:
+        return ~(library.amax(tiles, (2, 4)) <= limit)
+    heights = _extents(library, rows, block[0], wide)
+    widths = _extents(library, columns, block[1], wide)
+    return ~(library.sum(tiles, (2, 4)) / (heights[:, None] * widths) <= limit)
+
+
+def from_difference(
+    frame: Any, previous: Any, block: int | tuple[int, int], threshold: float, pool: Pool | str = Pool.MAX
+) -> Any:
+    """The blocks in which a frame differs from the one before, by channel the most, as `reduce_mask` makes them.
+
+    Args:
+        frame, previous: images × rows × columns × channels, or without channels.
+
+    Raises:
+        MatrixError: frames of different shapes, or what `reduce_mask` raises.
+    """
+    if tuple(frame.shape) != tuple(previous.shape) or frame.ndim not in (3, 4):
+        raise MatrixError(
+            f"expected two frames of images × rows × columns (× channels), got shapes {tuple(frame.shape)} and "
+            f"{tuple(previous.shape)}",
+            source=_SOURCE,
+        )
+    library = _library(frame)
+    distance = library.abs(_as_float(frame) - _as_float(previous))
+    return reduce_mask(library.amax(distance, -1) if distance.ndim == 4 else distance, block, threshold, pool)
+
+
+def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, int]) -> Any:
+    """The blocks that boxes touch.
+
+    Args:
+        boxes: boxes × 5 numbers: image, first row, first column, and the row and column after the last. An empty box,
+            or the part of one outside the image, touches nothing.
+        size: images, rows and columns.
+        block: as for `reduce_mask`.
+
+    Raises:
+        MatrixError: boxes of another shape, or sizes out of range.
+    """
+    library, block = _library(boxes), both(block, "block", 1)
+    if boxes.ndim != 2 or boxes.shape[1] != 5:
+        raise MatrixError(
+            f"expected boxes × 5 (image, first row, first column, row and column after the last), got shape "
+            f"{tuple(boxes.shape)}",
+            source=_SOURCE,
+        )
+    images, *sides = (arguments.whole(side, "size", MatrixError, least=1) for side in size)
+    wide = _as_float(boxes)
+    touched = []
+    for i in range(2):
+        edges = _arange(library, -(-sides[i] // block[i]), wide) * block[i]
+        ends = library.clip(edges + block[i], None, sides[i])
+        first, last = wide[:, 1 + i, None], wide[:, 3 + i, None]
+        touched.append((first < ends) & (last > edges) & (first < last))
+    of_image = _as_float(wide[:, 0, None] == _arange(library, images, wide))
+    rows, columns = (_as_float(one) for one in touched)
+    return library.einsum("bi,br,bc->irc", of_image, rows, columns) > 0
+
+
+def dilate(
+    mask: Any,
+    size: tuple[int, int],
+    block: int | tuple[int, int],
+    reach: Reach,
+    out_block: int | tuple[int, int] | None = None,
+) -> Any:
+    """The output blocks of a convolution that a live input block reaches.
+
+    A filter of 1 × 1 with a stride takes a mask to a coarser layer; one of stride 1 dilates it by its reach.
+
+    Args:
+        mask: images × rows × columns of blocks.
+        size: rows and columns of the input.
+        block: of the input.
+        reach: what an output pixel reads; padding is never live.
+        out_block: of the output; by default the input's.
+
+    Raises:
+        MatrixError: a mask that is not of this size in such blocks, or a filter that does not fit.
+    """
+    library, block = _library(mask), both(block, "block", 1)
+    target = block if out_block is None else both(out_block, "out_block", 1)
+    size = arguments.pair(size, "size", MatrixError)
+    _, rows, columns = _dimensions(mask)
+    wanted = -(-size[0] // block[0]), -(-size[1] // block[1])
+    if (rows, columns) != wanted:
+        raise MatrixError(
+            f"{size[0]} × {size[1]} pixels in blocks of {block[0]} × {block[1]} are {wanted[0]} × {wanted[1]} blocks, "
+            f"got {rows} × {columns}",
+            source=_SOURCE,
+        )
+    sizes = reach.output_size(size)
+    live = _as_float(mask)
+    down, across = (
+        _touches(library, i, size[i], block[i], sizes[i], target[i], reach, live) for i in range(2)
+    )
+    return library.matmul(library.matmul(down, live), across.T) > 0
+
+
+def pyramid(
+    mask: Any, size: tuple[int, int], block: int | tuple[int, int], layers: Sequence[Reach]
+) -> list[tuple[Any, tuple[int, int]]]:
+    """The masks after each of a chain of convolutions, in blocks of the same size, with their layers' rows and columns.
+
+    Raises:
+        MatrixError: see `dilate`.
+    """
+    found = []
+    for reach in layers:
+        mask = dilate(mask, size, block, reach)
+        size = reach.output_size(size)
+        found.append((mask, size))
+    return found
+
+
+def words_of(mask: Any) -> Any:
+    """The mask's bits: images · rows of blocks, by 64-bit words that hold a row's blocks (`sparsegen.matrix.bits`).
+
+    Returns:
+        uint64 of NumPy, int64 of PyTorch: the same bits.
+
+    Raises:
+        MatrixError: not three dimensions.
+    """
+    library = _library(mask)
+    images, rows, columns = _dimensions(mask)
+    across = words_for(columns)
+    padded = _filled(library, (images * rows, across * WORD_BITS), 0, mask, library.int64)
+    padded[:, :columns] = mask.reshape(images * rows, columns) != 0
+    bits = padded.reshape(images * rows, across, WORD_BITS) << _arange(
+        library, WORD_BITS, mask, library.int64
+    )
+    words = library.sum(bits, -1)  # no two share a bit
+    return words.view(np.uint64) if library is np else words
+
+
+def both(value: Any, name: str, least: int) -> tuple[int, int]:
+    """A pair of whole numbers, from one of them or from two.
+
+    Raises:
+        MatrixError: neither, or one below the least.
+    """
+    found = arguments.pair(value, name, MatrixError) if isinstance(value, Sequence) else (value, value)
+    first, second = (arguments.whole(one, name, MatrixError, least=least) for one in found)
+    return first, second
+
+
+def _touches(
+    library: Any, axis: int, size: int, block: int, out_size: int, out_block: int, reach: Reach, like: Any
+) -> Any:
+    """Float, output blocks × input blocks along an axis: how often one reads the other."""
+    outputs, inputs = -(-out_size // out_block), -(-size // block)
+    pixels = _arange(library, out_size, like, library.int64)
+    taps = _arange(library, reach.kernel[axis], like, library.int64) * reach.dilation[axis]
+    read = pixels[:, None] * reach.stride[axis] - reach.padding[axis] + taps
+    is_inside = (read >= 0) & (read < size)
+    read_blocks = _arange(library, inputs, like, library.int64)
+    hits = (read[..., None] // block == read_blocks) & is_inside[..., None]
+    own = pixels // out_block == _arange(library, outputs, like, library.int64)[:, None]
+    return library.matmul(_as_float(own), library.sum(_as_float(hits), 1))
+
+
+def _library(array: Any) -> Any:
+    """The module whose functions take an array."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(array, torch.Tensor) else np
+
+
+def _dimensions(array: Any) -> tuple[int, int, int]:
+    if getattr(array, "ndim", 0) != 3 or 0 in array.shape:
+        raise MatrixError(
+            f"expected images × rows × columns, none of them 0, got shape {tuple(getattr(array, 'shape', ()))}",
+            source=_SOURCE,
+        )
+    images, rows, columns = array.shape
+    return images, rows, columns
+
+
+def _as_float(array: Any) -> Any:
+    return array.astype(np.float32) if _library(array) is np else array.float()
+
+
+def _filled(library: Any, shape: tuple[int, ...], value: float, like: Any, dtype: Any = None) -> Any:
+    dtype = dtype or like.dtype
+    return np.full(shape, value, dtype) if library is np else like.new_full(shape, value, dtype=dtype)
+
+
+def _arange(library: Any, count: int, like: Any, dtype: Any = None) -> Any:
+    dtype = dtype or like.dtype
+    return (
+        np.arange(count, dtype=dtype)
+        if library is np
+        else library.arange(count, dtype=dtype, device=like.device)
+    )
+
+
+def _extents(library: Any, size: int, block: int, like: Any) -> Any:
+    """Pixels of each block along an axis: the block's, but for the last one."""
+    starts = _arange(library, -(-size // block), like) * block
+    return library.clip(size - starts, None, block)

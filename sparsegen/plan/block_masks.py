@@ -1,0 +1,82 @@
+"""Masks of blocks made on a device, in one launch each: drawn anew, or from bits or bools that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import numpy as np
+
+from sparsegen.backends.executor import Buffer, Executor
+from sparsegen.backends.plain import compiled_kernels
+from sparsegen.errors import MatrixError
+from sparsegen.kernels.launch import Launch
+from sparsegen.matrix.block_mask import BlockMaskLayout
+from sparsegen.matrix.block_mask_draw import MaskDraw, check_state
+from sparsegen.system.device_memory import WARP
+
+MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
+BAND = 32  # rows of a thread block
+COUNTER_WORDS = 2  # of scratch, before the bits of rows and columns
+
+
+class Given(StrEnum):
+    """What a mask is made of that is not drawn; each is the name of a kernel's second half."""
+
+    BITS = "bits"  # rows of 64-bit words in their own order, as `sparsegen.matrix.bits` packs them
+    BOOLS = "bools"  # a byte for each block, row by row, live unless it is zero
+
+
+class BlockMaskMaker:
+    """Makes masks of one layout on one device.
+
+    Every launch writes a whole buffer of ``layout.words`` words. Launches of one maker must not overlap: they share
+    scratch memory. None waits for the host, and CUDA graphs capture them.
+
+    Raises:
+        MatrixError: more rows or columns of blocks than `MOST_LINES`.
+        CompileError, DeviceUnavailableError: the kernels cannot be compiled.
+        LaunchError: the device has not enough memory.
+    """
+
+    def __init__(self, layout: BlockMaskLayout, executor: Executor) -> None:
+        if max(layout.rows, layout.columns) > MOST_LINES:
+            raise MatrixError(
+                f"a device makes masks of at most {MOST_LINES} × {MOST_LINES} blocks, got {layout.rows} × "
+                f"{layout.columns}; take larger blocks, or make it on the host by BlockMask.from_blocks"
+            )
+        self.layout, self._executor = layout, executor
+        bits = layout.rows * layout.row_words + layout.columns * layout.column_words
+        self._scratch = executor.allocate(8 * (COUNTER_WORDS + bits))
+        executor.fill(self._scratch, 0)
+        executor.synchronize()  # launches may come on other streams
+
+    def bind_draw(self, draw: MaskDraw) -> Callable[..., None]:
+        """A launch for one thread to start many times: ``bound(stream, state, mask)``, the latter two addresses.
+
+        The state is two 64-bit words, a seed and a step (`new_state`); every launch draws the mask that these name, and
+        adds one to the step. The mask is that of `sparsegen.matrix.block_mask_draw.draw_blocks`, on every device.
+        """
+        amount = draw.amount(self.layout)
+        signed = amount - (1 << 32) if amount >= 1 << 31 else amount
+        return self._bind(f"draw_{draw.drawn}", signed, None)
+
+    def bind_finish(self, given: Given) -> Callable[..., None]:
+        """Likewise ``bound(stream, given, mask)``: the mask of live blocks that lie on the device."""
+        return self._bind(f"finish_{given}", None)
+
+    def _bind(self, entry: str, *arguments: int | None) -> Callable[..., None]:
+        (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
+        launch = Launch((-(-self.layout.rows // BAND), 1, 1), (WARP * BAND, 1, 1))
+        sizes = (self.layout.rows, self.layout.columns)
+        return self._executor.bind(kernel, launch, [*sizes, *arguments, self._scratch, None])
+
+
+def new_state(executor: Executor, seed: int, step: int = 0) -> Buffer:
+    """The state that masks are drawn from, on the device.
+
+    Raises:
+        MatrixError: a seed or step outside [0, 2⁶⁴).
+    """
+    check_state(seed, step)
+    return executor.upload(np.array([seed, step], dtype=np.uint64))

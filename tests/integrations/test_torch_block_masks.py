@@ -1,0 +1,137 @@
+"""Masks of blocks as tensors, made by PyTorch's host functions and by the kernels in the emulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.attention import flex_attention  # noqa: E402
+
+from sparsegen.errors import MatrixError, OperandError  # noqa: E402
+from sparsegen.integrations.torch.block_masks import (  # noqa: E402
+    BlockMaskTensor,
+    draw_block_mask,
+    from_flex,
+    from_torch_bsr,
+    to_flex,
+    to_torch_bsr,
+)
+from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
+from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402
+
+LIVE = np.random.default_rng(0).random((37, 70)) < 0.4
+SHAPE, BLOCK = (147, 140), (4, 2)
+
+
+def tensor() -> BlockMaskTensor:
+    return BlockMaskTensor.from_blocks(torch.from_numpy(LIVE), BLOCK, SHAPE)
+
+
+def test_bools(place: str) -> None:
+    host = BlockMask.from_blocks(LIVE, BLOCK, SHAPE)
+    mask = tensor()
+    np.testing.assert_array_equal(mask.words.numpy(), host.words)
+    np.testing.assert_array_equal(mask.blocks().numpy(), LIVE)
+    np.testing.assert_array_equal(mask.expand().numpy(), host.expand())
+    np.testing.assert_array_equal(mask.transposed().words.numpy(), host.transposed().words)
+    np.testing.assert_array_equal(BlockMaskTensor.from_host(mask.to_host()).words.numpy(), host.words)
+
+
+@pytest.mark.parametrize("drawn", Drawn)
+def test_drawn_by_a_state(place: str, drawn: Drawn) -> None:
+    state = torch.tensor([-5, 2**33], dtype=torch.int64)
+    for step in range(2**33, 2**33 + 3):
+        mask = draw_block_mask(SHAPE, BLOCK, 0.3, drawn, state=state)
+        expected = draw_blocks(mask.layout, MaskDraw(0.3, drawn), 2**64 - 5, step)
+        np.testing.assert_array_equal(mask.to_host().blocks(), expected)
+    assert state.tolist() == [-5, 2**33 + 3]
+
+
+def test_drawn_by_pytorch_s_generator(place: str) -> None:
+    torch.manual_seed(3)
+    first, second = (draw_block_mask(SHAPE, BLOCK, 0.5) for _ in range(2))
+    torch.manual_seed(3)
+    again = draw_block_mask(SHAPE, BLOCK, 0.5)
+    assert torch.equal(first.blocks(), again.blocks()) and not torch.equal(first.blocks(), second.blocks())
+
+
+def test_compiled_whole(place: str) -> None:
+    def masked(x: Any) -> Any:
+        mask = draw_block_mask((64, 64), (16, 16), 0.5, device=x.device)
+        remade = BlockMaskTensor.from_blocks(mask.blocks(), (16, 16))
+        return torch.where(remade.expand(), x, 0), mask.words
+
+    compiled = torch.compile(masked, fullgraph=True, backend="aot_eager")
+    y, words = compiled(torch.ones(64, 64))
+    live = BlockMaskTensor((64, 64), (16, 16), words).expand()
+    assert torch.equal(y != 0, live) and 0 < live.sum() < 64 * 64
+    assert not torch.equal(compiled(torch.ones(64, 64))[0], y), "each call draws anew"
+
+
+def test_operators_are_what_they_say(place: str) -> None:
+    torch.library.opcheck(torch.ops.sparsegen.pack_block_mask, (torch.from_numpy(LIVE),))
+    state = torch.tensor([1, 2], dtype=torch.int64)
+    torch.library.opcheck(torch.ops.sparsegen.draw_block_mask, (state, 5, 70, 0.5, "exact_rows"))
+
+
+def test_bsr() -> None:
+    mask = BlockMaskTensor.from_blocks(torch.from_numpy(LIVE), BLOCK)
+    bsr = to_torch_bsr(mask)
+    assert torch.equal(bsr.to_dense() == 1, mask.expand())
+    np.testing.assert_array_equal(from_torch_bsr(bsr).words.numpy(), mask.words.numpy())
+    with pytest.raises(MatrixError, match="do not divide 147 × 140; pad it to 148 × 140"):
+        to_torch_bsr(tensor())
+    with pytest.raises(MatrixError, match=r"got torch.strided of shape \(4, 4\); use .to_sparse_bsr"):
+        from_torch_bsr(torch.ones(4, 4))
+
+
+def test_flex_attention() -> None:
+    mask = BlockMaskTensor.from_blocks(torch.from_numpy(LIVE[:, :37]), (16, 16))
+    flex = to_flex(mask)
+    assert torch.equal(flex.to_dense()[0, 0].bool(), mask.blocks())
+    np.testing.assert_array_equal(from_flex(flex, allow_partial=True).words.numpy(), mask.words.numpy())
+    q = torch.randn(1, 1, 592, 16)
+    bias = torch.zeros(592, 592).masked_fill(~mask.expand(), -torch.inf)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=bias)
+    torch.testing.assert_close(flex_attention.flex_attention(q, q, q, block_mask=flex), expected)
+
+
+def test_masks_that_flex_attention_makes() -> None:
+    causal = flex_attention.create_block_mask(
+        lambda b, h, q, kv: q >= kv, 2, 3, 200, 300, device="cpu", BLOCK_SIZE=(32, 64)
+    )
+    with pytest.raises(MatrixError, match="may have partial blocks"):
+        from_flex(causal)
+    mask = from_flex(causal, (1, 2), allow_partial=True)
+    assert (mask.shape, mask.block) == ((200, 300), (32, 64))
+    rows, columns = np.meshgrid(np.arange(7) * 32, np.arange(5) * 64, indexing="ij")
+    np.testing.assert_array_equal(mask.blocks().numpy(), columns <= np.minimum(rows + 31, 199))
+    with pytest.raises(MatrixError, match=r"item \(2, 0\) is outside the mask's 2 × 3"):
+        from_flex(causal, (2, 0))
+    with pytest.raises(MatrixError, match="expected FlexAttention's BlockMask, got Tensor"):
+        from_flex(torch.ones(3, 3))
+    listed = flex_attention.BlockMask.from_kv_blocks(
+        torch.tensor([[[1, 2]]], dtype=torch.int32),
+        torch.tensor([[[[1, 0], [0, 1]]]], dtype=torch.int32),
+        BLOCK_SIZE=16,
+    )
+    assert from_flex(listed).blocks().tolist() == [[False, True], [True, True]]
+
+
+def test_bad_masks() -> None:
+    with pytest.raises(OperandError, match=r"buffer of \d+ torch.uint64, got torch.int64"):
+        BlockMaskTensor(SHAPE, BLOCK, tensor().words.view(torch.int64))
+    with pytest.raises(MatrixError, match=r"a matrix of bools, got torch\.float32"):
+        BlockMaskTensor.from_blocks(torch.ones(3, 3), BLOCK)
+    with pytest.raises(MatrixError, match="are 37 × 70 blocks, got 37 × 69"):
+        BlockMaskTensor.from_blocks(torch.from_numpy(LIVE[:, :69]), BLOCK, SHAPE)
+    with pytest.raises(
+        OperandError, match=r"a seed and a step: 2 × torch.int64, got torch.int64 of shape \(3,\)"
+    ):
+        draw_block_mask(SHAPE, BLOCK, 0.5, state=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(MatrixError, match="share of blocks to drop"):
+        draw_block_mask(SHAPE, BLOCK, 1.0)

@@ -1,0 +1,142 @@
+"""Masks that a device makes are the host's, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from sparsegen import backends
+from sparsegen.backends.emulator.executor import EmulatorExecutor
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import Executor
+from sparsegen.errors import MatrixError
+from sparsegen.kernels.launch import Launch
+from sparsegen.matrix.bits import packed_rows
+from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
+from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
+from sparsegen.matrix.csr import Array
+from sparsegen.plan.block_masks import BlockMaskMaker, Given, new_state
+
+LAYOUTS = [(1, 1), (3, 5), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]
+SOURCE = (files("sparsegen.backends.plain") / "block_mask.cu").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    opened = backends.open_executor(backends.find_device(request.param))
+    with opened.entered():
+        yield opened
+    opened.close()
+
+
+def downloaded(executor: Executor, buffer: object, words: int) -> Array:
+    found = np.empty(words, dtype=np.uint64)
+    executor.synchronize()
+    executor.download(buffer, found)  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("drawn", Drawn)
+@pytest.mark.parametrize(("rows", "columns"), LAYOUTS)
+def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn) -> None:
+    layout = BlockMaskLayout(rows, columns)
+    maker, seed, first = BlockMaskMaker(layout, executor), 2**63 + 5, 2**32 - 2
+    state, mask = new_state(executor, seed, first), executor.allocate(layout.nbytes)
+    steps = iter(range(first, first + 4))
+    for p in (0.3, 0.0, 0.9, 0.5):
+        draw, step = MaskDraw(p, drawn), next(steps)
+        executor.fill(mask, 0xFF)
+        maker.bind_draw(draw)(0, state.address, mask.address)
+        expected = draw_blocks(layout, draw, seed, step)
+        np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(expected))
+    assert downloaded(executor, state, 2).tolist() == [seed, first + 4]
+
+
+@pytest.mark.parametrize(("rows", "columns"), LAYOUTS)
+def test_given_masks(executor: Executor, rows: int, columns: int) -> None:
+    layout = BlockMaskLayout(rows, columns)
+    maker, mask = BlockMaskMaker(layout, executor), executor.allocate(layout.nbytes)
+    for density in (0.5, 0.0, 1.0, 0.1):
+        live = np.random.default_rng(rows).random((rows, columns)) < density
+        past = packed_rows(np.ones((rows, 64 * layout.row_words), dtype=bool)) ^ packed_rows(
+            np.ones((rows, columns), dtype=bool)
+        )
+        for given, array in (
+            (Given.BITS, packed_rows(live)),
+            (Given.BITS, packed_rows(live) | past),  # bits past a row's end count for nothing
+            (Given.BOOLS, live.astype(np.uint8) * 255),
+        ):
+            executor.fill(mask, 0xFF)
+            source = executor.upload(array)
+            maker.bind_finish(given)(0, source.address, mask.address)
+            np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(live))
+
+
+def test_a_large_mask(executor: Executor) -> None:
+    layout, draw = BlockMaskLayout(1024, 1024), MaskDraw(0.5)
+    state, mask = new_state(executor, 1), executor.allocate(layout.nbytes)
+    BlockMaskMaker(layout, executor).bind_draw(draw)(0, state.address, mask.address)
+    found = BlockMask((1024, 1024), (1, 1), downloaded(executor, mask, layout.words))
+    np.testing.assert_array_equal(found.blocks(), draw_blocks(layout, draw, 1, 0))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4096, 3), (3, 4096)])
+def test_as_many_lines_as_there_may_be(executor: Executor, rows: int, columns: int) -> None:
+    layout, draw = BlockMaskLayout(rows, columns), MaskDraw(0.25, Drawn.EXACT_ROWS)
+    state, mask = new_state(executor, 3), executor.allocate(layout.nbytes)
+    BlockMaskMaker(layout, executor).bind_draw(draw)(0, state.address, mask.address)
+    expected = packed(draw_blocks(layout, draw, 3, 0))
+    np.testing.assert_array_equal(downloaded(executor, mask, layout.words), expected)
+
+
+def test_too_many_lines(executor: Executor) -> None:
+    with pytest.raises(MatrixError, match=r"at most 4096 × 4096 blocks, got 4097 × 2; take larger blocks"):
+        BlockMaskMaker(BlockMaskLayout(4097, 2), executor)
+
+
+@pytest.mark.parametrize("drawn", [Drawn.EXACT_ROWS, Drawn.EXACT_WHOLE])
+def test_equal_words(emulator_toolchain: EmulatorToolchain, drawn: Drawn) -> None:
+    """With keys of 4 bits nearly every cut goes through equal ones."""
+    short = SOURCE.replace("kKeyShift = 0", "kKeyShift = 28")
+    assert short != SOURCE
+    executor, entry = EmulatorExecutor(), f"draw_{drawn}"
+    kernel = executor.load(emulator_toolchain.compile("plain", entry, short))
+    layout = BlockMaskLayout(37, 150)
+    words = random_words(layout, 9, 1) >> np.uint32(28)
+    for p in (0.1, 0.5, 0.95):
+        live = MaskDraw(p, drawn).amount(layout)
+        grouped = words if drawn == Drawn.EXACT_ROWS else words.reshape(1, -1)
+        expected = smallest(grouped, live).reshape(words.shape)
+        scratch = executor.upload(np.zeros(2 + 37 * 3 + 150, dtype=np.uint64))
+        mask = executor.allocate(layout.nbytes)
+        arguments = [37, 150, live, new_state(executor, 9, 1), scratch, mask]
+        executor.launch(kernel, Launch((2, 1, 1), (1024, 1, 1)), arguments)
+        np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(expected))
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "entry", ["draw_bernoulli", "draw_exact_rows", "draw_exact_whole", "finish_bits", "finish_bools"]
+)
+def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str) -> None:
+    compiled = emulator_toolchain.compile_sanitized("plain", entry, SOURCE)
+    for rows, columns in ((1, 1), (37, 150), (70, 3)):
+        layout = BlockMaskLayout(rows, columns)
+        live = draw_blocks(layout, MaskDraw(0.5), 4, 0)
+        scratch = np.zeros(2 + rows * layout.row_words + columns * layout.column_words, dtype=np.uint64)
+        mask = np.full(layout.words, 2**64 - 1, dtype=np.uint64)
+        given: list[int | Array] = [packed_rows(live)] if entry == "finish_bits" else [live.astype(np.uint8)]
+        if entry.startswith("draw"):
+            draw = MaskDraw(0.5, Drawn(entry.removeprefix("draw_")))
+            live = draw_blocks(layout, draw, 4, 0)
+            amount = draw.amount(layout)
+            signed = amount - (1 << 32) if amount >= 1 << 31 else amount
+            given = [signed, np.array([4, 0], dtype=np.uint64)]
+        launch = Launch((-(-rows // 32), 1, 1), (1024, 1, 1))
+        *_, left, found = run_sanitized(compiled.binary, launch, [rows, columns, *given, scratch, mask])
+        np.testing.assert_array_equal(found, packed(live))
+        assert left[0] == 0, "the next launch counts from zero"
