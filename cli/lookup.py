@@ -23,7 +23,7 @@ from sparsegen.dispatch.choice import Choice, OnMiss
 
 @click.command()
 @matrix_options(required=False)
-@problem_options(without_matrix=True)
+@problem_options()
 @device_option
 @db_option
 @click.option(
@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
     found, problem = wanted.workload(
-        None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
     )
     given = found if problem.has_pattern else None
     choice = api.lookup(given, problem, on_miss=on_miss, device=device, db=db)

@@ -59,11 +59,11 @@ class ProblemOptions:
         """The same without a value that is no field of this operator, and that the command takes itself."""
         return replace(self, values={**self.values, name: None})
 
-    def workload(self, found: CsrMatrix | None) -> tuple[CsrMatrix, Problem]:
-        """The matrix that was loaded, or what takes its place, and the problem.
+    def workload(self, load: Callable[[], CsrMatrix] | None) -> tuple[CsrMatrix, Problem]:
+        """The matrix, or what takes its place, and the problem.
 
         Args:
-            found: None where none is given, as for operators whose mask comes with every call.
+            load: reads it; None where none is given, as for operators whose mask comes with every call.
 
         Raises:
             click.UsageError: there is no matrix and should be one, or the other way round, or a size is missing.
@@ -71,14 +71,15 @@ class ProblemOptions:
         """
         kind = self.problem_type
         if not kind.has_pattern:
-            if found is not None:
+            if load is not None:
                 raise click.UsageError(f"{kind.operator} takes its mask with every call: drop --matrix")
             problem = self.problem_without_matrix()
             return problem.without_pattern, problem
-        if found is None:
+        if load is None:
             raise click.UsageError("Missing option '--matrix'.")
         if twice := self.sizes_of_matrix():
-            raise click.UsageError(f"the matrix says its sizes: drop {' and '.join(twice)}")
+            raise click.UsageError(f"give either --matrix, or {' and '.join(twice)}")
+        found = load()
         return found, self.problem(found.shape)
 
     def sizes_of_matrix(self) -> list[str]:
@@ -169,7 +170,8 @@ def _require_in_range(wanted: ProblemOptions) -> None:
     kind = wanted.problem_type
     for name, field in fields_of(kind).items():
         value = wanted.values.get(name)
-        if field.is_size and name not in kind.matrix_sizes and value is not None and value < 1:
+        may_be_empty = kind.has_pattern and name in kind.matrix_sizes
+        if field.is_size and not may_be_empty and value is not None and value < 1:
             raise click.BadParameter(f"{value} is not in the range x>=1.", param_hint=f"'{field.flags[0]}'")
 
 
@@ -215,7 +217,10 @@ class _Merged:
     def type(self) -> click.ParamType[Any]:
         kinds = list(dict.fromkeys(field.kind for field in self.fields.values()))
         if int in kinds:
-            may_be_empty = any(self.name in OPERATORS[name].matrix_sizes for name in self.fields)
+            may_be_empty = any(
+                OPERATORS[name].has_pattern and self.name in OPERATORS[name].matrix_sizes
+                for name in self.fields
+            )
             return click.IntRange(min=0 if may_be_empty else 1)
         if any(issubclass(kind, Parameter) for kind in kinds):
             return FieldValue(next(iter(self.fields.values())))
@@ -249,11 +254,11 @@ class _Merged:
 
 
 def _fields(without_matrix: bool) -> dict[str, _Merged]:
-    """The fields that options give: all but the sizes of the matrix, of which all are listed where it is not given."""
+    """The fields that options give: all but the sizes of matrices, unless none is given."""
     by_name: dict[str, dict[str, Field]] = {}
     for operator, kind in OPERATORS.items():
         for name, field in fields_of(kind).items():
-            if without_matrix or name not in kind.matrix_sizes:
+            if without_matrix or not kind.has_pattern or name not in kind.matrix_sizes:
                 by_name.setdefault(name, {})[operator] = field
     return {name: _Merged(name, fields) for name, fields in by_name.items()}
 

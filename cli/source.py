@@ -86,15 +86,16 @@ def command(
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
-    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
-    if found is None and wanted.problem_type.has_pattern:
+    if matrix is None and wanted.problem_type.has_pattern:
         density, wanted = wanted.values["density"], wanted.without("density")
         problem = wanted.problem_without_matrix()
         features = even_features(*problem.matrix_shape, DENSITY if density is None else density.share)
         fingerprint = ""  # a matrix that is not there has none, so nothing measured is its own
     else:
-        given, problem = wanted.workload(found)
-        features, fingerprint = problem.features(given), problem.fingerprint(given)
+        found, problem = wanted.workload(
+            None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
+        )
+        features, fingerprint = problem.features(found), problem.fingerprint(found)
     where = backends.find_device(device)
     if family_name is not None:
         choice = _named(family_name, parse_config(config), problem, features, where)

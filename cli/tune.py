@@ -33,7 +33,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 
 @click.command()
 @matrix_options(required=False)
-@problem_options(without_matrix=True)
+@problem_options()
 @click.option("--family", "families", multiple=True, help="Only this kernel family; may be repeated.")
 @click.option(
     "--effort",
@@ -74,7 +74,7 @@ def command(
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
     a, problem = wanted.workload(
-        None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
     )
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:

@@ -28,7 +28,7 @@ from sparsegen.verify.variants import worst_error
 
 @click.command()
 @matrix_options(required=False)
-@problem_options(without_matrix=True)
+@problem_options()
 @click.option("--family", metavar="NAME", help="This family instead of the one that would run.")
 @config_option
 @device_option
@@ -58,7 +58,7 @@ def command(
     if config and family is None:
         raise click.UsageError("--config needs --family")
     found, problem = wanted.workload(
-        None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
     )
     where = backends.find_device(device)
     if family is None:

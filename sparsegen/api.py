@@ -447,7 +447,8 @@ def _without_operands(
 
 def _not_taken(kind: type[Problem], name: str, others: Sequence[type[Problem]]) -> ConfigError:
     """The error for what other operators take."""
-    return ConfigError(f"{kind.operator} takes no {name}; {others[0].operator} does")
+    names = ", ".join(other.operator for other in others)
+    return ConfigError(f"{kind.operator} takes no {name}; {names} {'does' if len(others) == 1 else 'do'}")
 
 
 def _device(device: Device | str | None) -> Device:

@@ -214,7 +214,7 @@ class MaskedProblem(Problem):
         return words
 
     def cost(self, nnz: int) -> Cost:
-        """Products of live blocks alone; the masked operand or result by its live blocks, all else once."""
+        """Products of live blocks alone; the masked operand by its live blocks, all else once."""
         whole = self.m * self.k * self.dtype.itemsize * self.batch
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes - whole
         live = self.live_elements * self.batch

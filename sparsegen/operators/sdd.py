@@ -17,7 +17,7 @@ from sparsegen.operators.dtype import Array
 from sparsegen.operators.fields import trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
-from sparsegen.operators.problem import LoneRow, TensorSpec
+from sparsegen.operators.problem import Cost, LoneRow, TensorSpec
 from sparsegen.operators.reference import DeviceReference
 from sparsegen.system.device_memory import WARP, PlainDevice
 
@@ -61,6 +61,11 @@ class SddProblem(MaskedProblem):
 
     def result(self, nnz: int) -> TensorSpec:
         return TensorSpec("y", self.of_batch((self.m, self.k)), self.dtype)
+
+    def cost(self, nnz: int) -> Cost:
+        """Products of live blocks alone; the result is written whole, its dead blocks as zeros."""
+        moved = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        return Cost(flop=2 * self.live_elements * self.n * self.batch, bytes=moved)
 
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.n)
