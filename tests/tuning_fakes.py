@@ -127,7 +127,7 @@ class FakeToolchain:
         self.compiled.append(source)
         path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()}.json"
         path.write_text(source)
-        return CompiledKernel(entry, path, path, registers=32, spill_bytes=0)
+        return CompiledKernel(entry, path, path, hashlib.sha256(source.encode()).hexdigest(), 32, 0)
 
 
 def time_of(config: Mapping[str, Any]) -> float:

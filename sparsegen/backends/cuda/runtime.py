@@ -129,7 +129,7 @@ class CudaKernel:
         library = libcuda()
         self._module = ctypes.c_void_p()
         self.handle = ctypes.c_void_p()
-        image = compiled.binary.read_bytes()
+        image = compiled.read()
         _check(library.cuModuleLoadData(ctypes.byref(self._module), image), f"cannot load {compiled.binary}")
         try:
             _check(
