@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,20 +11,20 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from sparsegen.backends.cache import CompileCache
 from sparsegen.cli.common import emit, json_option
-from sparsegen.errors import SparsegenError
 from sparsegen.settings import Settings
 from sparsegen.system.publish import folder_bytes
 
 BACKENDS = ("cuda", "emulator")
-# <family>-<digest>, and the hidden temporary folders of compiles that were killed.
-_ENTRY = re.compile(r"(?P<family>[a-z][a-z0-9_]*)-[0-9a-f]{16,64}")
-_LEFTOVER = re.compile(rf"\.{_ENTRY.pattern}-\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One folder of the cache; ``family`` is "(unfinished)" for what a killed compile left behind."""
+    """One folder of the cache; ``family`` is "(unfinished)" for what a killed compile left behind.
+
+    What compiles under way are writing is none.
+    """
 
     backend: str
     family: str
@@ -76,10 +74,7 @@ def clear(yes: bool, as_json: bool) -> None:
     freed = 0
     for entry in found:
         size = folder_bytes(entry.folder)
-        try:
-            shutil.rmtree(entry.folder)
-        except OSError as error:
-            raise SparsegenError(f"{entry.folder} cannot be deleted: {error.strerror}") from error
+        CompileCache(root, entry.backend).remove(entry.folder)
         freed += size
     data = {"folder": str(root), "deleted": len(found), "bytes": freed}
     emit(as_json, data, Text(f"deleted {amount(len(found), freed)}, from {root}"))
@@ -88,17 +83,11 @@ def clear(yes: bool, as_json: bool) -> None:
 def entries(root: Path) -> Iterator[Entry]:
     """The cache's own folders: of the names that the toolchains give them, and no links."""
     for backend in BACKENDS:
-        parent = root / backend
-        if not parent.is_dir() or parent.is_symlink():
-            continue
-        for folder in sorted(parent.iterdir()):
-            if folder.is_symlink() or not folder.is_dir():
-                continue
-            match = _ENTRY.fullmatch(folder.name)
-            if match:
-                yield Entry(backend, match["family"], folder)
-            elif _LEFTOVER.fullmatch(folder.name):
-                yield Entry(backend, "(unfinished)", folder)
+        part = CompileCache(root, backend)
+        for family, folder in part.entries():
+            yield Entry(backend, family, folder)
+        for folder in part.unfinished():
+            yield Entry(backend, "(unfinished)", folder)
 
 
 def amount(count: int, size: int) -> str:

@@ -1,4 +1,4 @@
-"""``sparsegen db``: list, show, exchange, check and migrate tuning databases."""
+"""``sparsegen db``: list, show, exchange, check and migrate tuning databases, and forget."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db import exchange, migrations, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome
 from sparsegen.tuning_db.store import Added, Store, Tuned
 
@@ -29,7 +30,7 @@ def open_store(db: str | None, *, read_only: bool) -> Store:
 
 @click.group()
 def command() -> None:
-    """List, show, exchange, check and migrate tuning databases."""
+    """List, show, exchange, check and migrate tuning databases, and forget."""
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -186,6 +187,37 @@ def report(as_json: bool, store: Store, added: Added) -> None:
     data = {"location": store.location, "measurements": added.measurements, "baselines": added.baselines}
     text = f"added {added.measurements} measurements and {added.baselines} baselines to {store.location}"
     emit(as_json, data, Text(text))
+
+
+@command.command()
+@click.argument("matrix", default="")
+@click.option("--failed", is_flag=True, help="Only what failed: it is tried again by the next search.")
+@click.option("--family", default="", help="Only measurements of this kernel family.")
+@click.option("--device", default="", metavar="KEY", help="Only on this device (see `sparsegen db list`).")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@db_option
+@json_option
+def forget(
+    matrix: str, failed: bool, family: str, device: str, yes: bool, db: str | None, as_json: bool
+) -> None:
+    """Delete what is known of MATRIX, the first digits of a fingerprint, or what the options say."""
+    selection = Selection(matrix, family, device, failed)
+    if selection == Selection():
+        raise click.UsageError("say what to forget: MATRIX, --failed, --family or --device")
+    with open_store(db, read_only=False) as store:
+        found = store.count(selection)
+        if found.measurements + found.baselines and not yes:
+            if as_json:
+                raise click.UsageError("forget --json needs --yes")
+            click.confirm(f"Forget {_amount(found)} in {store.location}?", abort=True)
+        forgotten = store.forget(selection)
+        location = store.location
+    data = {"location": location, "measurements": forgotten.measurements, "baselines": forgotten.baselines}
+    emit(as_json, data, Text(f"forgot {_amount(forgotten)} in {location}"))
+
+
+def _amount(found: Forgotten) -> str:
+    return f"{found.measurements} measurements and {found.baselines} baselines"
 
 
 @command.command()

@@ -27,7 +27,7 @@ COMMANDS = {
     "verify": "Check a variant's result against float64.",
     "source": "Print the CUDA source, PTX or SASS of a variant.",
     "families": "List kernel families with their tuning spaces and constraints.",
-    "db": "List, show, exchange, check and migrate tuning databases.",
+    "db": "List, show, exchange, check and migrate tuning databases; forget.",
     "devices": "List the devices that variants can run on.",
     "doctor": "Say what is missing on this machine, and how to get it.",
     "cache": "Show or clear the cache of compiled variants.",

@@ -52,6 +52,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @device_option
 @db_option
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
+@click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
 @json_option
 def command(
     matrix: Path | None,
@@ -67,11 +68,13 @@ def command(
     device: str | None,
     db: str | None,
     no_baselines: bool,
+    again: bool,
     as_json: bool,
 ) -> None:
     """Search for the fastest variant for a matrix, verify it and record it.
 
-    Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
+    Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was. A variant
+    that failed is tried once more by a later search; `sparsegen db forget` forgets what was recorded.
     """
     a, problem = wanted.workload(
         None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
@@ -90,6 +93,7 @@ def command(
                 budget=Budget(trials, budget, effort),
                 progress=progress,
                 baselines=not no_baselines,
+                again=again,
                 seed=seed,
             )
         location = str(store.location)

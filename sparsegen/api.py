@@ -286,6 +286,7 @@ def tune(
     seconds: float | None = None,
     families: Sequence[str] | None = None,
     baselines: bool = True,
+    again: bool = False,
     seed: int = 0,
     progress: Progress = silent,
     device: Device | str | None = None,
@@ -299,7 +300,7 @@ def tune(
     Args:
         effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
         trials, seconds: when the search ends instead; at whichever comes first.
-        families, baselines, seed, progress: see `sparsegen.tuning.tuner.tune`.
+        families, baselines, again, seed, progress: see `sparsegen.tuning.tuner.tune`.
         db: where to record; default SPARSEGEN_DB, else the user's own.
 
     Raises:
@@ -310,7 +311,7 @@ def tune(
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
     names = None if families is None else arguments.texts(families, "families")
-    compares = arguments.flag(baselines, "baselines")
+    compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
     start = arguments.whole(seed, "seed", least=0)
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
@@ -324,6 +325,7 @@ def tune(
             budget=budget,
             families=names,
             baselines=compares,
+            again=anew,
             seed=start,
             progress=progress,
         )

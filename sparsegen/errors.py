@@ -96,6 +96,21 @@ class DeviceUnavailableError(SparsegenError):
     exit_code = 4
 
 
+class MachineError(SparsegenError):
+    """The machine failed, not what was asked of it: a full disk, too little memory, a process that somebody killed.
+
+    Nothing is recorded of what was tried meanwhile, so that it is tried again.
+    """
+
+
+class CacheError(MachineError):
+    """The cache of compiled variants cannot be used: it cannot be written, or others than its user could write it."""
+
+
+class CacheEntryError(CacheError):
+    """A compiled variant is gone or is not what was compiled; compiling it again mends it."""
+
+
 class NoVariantError(SparsegenError):
     """No variant may be dispatched: none is valid, none verified, or none was tuned and that was asked for."""
 

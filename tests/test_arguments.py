@@ -143,7 +143,8 @@ ROWS = {
         {"matrix": CSR, "n": 4, "device": "emulator"},
         {
             **ASKED, "effort": WORD, "trials": (*SEED, 0), "seconds": (*NUMBER, 0, -1.0, np.nan),
-            "families": (*TEXTS, ["nonsense"]), "baselines": FLAG, "seed": SEED, "progress": (7, "x", [1]),
+            "families": (*TEXTS, ["nonsense"]), "baselines": FLAG, "again": FLAG, "seed": SEED,
+            "progress": (7, "x", [1]),
         },
         FIELDS,
     ),

@@ -19,6 +19,7 @@ from sparsegen.errors import (
     ResultsMismatchError,
     SparsegenError,
 )
+from sparsegen.system.child import ChildDiedError
 
 # Those with a constructor of their own; the others take a message.
 SPECIAL: dict[type[SparsegenError], Callable[[], SparsegenError]] = {
@@ -27,6 +28,7 @@ SPECIAL: dict[type[SparsegenError], Callable[[], SparsegenError]] = {
     OutputExistsError: lambda: OutputExistsError("it is there already", path=Path("w.npz")),
     ResultsMismatchError: lambda: ResultsMismatchError("not the same", differences=("n is 3", "m is 4")),
     CompileError: lambda: CompileError("it failed", log="kernel.cu(3): error: nonsense"),
+    ChildDiedError: lambda: ChildDiedError("it ended by signal SIGKILL", was_killed=True),
 }
 
 

@@ -122,12 +122,18 @@ class FakeToolchain:
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         time.sleep(self.seconds)
-        if "does_not_compile" in source:
+        if behaviour_of(json.loads(source)) == "does_not_compile":
             raise CompileError("toy does not compile", log="line 1: not today")
         self.compiled.append(source)
         path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()}.json"
         path.write_text(source)
-        return CompiledKernel(entry, path, path, registers=32, spill_bytes=0)
+        return CompiledKernel(entry, path, path, hashlib.sha256(source.encode()).hexdigest(), 32, 0)
+
+
+def behaviour_of(config: Mapping[str, Any]) -> str:
+    """What the fake device does: what the config says, but on a bad day something else with the best."""
+    is_best = (config["size"], config["width"]) == (8, 4)
+    return os.environ.get("TOY_BAD_DAY") or config["behaviour"] if is_best else config["behaviour"]
 
 
 def time_of(config: Mapping[str, Any]) -> float:
@@ -184,7 +190,7 @@ class FakeExecutor:
             raise LaunchError("an illegal memory access was encountered")
 
     def load(self, compiled: CompiledKernel) -> SimpleNamespace:
-        return SimpleNamespace(config=json.loads(compiled.binary.read_text()), launches=0, timings=0)
+        return SimpleNamespace(config=json.loads(compiled.read()), launches=0, timings=0)
 
     def upload(self, array: Array) -> FakeBuffer:
         self._check()
@@ -218,14 +224,18 @@ class FakeExecutor:
     def launch(self, kernel: Any, launch: Launch, arguments: Sequence[Any], stream: int = 0) -> None:
         self._check()
         self.launched = kernel
-        behaviour = kernel.config["behaviour"]
+        behaviour = behaviour_of(kernel.config)
+        if behaviour.startswith("SIG"):
+            os.kill(os.getpid(), signal.Signals[behaviour])
         if behaviour == "crash":
             sys.stderr.write("toy fell over\n")
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGSEGV)
         if behaviour == "hang":
             time.sleep(3600)
-        if behaviour == "fault":
+        if behaviour == "lost for good":
+            lost_mark().touch()
+        if behaviour in ("fault", "lost for good"):
             self.is_lost = True
             self._check()
         m, k, n, offsets, indices, values, b, c = arguments
@@ -264,8 +274,15 @@ class FakeExecutor:
     def close(self) -> None: ...
 
 
+def lost_mark() -> Path:
+    """A file that is there once the device has left the bus."""
+    return Path(os.environ.get("TOY_FOLDER", "")) / "lost"
+
+
 def open_executor(device: Device) -> FakeExecutor:
     assert device == DEVICE
+    if os.environ.get("TOY_FOLDER") and lost_mark().exists():
+        raise LaunchError("there is no such device any more")
     return FakeExecutor()
 
 
@@ -328,6 +345,7 @@ def tune_toy(
     trials: int = 8,
     *,
     progress: Progress = silent,
+    again: bool = False,
     **values: Any,
 ) -> TuneResult:
     return tune(
@@ -338,6 +356,7 @@ def tune_toy(
         families=["toy"],
         budget=Budget(trials=trials),
         progress=progress,
+        again=again,
         backend=backend(folder, **values),
     )
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, contains_eager
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
-from sparsegen.tuning_db import conversion, migrations, ranking
+from sparsegen.tuning_db import conversion, forgetting, migrations, ranking
 from sparsegen.tuning_db.engine import (
     WRITES,
     Location,
@@ -30,6 +30,7 @@ from sparsegen.tuning_db.engine import (
     set_foreign_keys,
     typed_errors,
 )
+from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.models import (
     BaselineRow,
     DeviceRatesRow,
@@ -234,6 +235,18 @@ class Store:
             )
         self.generation = next(self._writes)
         return added
+
+    def forget(self, selection: Selection) -> Forgotten:
+        """Delete what is selected; it is committed when this returns."""
+        with self._writing() as connection:
+            forgotten = forgetting.forget(connection, selection)
+        self.generation = next(self._writes)
+        return forgotten
+
+    def count(self, selection: Selection) -> Forgotten:
+        """How much `forget` would delete."""
+        with self._reading() as session:
+            return forgetting.count(session.connection(), selection)
 
     # --- reading -------------------------------------------------------------------------------------------
 

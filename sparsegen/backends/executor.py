@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sparsegen.errors import CacheEntryError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
@@ -23,15 +25,31 @@ class CompiledKernel:
     Attributes:
         entry: name of the kernel function.
         binary: cubin (CUDA) or shared object (emulator); ``source`` lies beside it.
+        digest: the binary's SHA-256, in hexadecimal digits.
         registers, spill_bytes, static_shared_bytes: of one thread / block, where the compiler tells.
     """
 
     entry: str
     source: Path
     binary: Path
+    digest: str
     registers: int | None = None
     spill_bytes: int | None = None
     static_shared_bytes: int | None = None
+
+    def read(self) -> bytes:
+        """The binary, as it was compiled; whoever loads one reads it here.
+
+        Raises:
+            CacheEntryError: it is gone, or was changed since.
+        """
+        try:
+            image = self.binary.read_bytes()
+        except OSError as error:
+            raise CacheEntryError(f"{self.binary} cannot be loaded: {error.strerror}") from error
+        if hashlib.sha256(image).hexdigest() != self.digest:
+            raise CacheEntryError(f"{self.binary} is not loaded, as it is not what was compiled")
+        return image
 
 
 class Toolchain(Protocol):
@@ -46,6 +64,7 @@ class Toolchain(Protocol):
 
         Raises:
             CompileError: with the compiler's log; also after ``timeout`` seconds.
+            MachineError: the machine is to blame; `CacheError` where it is the cache.
             DeviceUnavailableError: the compiler is missing; the message says how to get it.
         """
 
@@ -73,7 +92,12 @@ class Executor(Protocol):
     @property
     def device(self) -> Device: ...
 
-    def load(self, compiled: CompiledKernel) -> LoadedKernel: ...
+    def load(self, compiled: CompiledKernel) -> LoadedKernel:
+        """
+        Raises:
+            CacheEntryError: the binary is gone, or was changed since it was compiled.
+            LaunchError: it cannot be loaded.
+        """
 
     def upload(self, array: Array) -> Buffer: ...
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
+from sparsegen.errors import MachineError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.supervised import Supervised
@@ -22,6 +24,14 @@ PACK_SECONDS = 300.0
 VARIANT_SECONDS = {"cuda": 10.0}  # from the first launch to the answer
 EMULATED_VARIANT_SECONDS = 120.0
 OPEN_EXECUTOR = "sparsegen.backends:open_executor"
+
+
+class Blame(Enum):
+    """Whose fault a failure is, as far as one attempt tells."""
+
+    VARIANT = "the variant's"
+    UNCLEAR = "the variant's, or an earlier one's"
+    MACHINE = "the machine's, or an earlier variant's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +95,23 @@ class Session:
 
         Raises:
             Interrupted: ``stop`` was set.
+            MachineError: the second worker was killed by somebody else, too, or lost the device before the launch.
+            CacheEntryError: the binary is gone, or was changed since it was compiled.
             SparsegenError: the worker does not start (again), or the family's own code raised.
         """
-        attempt, is_certain = self._try(request)
-        return attempt if is_certain else self._try(request)[0]
+        attempt, blame = self._try(request)
+        if blame is not Blame.VARIANT:
+            attempt, blame = self._try(request)
+        if blame is Blame.MACHINE:
+            raise MachineError(
+                f"measuring failed twice before a variant was to blame: {attempt.measured.reason}; nothing of it is "
+                "recorded, and the same command goes on once the machine is mended"
+            )
+        self.wait_until_ready()  # a device that is lost for good is not this variant's fault either
+        return attempt
 
-    def _try(self, request: Measure) -> tuple[Attempt, bool]:
-        """What became of it, and whether the variant itself must be to blame for it."""
+    def _try(self, request: Measure) -> tuple[Attempt, Blame]:
+        """What became of it, and what is to blame for that."""
         self.wait_until_ready()
         try:
             answer = self._child.ask_in_turn(
@@ -102,16 +122,18 @@ class Session:
                 seconds=self._limit,
             )
         except ChildTimeoutError as slow:
-            return Attempt(Outcome.TIMED_OUT, Measured(None, str(slow))), True
+            return Attempt(Outcome.TIMED_OUT, Measured(None, str(slow))), Blame.VARIANT
         except ChildDiedError as death:
-            return Attempt(Outcome.CRASHED, Measured(None, str(death), crashed=True)), False
+            blame = Blame.MACHINE if death.was_killed else Blame.UNCLEAR
+            return Attempt(Outcome.CRASHED, Measured(None, str(death), crashed=True)), blame
         assert isinstance(answer, Measured)
         if answer.sticky:
             self._child.replace()
         if answer.crashed:
             log.debug("a launch failed in the worker\n%s", answer.traceback)
-            return Attempt(Outcome.CRASHED, answer), answer.launched or not answer.sticky
-        return Attempt(Outcome.WRONG if answer.timing is None else Outcome.OK, answer), True
+            blame = Blame.VARIANT if answer.launched or not answer.sticky else Blame.MACHINE
+            return Attempt(Outcome.CRASHED, answer), blame
+        return Attempt(Outcome.WRONG if answer.timing is None else Outcome.OK, answer), Blame.VARIANT
 
     def close(self) -> None:
         """End the worker and all that it started."""

@@ -15,6 +15,7 @@ from typing import Any
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
+from sparsegen.system.private import private_folder, unusable
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,18 @@ def device_turn(device: Device, folder: Path) -> Iterator[None]:
 
     Args:
         folder: of the devices' lock files.
+
+    Raises:
+        CacheError: they cannot be made there.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(folder)
     name = hashlib.sha256(f"{device.key} {device.index}".encode()).hexdigest()[:16]
-    with (folder / f"device-{name}.lock").open("w") as file:
+    try:
+        file = (folder / f"device-{name}.lock").open("w")
         fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    with file:
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from sparsegen.backends.executor import Executor, LoadedKernel, Toolchain
-from sparsegen.errors import OperandError
+from sparsegen.errors import CacheEntryError, OperandError
 from sparsegen.kernels.base import AnyFamily, Array
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import ArgumentKind
@@ -20,6 +21,8 @@ from sparsegen.operators import Problem
 from sparsegen.plan.packing import Gather, pack, value_source
 from sparsegen.plan.variants import CompiledVariant, compile_variant
 from sparsegen.system.device_memory import Buffer
+
+log = logging.getLogger(__name__)
 
 Bound = Callable[..., None]  # (stream, *addresses of the open slots)
 
@@ -182,7 +185,12 @@ def bind_variant(
     compiled = compile_variant(config, problem, toolchain)
     if isinstance(matrix, CsrMatrix):
         matrix = pack(compiled.rendered.family, problem, config, matrix, executor)
-    return BoundVariant(compiled, reordered(matrix, value_order, executor), executor)
+    packed = reordered(matrix, value_order, executor)
+    try:
+        return BoundVariant(compiled, packed, executor)
+    except CacheEntryError as error:  # somebody cleared the cache while the matrix was packed
+        log.warning("%s; it is compiled again", error)
+        return BoundVariant(compile_variant(config, problem, toolchain), packed, executor)
 
 
 def reordered(packed: Packed[Buffer], value_order: Array | None, executor: Executor) -> Packed[Buffer]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import MachineError, SparsegenError
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,36 @@ LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
 HOME = str(Path(__file__).parents[2])  # the folder that this sparsegen was imported from
 
 
+# What a program gets for its own faults. Any other signal comes from somebody else: the kernel when memory runs out,
+# a batch system when time is up, a person.
+FAULTS = frozenset(
+    (
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    )
+)
+
+
+def is_from_outside(number: int) -> bool:
+    """Whether a signal that ended a process was not for its own faults."""
+    return number not in FAULTS
+
+
 class ChildDiedError(SparsegenError):
-    """The child ended; the message holds its exit status and the end of what it wrote to stderr."""
+    """The child ended; the message holds its exit status and the end of what it wrote to stderr.
+
+    Attributes:
+        was_killed: by a signal that was not for its own faults.
+    """
+
+    def __init__(self, message: str, *, was_killed: bool = False) -> None:
+        self.was_killed = was_killed
+        super().__init__(message)
 
 
 class ChildTimeoutError(SparsegenError):
@@ -91,10 +119,22 @@ class ChildProcess:
 
     Args:
         stop: set by somebody else when `receive` shall give up waiting.
+
+    Raises:
+        MachineError: no process can be started.
     """
 
     def __init__(self, target: str, *, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
+        try:
+            self._start(target)
+        except OSError as error:
+            raise MachineError(
+                f"no worker process can be started: {error.strerror or error}; it needs memory and a folder for "
+                f"temporary files, which TMPDIR names"
+            ) from error
+
+    def _start(self, target: str) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         ours, theirs = socket.socketpair()
         command = f"from sparsegen.system.child import main; main({theirs.fileno()}, {target!r})"
@@ -198,7 +238,8 @@ class ChildProcess:
             if len(written) > LOG_TAIL:
                 log.debug("the worker process ended %s; all that it wrote to stderr\n%s", how, written)
             tail = written[-LOG_TAIL:]
-        return ChildDiedError(f"the worker process ended {how}" + (f": {tail}" if tail else ""))
+        message = f"the worker process ended {how}" + (f": {tail}" if tail else "")
+        return ChildDiedError(message, was_killed=status < 0 and is_from_outside(-status))
 
 
 def _search_path() -> list[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
+ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
 
 
 @contextmanager
@@ -16,20 +22,64 @@ def publish_folder(final: Path) -> Iterator[Path]:
     """A temporary folder beside ``final`` that takes its place on success and is removed on failure.
 
     Folders are private to their user (0700): a cubin that someone else can write is code that they can run.
-    When another process publishes the same name first, its folder stays and this one is dropped.
+    When another process publishes the same name first, its folder stays and this one is dropped. The temporary folder
+    is locked for as long as this process lives, so that others can tell what a killed one left (`is_in_use`).
     """
     final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     work = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+    descriptor = os.open(work, os.O_RDONLY)
     try:
+        with contextlib.suppress(OSError):  # NFS locks no folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield work
+        _to_disk(work)
         try:
             work.rename(final)
         except OSError:
             if not final.is_dir():
                 raise
+        _flush(final.parent)
     finally:
+        os.close(descriptor)
         if work.exists():
             shutil.rmtree(work, ignore_errors=True)
+
+
+def is_in_use(work: Path) -> bool:
+    """Whether a process is still writing a temporary folder of `publish_folder`."""
+    try:
+        age = time.time() - work.stat().st_mtime
+        descriptor = os.open(work, os.O_RDONLY)
+    except OSError:
+        return False  # it has just been published, or removed
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return age < ABANDONED
+    finally:
+        os.close(descriptor)
+    return age < JUST_BEGUN
+
+
+def _to_disk(folder: Path) -> None:
+    """Wait until a folder's files would survive a power cut."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            _flush(Path(parent) / name)
+        _flush(Path(parent))
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some file systems flush no folders
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def publish_text(final: Path, text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 from sparsegen.backends.executor import Toolchain
@@ -25,6 +24,7 @@ class Ledger:
         measurements: in the order in which they were made; finalists' times among them.
         counts: trials so far.
         failures: why variants failed, and how many for each reason.
+        failed_once: candidates that failed in an earlier run, and are to be tried once more.
     """
 
     def __init__(self, workload: Workload, device: Device, store: Store) -> None:
@@ -34,16 +34,25 @@ class Ledger:
         self.baselines: list[Baseline] = store.baselines(workload, device)
         self.counts = Counts()
         self.failures: Counter[str] = Counter()
+        self.failed_once: list[Config] = []
         self._fastest: Measurement | None = None
 
-    def resume(self, space: Space, toolchain: Toolchain) -> Iterator[tuple[Config, Measurement]]:
+    def resume(self, space: Space, toolchain: Toolchain, *, again: bool = False) -> dict[Config, Measurement]:
         """Take up what earlier runs recorded of the space's variants, as they render and compile today.
 
-        Yields each such candidate once, with the latest of its measurements.
+        A variant that failed once stays unknown, and is one of `failed_once`: whatever made it fail may have been of
+        that day. One that was wrong is known to be.
+
+        Args:
+            again: all are to be tried again; the times of before count beside those to come.
+
+        Returns:
+            The candidates that need not be tried, each with the latest of its measurements.
         """
         candidates = set(space.candidates)
         today: dict[Config, str] = {}  # digests
         latest: dict[Config, Measurement] = {}
+        failures: Counter[Config] = Counter()  # since it last was right
         for m in self._store.measurements(self.workload, self.device):
             candidate = m.variant.config
             if candidate not in candidates:
@@ -53,8 +62,16 @@ class Ledger:
             if today[candidate] == m.variant.source_digest:
                 self._take(m)
                 latest[candidate] = m
-        self.counts = replace(self.counts, resumed=len(latest))
-        yield from latest.items()
+                failures[candidate] = 0 if m.outcome is Outcome.OK else failures[candidate] + 1
+        self.failed_once = [
+            candidate
+            for candidate, m in latest.items()
+            if failures[candidate] == 1 and m.outcome is not Outcome.WRONG
+        ]
+        unknown = latest.keys() if again else self.failed_once
+        known = {candidate: m for candidate, m in latest.items() if candidate not in unknown}
+        self.counts = replace(self.counts, resumed=len(known))
+        return known
 
     def record(self, measurement: Measurement) -> None:
         """Store a measurement of this run; it is safe when this returns."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sparsegen.errors import CompileError, LaunchError
+from sparsegen.errors import CacheEntryError, CompileError, LaunchError
 from sparsegen.kernels.config import Config
 from sparsegen.measure.baseline_session import BaselineSession
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
@@ -187,12 +187,21 @@ class Run:
         else:
             self._compiled[variant] = compiled.variant
             limit = HOPELESS * median_us(self._ledger.fastest)
-            attempt = self._session.measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
+            attempt = self._measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
             measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)
         self._first_pending.discard(compiled.candidate)
         self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
+
+    def _measure(self, request: Measure) -> Attempt:
+        """What becomes of a variant; a binary that somebody deletes or damages meanwhile is compiled again, once."""
+        try:
+            return self._session.measure(request)
+        except CacheEntryError as error:
+            log.warning("%s; it is compiled again", error)
+            compiled = self._compiled_now(request.compiled.rendered.config)
+            return self._session.measure(replace(request, compiled=compiled))
 
     def _measurement(
         self, variant: Variant, compiled: CompiledVariant, attempt: Attempt, compile_seconds: float | None
@@ -268,7 +277,7 @@ class Run:
         for number in range(rounds):
             for variant, compiled in list(running.items()):
                 request = Measure(compiled, samples=samples, first_samples=samples, verify=number == 0)
-                attempt = self._session.measure(request)
+                attempt = self._measure(request)
                 if attempt.measured.timing is None:
                     del running[variant]
                     failed = self._measurement(variant, compiled, attempt, None)
@@ -283,12 +292,15 @@ class Run:
 
     def _binary(self, variant: Variant) -> CompiledVariant:
         if variant not in self._compiled:  # measured by an earlier run: it comes from the cache
-            compiled = self._ahead.compile(variant.config)
-            if compiled.variant is None:
-                assert compiled.error is not None
-                raise compiled.error
-            self._compiled[variant] = compiled.variant
+            self._compiled[variant] = self._compiled_now(variant.config)
         return self._compiled[variant]
+
+    def _compiled_now(self, config: Config) -> CompiledVariant:
+        compiled = self._ahead.compile(config)
+        if compiled.variant is None:
+            assert compiled.error is not None
+            raise compiled.error
+        return compiled.variant
 
     # --- progress ---
 

@@ -100,20 +100,22 @@ def tune(
     budget: Budget | None = None,
     progress: Progress = silent,
     baselines: bool = True,
+    again: bool = False,
     seed: int = 0,
     backend: Backend | None = None,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
 
     Every measurement is in the store before the next one starts, so that nothing is lost when this process is
-    killed; what the store already holds of the same variants is not measured again. Ctrl-C ends the search
-    and returns the best so far.
+    killed; what the store already holds of the same variants is not measured again, but that a variant that
+    failed is tried once more in a later search. Ctrl-C ends the search and returns the best so far.
 
     Args:
         matrix: of the shape that the problem says.
         families: names; by default every family of the operator.
         budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
+        again: measure again what the store holds.
         seed: of the dense operands.
         backend: by default the device's own.
 
@@ -121,6 +123,8 @@ def tune(
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
+        MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
+            fault, so that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
         KeyboardInterrupt: Ctrl-C before anything was measured, or a second one.
     """
@@ -166,9 +170,10 @@ def tune(
                 )
             )
         space, first = _where_to_search(workload, device, store, named, whole=budget.effort is Effort.MAX)
-        search = Search(space, first)
         ledger.counts = replace(ledger.counts, pruned=sum(space.pruned.values()))
-        for candidate, measurement in ledger.resume(space, backend.toolchain):
+        known = ledger.resume(space, backend.toolchain, again=again)
+        search = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
+        for candidate, measurement in known.items():
             search.remember(candidate, measurement.sample.median_us if measurement.sample else None)
         ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
         limits = Limits.of(budget, began, len(space.candidates))

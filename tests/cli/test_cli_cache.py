@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def filled(run: Command) -> Path:
         folder = run.cache / name
         folder.mkdir(parents=True)
         (folder / "kernel.cu").write_text("x" * 1000)
+    os.utime(run.cache / LEFTOVER, (0, 0))  # a young one may be somebody's at work
     (run.cache / "cuda" / "csr_spmm-ffffffffffffffff").write_text("a file, no folder")
     return run.cache
 

@@ -92,3 +92,34 @@ def test_failures_have_their_exit_code(run: Command) -> None:
     run.db.write_text("not a database")
     assert run.json("db", "list", exit_code=6)["error"]["type"] == "DatabaseCorruptError"
     assert run.db.read_text() == "not a database"
+
+
+def test_forget_failures(filled: Command) -> None:
+    assert (
+        "Forget 1 measurements and 0 baselines"
+        in filled("db", "forget", "--failed", exit_code=1, input="n\n").output
+    )
+    assert filled.json("db", "forget", "--failed", "--yes")["measurements"] == 1
+    (found,) = filled.json("db", "list")["workloads"]
+    assert (found["measurements"], found["ok"]) == (2, 2)
+    assert filled.json("db", "forget", "--failed", "--yes")["measurements"] == 0
+
+
+def test_forget_a_matrix(filled: Command) -> None:
+    assert filled.json("db", "forget", "ffff0", "--yes")["measurements"] == 0
+    gone = filled.json("db", "forget", FINGERPRINT[:6].upper(), "--yes")
+    assert (gone["measurements"], gone["baselines"]) == (3, 1)
+    assert filled.json("db", "list")["workloads"] == [] and "no problem found" in filled("db", "check").stdout
+
+
+def test_forget_by_family_and_device(filled: Command) -> None:
+    for option in (("--family", "other"), ("--device", "elsewhere"), ("%",), ("_",)):
+        assert filled.json("db", "forget", *option, "--yes")["measurements"] == 0
+    family = filled.json("db", "show", FINGERPRINT[:6])["workloads"][0]["ranking"][0]["family"]
+    gone = filled.json("db", "forget", "--family", family, "--device", timed(1.0).device.key, "--yes")
+    assert (gone["measurements"], gone["baselines"]) == (3, 0)
+
+
+def test_forget_needs_to_be_told_what(filled: Command) -> None:
+    assert "say what to forget" in filled("db", "forget", "--yes", exit_code=2).stderr
+    assert "--yes" in filled.json("db", "forget", "--failed", exit_code=2)["error"]["message"]

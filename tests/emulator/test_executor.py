@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator
+from sparsegen.backends.cache import file_digest
 from sparsegen.backends.emulator.executor import ALIGNMENT, EmulatorExecutor, EmulatorKernel
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import CompiledKernel
-from sparsegen.errors import KernelFault, LaunchError
+from sparsegen.errors import CacheEntryError, KernelFault, LaunchError
 from sparsegen.kernels.launch import Launch
 
 SOURCE = """#include "sparsegen_emulator.h"
@@ -111,7 +112,20 @@ def test_a_binary_that_cannot_be_loaded(executor: EmulatorExecutor, tmp_path: Pa
     broken = tmp_path / "kernel.so"
     broken.write_bytes(b"not an object")
     with pytest.raises(LaunchError, match="cannot be loaded"):
-        executor.load(CompiledKernel("line", tmp_path / "kernel.cu", broken))
+        executor.load(CompiledKernel("line", tmp_path / "kernel.cu", broken, file_digest(broken)))
+
+
+def test_a_binary_that_was_changed_is_not_loaded(executor: EmulatorExecutor, tmp_path: Path) -> None:
+    """A truncated one would end the process by SIGBUS."""
+    binary = tmp_path / "kernel.so"
+    binary.write_bytes(b"as compiled")
+    compiled = CompiledKernel("line", tmp_path / "kernel.cu", binary, file_digest(binary))
+    binary.write_bytes(b"as c")
+    with pytest.raises(CacheEntryError, match="not what was compiled"):
+        executor.load(compiled)
+    binary.unlink()
+    with pytest.raises(CacheEntryError, match="No such file"):
+        executor.load(compiled)
 
 
 def test_events_are_moments_of_the_host(executor: EmulatorExecutor) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,15 @@ import tuning_fakes
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, RATES, FakeToolchain, ToyConfig, backend, tune_toy
 
 from sparsegen.backends.executor import CompiledKernel
-from sparsegen.errors import ConfigError, DeviceUnavailableError, NoVariantError
+from sparsegen.errors import (
+    CacheError,
+    ConfigError,
+    DeviceUnavailableError,
+    LaunchError,
+    MachineError,
+    NoVariantError,
+    SparsegenError,
+)
 from sparsegen.kernels.config import UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
@@ -287,7 +295,117 @@ def test_another_compiler_makes_other_variants(store: Store, tmp_path: Path) -> 
 def test_a_failure_is_known_too(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     behave(monkeypatch, "does_not_compile", size=4, width=2)
     assert tune_toy(store, tmp_path, trials=4).counts.failed == 1
-    assert tune_toy(store, tmp_path, trials=4).counts.resumed == 4
+    once_more = tune_toy(store, tmp_path, trials=4).counts
+    assert (once_more.resumed, once_more.failed, once_more.done) == (3, 1, 0)
+    assert tune_toy(store, tmp_path, trials=4).counts.resumed == 4, "twice is enough"
+
+
+@pytest.mark.parametrize("behaviour", ("does_not_compile", "crash", "fault", "hang"))
+def test_what_failed_once_may_have_had_a_bad_day(
+    behaviour: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        bad_day(patch, behaviour)
+        assert tune_toy(store, tmp_path, trials=12, variant_seconds=1.0).counts.failed == 1
+    result = tune_toy(store, tmp_path / "mended", trials=12)
+    assert (result.counts.resumed, result.counts.done) == (11, 1)
+    assert result.winner.variant.config.to_dict()["size"] == 8, "it is the fastest, and wins"
+    assert tune_toy(store, tmp_path / "mended", trials=12).counts.resumed == 12
+
+
+def test_what_was_wrong_stays_wrong(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    behave(monkeypatch, "wrong", size=8, width=4)
+    tune_toy(store, tmp_path, trials=12)
+    assert tune_toy(store, tmp_path, trials=12).counts.resumed == 12
+
+
+def test_all_is_measured_again_when_asked_for(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=5)
+    again = tune_toy(store, tmp_path, trials=5, again=True)
+    assert (again.counts.done, again.counts.resumed) == (5, 0) and len(recorded(store)) == 10
+
+
+# --- the machine's bad day ---
+
+
+def bad_day(monkeypatch: pytest.MonkeyPatch, what: str, folder: Path = Path()) -> None:
+    """Let the best variant fail with nothing in its source that would tell."""
+    monkeypatch.setenv("TOY_BAD_DAY", what)
+    monkeypatch.setenv("TOY_FOLDER", str(folder))
+
+
+class Troubled(FakeToolchain):
+    """Fails as a machine does from the third compile on, or always if it is not ``late``."""
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        super().__init__(folder)
+        self.error = error
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
+        if len(self.compiled) == 3:
+            raise self.error
+        return super().compile(family, entry, source, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "error",
+    (
+        MachineError("g++ was ended by SIGKILL"),
+        CacheError("No space left on device; set SPARSEGEN_CACHE"),
+        OSError(28, "No space left on device"),
+    ),
+)
+def test_trouble_of_the_machine_ends_the_search_and_is_not_recorded(
+    error: Exception, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(SparsegenError, match=r"SIGKILL|No space left"):
+        tune_toy(store, tmp_path, trials=12, toolchain=Troubled(tmp_path, error), jobs=1)
+    assert {m.outcome for m in recorded(store)} <= {Outcome.OK} and len(recorded(store)) <= 3
+    assert tune_toy(store, tmp_path, trials=12).counts.tried == 12, "and it goes on where it was"
+
+
+@pytest.mark.parametrize("name", ("SIGKILL", "SIGTERM", "SIGHUP", "SIGXCPU"))
+def test_a_worker_that_somebody_kills_twice_ends_the_search(
+    name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad_day(monkeypatch, name)
+    with pytest.raises(MachineError, match=f"failed twice.*{name}"):
+        tune_toy(store, tmp_path, trials=12)
+    assert {m.outcome for m in recorded(store)} <= {Outcome.OK}
+
+
+def test_a_device_that_is_lost_for_good_ends_the_search(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was running when it left the bus is not to blame."""
+    bad_day(monkeypatch, "lost for good", tmp_path)
+    with pytest.raises(LaunchError, match="no such device"):
+        tune_toy(store, tmp_path, trials=12)
+    assert {m.outcome for m in recorded(store)} <= {Outcome.OK}
+
+
+class Cleared(FakeToolchain):
+    """Deletes what it compiles, or cuts it off, the first time."""
+
+    def __init__(self, folder: Path, spoil: Callable[[Path], object]) -> None:
+        super().__init__(folder)
+        self.spoil = spoil
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
+        is_first = source not in self.compiled
+        compiled = super().compile(family, entry, source, timeout=timeout)
+        if is_first:
+            self.spoil(compiled.binary)
+        return compiled
+
+
+@pytest.mark.parametrize("spoil", (Path.unlink, lambda path: path.write_bytes(b"")))
+def test_a_binary_that_vanishes_before_it_is_loaded_is_compiled_again(
+    spoil: Callable[[Path], object], store: Store, tmp_path: Path
+) -> None:
+    """As by `sparsegen cache clear` beside a search."""
+    result = tune_toy(store, tmp_path, trials=12, toolchain=Cleared(tmp_path, spoil))
+    assert result.counts.done == 12 and not result.counts.failed
 
 
 # --- faults ---

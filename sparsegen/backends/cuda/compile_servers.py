@@ -12,8 +12,9 @@ import threading
 import time
 from functools import cache
 
+from sparsegen.backends.compiler_process import trouble
 from sparsegen.backends.cuda.nvrtc import Compilation, Installation, Source
-from sparsegen.errors import CompileError
+from sparsegen.errors import CompileError, MachineError
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 IDLE_SECONDS = 30.0
@@ -48,6 +49,7 @@ class CompileServers:
 
         Raises:
             CompileError: with the compiler's log; also after ``timeout`` seconds, and when the compiler crashed.
+            MachineError: the machine is to blame, and the source may be right.
             DeviceUnavailableError: the library does not load.
         """
         server = self._take()
@@ -59,9 +61,15 @@ class CompileServers:
         except ChildTimeoutError:
             raise CompileError(f"NVRTC did not end within {timeout:g} s") from None
         except ChildDiedError as error:
+            if error.was_killed:
+                raise MachineError(
+                    f"NVRTC was killed: {error}; run the command again, which goes on"
+                ) from None
             raise CompileError(f"NVRTC crashed: {error}") from None
-        except CompileError:
+        except CompileError as error:
             healthy = True
+            if why := trouble(error.log):
+                raise MachineError(f"NVRTC failed, and not by what it compiled: {why}") from error
             raise
         finally:
             if healthy:

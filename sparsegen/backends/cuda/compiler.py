@@ -8,25 +8,22 @@ what they made.
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import re
 import shutil
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from sparsegen.backends.cache import CompileCache
+from sparsegen.backends.compiler_process import run_compiler
 from sparsegen.backends.cuda.compile_servers import compile_servers
 from sparsegen.backends.cuda.nvrtc import Compilation, Source
 from sparsegen.backends.cuda.toolkit import FoundNvrtc, find_nvrtc, nvcc_version
 from sparsegen.backends.executor import CompiledKernel
-from sparsegen.errors import CompileError, DeviceUnavailableError
+from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
-from sparsegen.system.publish import publish_folder
-
-logger = logging.getLogger(__name__)
 
 NVCC_OPTIONS = ("-O3", "-std=c++17", "-lineinfo", "-Xptxas=-v", "-diag-suppress=177")
 NVRTC_OPTIONS = (
@@ -37,7 +34,7 @@ NVRTC_OPTIONS = (
     "-default-device",  # constexpr functions without __device__ are the host's, which NVRTC refuses
     "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",  # of <math.h>, a header of the host
 )
-SOURCE_NAME, CUBIN_NAME, META_NAME = "kernel.cu", "kernel.cubin", "meta.json"
+SOURCE_NAME, CUBIN_NAME = "kernel.cu", "kernel.cubin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +125,30 @@ class CudaToolchain:
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """See `Toolchain.compile`."""
         digest = hashlib.sha256((self.fingerprint + "\0" + source).encode()).hexdigest()
-        folder = self.settings.cache / "cuda" / f"{family}-{digest[:24]}"
-        found = self._read(folder, entry)
-        if found is not None:
-            return found
-        with publish_folder(folder) as work:
+        name = f"{family}-{digest[:24]}"
+        cache = CompileCache(self.settings.cache, "cuda")
+
+        def build(work: Path) -> dict[str, Any]:
             (work / SOURCE_NAME).write_text(source)
             started = time.perf_counter()
-            log = self._compile_into(work, source, folder / SOURCE_NAME, timeout)
-            meta = {
+            log = self._compile_into(work, source, cache.folder / name / SOURCE_NAME, timeout)
+            return {
                 "entry": entry,
                 "fingerprint": self.fingerprint,
                 "compile_seconds": round(time.perf_counter() - started, 3),
                 **asdict(Resources.from_log(log)),
             }
-            (work / META_NAME).write_text(json.dumps(meta, indent=1) + "\n")
-        found = self._read(folder, entry)
-        if found is None:
-            raise CompileError(f"the compiled variant vanished from the cache at {folder}")
-        return found
+
+        made = cache.find(name) or cache.make(name, build)
+        return CompiledKernel(
+            entry=entry,
+            source=made.folder / SOURCE_NAME,
+            binary=made.folder / CUBIN_NAME,
+            digest=made.digests[CUBIN_NAME],
+            registers=made.facts.get("registers"),
+            spill_bytes=made.facts.get("spill_bytes"),
+            static_shared_bytes=made.facts.get("static_shared_bytes"),
+        )
 
     def _compile_into(self, work: Path, source: str, shown: Path, timeout: float) -> str:
         """Writes the cubin; the compiler's log. Messages and profilers find ``shown``, which stays in the cache."""
@@ -168,29 +170,6 @@ class CudaToolchain:
             CUBIN_NAME,
             unit.name,
         ]
-        try:
-            done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"nvcc did not end within {timeout:g} s") from None
-        if done.returncode != 0:
-            raise CompileError(f"nvcc ended with status {done.returncode}", log=done.stderr.strip())
+        log = run_compiler(command, work, timeout)
         unit.unlink()
-        return done.stderr
-
-    @staticmethod
-    def _read(folder: Path, entry: str) -> CompiledKernel | None:
-        try:
-            meta = json.loads((folder / META_NAME).read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            logger.warning("ignoring a damaged cache entry at %s", folder)
-            return None
-        return CompiledKernel(
-            entry=entry,
-            source=folder / SOURCE_NAME,
-            binary=folder / CUBIN_NAME,
-            registers=meta.get("registers"),
-            spill_bytes=meta.get("spill_bytes"),
-            static_shared_bytes=meta.get("static_shared_bytes"),
-        )
+        return log

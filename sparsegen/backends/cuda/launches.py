@@ -33,7 +33,7 @@ class CudaKernel:
         library = libcuda()
         self._module = ctypes.c_void_p()
         self.handle = ctypes.c_void_p()
-        image = compiled.binary.read_bytes()
+        image = compiled.read()
         check(library.cuModuleLoadData(ctypes.byref(self._module), image), f"cannot load {compiled.binary}")
         try:
             check(

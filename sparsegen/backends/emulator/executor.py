@@ -89,7 +89,9 @@ class EmulatorExecutor:
         return self._device
 
     def load(self, compiled: CompiledKernel) -> EmulatorKernel:
+        """See `Executor.load`."""
         if compiled.binary not in self._loaded:
+            compiled.read()  # a truncated file would end this process
             try:
                 function = ctypes.CDLL(str(compiled.binary)).sparsegen_emulator_launch
             except (OSError, AttributeError) as error:

@@ -7,29 +7,29 @@ a variant then takes a fraction of a second.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
+from sparsegen.backends.cache import CompileCache, Entry
+from sparsegen.backends.compiler_process import run_compiler
 from sparsegen.backends.emulator.cuda_headers import CudaHeaders, find_cuda_headers
 from sparsegen.backends.executor import CompiledKernel
-from sparsegen.errors import CompileError, DeviceUnavailableError
+from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
 from sparsegen.settings import Settings
-from sparsegen.system.publish import publish_folder
 
 FOLDER = Path(__file__).parent
-SOURCE_NAME, META_NAME = "kernel.cu", "meta.json"
+SOURCE_NAME = "kernel.cu"
 COMMON_OPTIONS = (
     "-std=c++20",
     "-fPIC",
@@ -88,8 +88,9 @@ class EmulatorToolchain:
     def __init__(self, settings: Settings | None = None, *, options: Sequence[str] = ()) -> None:
         self._settings = settings or Settings.from_environment()
         self._extra_options = tuple(options)
-        self._folder = self._settings.cache / "emulator"
+        self._cache = CompileCache(self._settings.cache, "emulator")
         self._runtime_lock = threading.Lock()
+        self._runtimes: set[str] = set()  # names of those that this process found whole, or made
 
     @cached_property
     def fingerprint(self) -> str:
@@ -102,15 +103,13 @@ class EmulatorToolchain:
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """A shared object for `EmulatorExecutor`; see `sparsegen.backends.executor.Toolchain.compile`."""
-        folder = self._variant(PLAIN, family, entry, source, timeout)
-        return CompiledKernel(entry=entry, source=folder / SOURCE_NAME, binary=folder / PLAIN.output)
+        return self._compiled(PLAIN, family, entry, source, timeout)
 
     def compile_sanitized(
         self, family: str, entry: str, source: str, *, timeout: float = 60.0
     ) -> CompiledKernel:
         """An executable for `run_sanitized`, with the sanitizers' checks; raises what `compile` does."""
-        folder = self._variant(SANITIZED, family, entry, source, timeout)
-        return CompiledKernel(entry=entry, source=folder / SOURCE_NAME, binary=folder / SANITIZED.output)
+        return self._compiled(SANITIZED, family, entry, source, timeout)
 
     # --- the parts ---
 
@@ -146,13 +145,45 @@ class EmulatorToolchain:
         ]
         return "; ".join(parts)
 
-    def _variant(self, flavour: Flavour, family: str, entry: str, source: str, timeout: float) -> Path:
+    def _compiled(
+        self, flavour: Flavour, family: str, entry: str, source: str, timeout: float
+    ) -> CompiledKernel:
+        made = self._variant(flavour, family, entry, source, timeout)
+        return CompiledKernel(
+            entry=entry,
+            source=made.folder / SOURCE_NAME,
+            binary=made.folder / flavour.output,
+            digest=made.digests[flavour.output],
+        )
+
+    def _variant(self, flavour: Flavour, family: str, entry: str, source: str, timeout: float) -> Entry:
         key = _digest(self._fingerprint(flavour), str(self._headers.include), entry, source)
-        folder = self._folder / f"{family}-{key}"
-        if (folder / flavour.output).exists():
-            return folder
+        name = f"{family}-{key}"
+
+        def build(work: Path) -> dict[str, Any]:
+            (work / SOURCE_NAME).write_text(source)
+            started = time.perf_counter()
+            run_compiler(self._command(flavour, entry, runtime), work, timeout)
+            return {
+                "entry": entry,
+                "fingerprint": self._fingerprint(flavour),
+                "compile_seconds": round(time.perf_counter() - started, 3),
+            }
+
+        found = self._cache.find(name)
+        if found is not None:
+            return found
         runtime = self._runtime(flavour)
-        command = [
+        try:
+            return self._cache.make(name, build)
+        except CompileError:
+            if self._cache.find(runtime.name) is not None:
+                raise
+        runtime = self._runtime(flavour)  # it was damaged, or somebody cleared the cache
+        return self._cache.make(name, build)
+
+    def _command(self, flavour: Flavour, entry: str, runtime: Path) -> list[str]:
+        return [
             *self._compiler,
             *self._options(flavour),
             "-include",
@@ -168,33 +199,26 @@ class EmulatorToolchain:
             "-o",
             flavour.output,
         ]
-        with publish_folder(folder) as work:
-            (work / SOURCE_NAME).write_text(source)
-            started = time.perf_counter()
-            _run_compiler(command, work, timeout, what=f"{family} for the emulator")
-            meta = {
-                "entry": entry,
-                "fingerprint": self._fingerprint(flavour),
-                "compile_seconds": round(time.perf_counter() - started, 3),
-            }
-            (work / META_NAME).write_text(json.dumps(meta, indent=1) + "\n")
-        return folder
 
     @property
     def _include_options(self) -> list[str]:
         return [f"-I{FOLDER}", *self._headers.options]
 
     def _runtime(self, flavour: Flavour) -> Path:
-        """The folder with the flavour's precompiled header and the runtime's objects."""
-        key = _digest(self._fingerprint(flavour), str(self._headers.include))
-        folder = self._folder / f"runtime-{key}"
+        """The folder with the flavour's precompiled header and the runtime's objects.
+
+        Raises:
+            MachineError: it cannot be built.
+        """
+        name = f"runtime-{_digest(self._fingerprint(flavour), str(self._headers.include))}"
+        folder = self._cache.folder / name
         with self._runtime_lock:
-            if not folder.is_dir():
-                with publish_folder(folder) as work:
-                    self._build_runtime(flavour, work)
+            if name not in self._runtimes or not folder.is_dir():  # looked at as a whole once in this process
+                _ = self._cache.find(name) or self._cache.make(name, partial(self._build_runtime, flavour))
+                self._runtimes.add(name)
         return folder
 
-    def _build_runtime(self, flavour: Flavour, work: Path) -> None:
+    def _build_runtime(self, flavour: Flavour, work: Path) -> dict[str, Any]:
         compiler = [*self._compiler, *self._options(flavour), *self._include_options]
         # Of another name than sparsegen_emulator.h, whose precompiled form kernels would not find again.
         (work / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n')
@@ -202,36 +226,17 @@ class EmulatorToolchain:
         for name in flavour.runtime:
             commands.append([*compiler, "-c", str(FOLDER / name), "-o", f"{Path(name).stem}.o"])
         with ThreadPoolExecutor(min(len(commands), os.cpu_count() or 1)) as pool:
-            for _ in pool.map(
-                lambda command: _run_compiler(command, work, RUNTIME_BUILD_SECONDS, what="the emulator"),
-                commands,
-            ):
-                pass
-
-
-def _run_compiler(command: list[str], folder: Path, timeout: float, *, what: str) -> None:
-    """Run in ``folder``; the compiler's children are killed with it.
-
-    Raises:
-        CompileError: it failed or took too long.
-    """
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        log, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise CompileError(f"compiling {what} took longer than {timeout:g} s") from None
-    if process.returncode != 0:
-        raise CompileError(f"compiling {what} failed", log=log)
+            built = [pool.submit(run_compiler, command, work, RUNTIME_BUILD_SECONDS) for command in commands]
+        try:
+            for one in built:
+                one.result()
+        except CompileError as error:
+            if not work.exists():
+                raise
+            raise MachineError(
+                f"the emulator's runtime cannot be built, without which no variant compiles: {error}"
+            ) from error
+        return {"fingerprint": self._fingerprint(flavour)}
 
 
 def _own_digest() -> str:

@@ -1,0 +1,89 @@
+"""Runs a compiler, and tells a source that does not compile from a machine that cannot compile."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from sparsegen.errors import CompileError, MachineError
+from sparsegen.system.child import is_from_outside
+
+# What compilers, assemblers and linkers print (in English, LC_ALL=C) when the machine fails them.
+TROUBLES = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "File too large",
+    "Read-only file system",
+    "Input/output error",
+    "Stale file handle",
+    "Cannot create temporary file",
+    "Cannot allocate memory",
+    "virtual memory exhausted",
+    "out of memory",
+    "Resource temporarily unavailable",
+    "Too many open files",
+)
+_KILLED = re.compile(r"(Killed|Terminated|Hangup|Interrupt|Quit) signal terminated program")  # g++'s words
+_DIED = re.compile(r"died due to signal (\d+)")  # nvcc's
+
+
+def run_compiler(command: list[str], folder: Path, timeout: float) -> str:
+    """Run in ``folder``; what it printed. The compiler's own children are killed with it.
+
+    Raises:
+        CompileError: it found errors, crashed, or did not end in time.
+        MachineError: the machine is to blame, and the source may be right.
+    """
+    name = Path(command[0]).name
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MachineError(f"{name} cannot be started: {error.strerror}") from error
+    try:
+        log, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"{name} did not end within {timeout:g} s") from None
+    finally:
+        if process.poll() is None:  # also on Ctrl-C
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode != 0:
+        why = trouble(log) or killed(process.returncode)
+        if why:
+            raise MachineError(
+                f"{name} failed, and not by what it compiled: {why}; mend that and run "
+                "the command again, which goes on where it was"
+            )
+        raise CompileError(f"{name} ended with status {process.returncode}", log=log.strip())
+    return log
+
+
+def trouble(log: str) -> str:
+    """What a compiler's output says of the machine; empty if nothing."""
+    for line in log.splitlines():
+        if any(words in line for words in TROUBLES) or _KILLED.search(line):
+            return line.strip()
+        died = _DIED.search(line)
+        if died and is_from_outside(int(died[1])):
+            return line.strip()
+    return ""
+
+
+def killed(status: int) -> str:
+    """Which signal of somebody else's ended a process, by its exit status; empty if none."""
+    return (
+        f"it was ended by {signal.Signals(-status).name}" if status < 0 and is_from_outside(-status) else ""
+    )
