@@ -173,7 +173,7 @@ class Problem(ABC):
         )
 
     @classmethod
-    def of(cls, shape: tuple[int, int], **options: int | str | None) -> Self:
+    def of(cls, shape: tuple[int, int], /, **options: int | str | None) -> Self:
         """The problem for a sparse matrix of this shape.
 
         Args:
