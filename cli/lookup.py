@@ -39,6 +39,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     device: str | None,
@@ -47,7 +48,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
-    found = load(matrix, tensor, seed, drop_zeros, transpose)
+    found = load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     choice = api.lookup(found, **wanted.keywords(), on_miss=on_miss, device=device, db=db)
     emit(as_json, as_data(choice), choice.explain())
 

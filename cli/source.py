@@ -23,6 +23,7 @@ from sparsegen.cli.common import (
     to_json,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.streams import visible
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
@@ -71,6 +72,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     density: float,
     wanted: ProblemOptions,
@@ -94,7 +96,7 @@ def command(
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
-    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, transpose)
+    found = None if matrix is None else load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     problem = wanted.problem_without_matrix() if found is None else wanted.problem(found.shape)
     features = even_features(*problem.matrix_shape, density) if found is None else Features.of(found)
     where = backends.find_device(device)
@@ -123,7 +125,7 @@ def command(
     elif output is None:
         click.echo(text, nl=False)
     else:
-        click.echo(f"{output}: {len(text.splitlines())} lines")
+        click.echo(visible(f"{output}: {len(text.splitlines())} lines"))
 
 
 def _named(name: str, config: dict[str, str], problem: Problem, features: Features, device: Device) -> Choice:

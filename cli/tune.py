@@ -58,6 +58,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     families: tuple[str, ...],
@@ -73,7 +74,7 @@ def command(
 
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
-    a = load(matrix, tensor, seed, drop_zeros, transpose)
+    a = load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     problem = wanted.problem(a.shape)
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:

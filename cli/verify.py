@@ -42,6 +42,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     family: str | None,
@@ -58,7 +59,7 @@ def command(
     """
     if config and family is None:
         raise click.UsageError("--config needs --family")
-    found = load(matrix, tensor, seed, drop_zeros, transpose)
+    found = load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     problem = wanted.problem(found.shape)
     where = backends.find_device(device)
     if family is None:
