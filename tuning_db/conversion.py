@@ -32,10 +32,9 @@ from sparsegen.tuning_db.models import (
     VariantRow,
 )
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Sample, Variant, Workload
-from sparsegen.tuning_db.row_checks import damaged, require_sound
+from sparsegen.tuning_db.row_checks import LONGEST_REASON, damaged, require_sound
 
 _OUTCOMES = frozenset(Outcome)
-LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
 
 Columns = dict[str, Any]
 
@@ -198,7 +197,10 @@ def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
         row_max=matrix.row_max,
         block_fill=matrix.block_fill,
     )
-    return Workload(to_problem(problem), matrix.fingerprint, features)
+    of = to_problem(problem)
+    if of.matrix_shape != (matrix.m, matrix.k):
+        raise damaged(matrix, "m")
+    return Workload(of, matrix.fingerprint, features)
 
 
 def to_variant(row: VariantRow) -> Variant:

@@ -6,6 +6,7 @@ A row that does not is passed over where it is read, by a warning that names it,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -17,7 +18,12 @@ from sparsegen.tuning_db.models import Base
 
 Check = Callable[[Any], bool]
 BIG = 2**63 - 1
+FIRST_YEAR = 2020
+LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
 LONGEST_SHOWN = 80  # characters of a value in a warning
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class DamagedRowError(Exception):
@@ -51,12 +57,19 @@ def _or_none(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str
+def _text(longest: int, pattern: str = r"[\s\S]*") -> Check:
+    matches = re.compile(pattern).fullmatch
+
+    def is_sound(value: Any) -> bool:
+        if type(value) is not str or len(value) > longest or matches(value) is None:
+            return False
+        return value.isprintable() or _CONTROL.search(value) is None
+
+    return is_sound
 
 
 def _is_moment(value: Any) -> bool:
-    return type(value) is datetime
+    return type(value) is datetime and value.year >= FIRST_YEAR
 
 
 def _is_number(value: Any) -> bool:
@@ -88,11 +101,11 @@ _SAMPLE: dict[str, Check] = {
 }
 _CHECKS: Mapping[str, Mapping[str, Check]] = {
     "devices": {
-        "key": _is_text,
-        "name": _is_text,
-        "backend": _is_text,
-        "compute_capability_major": _size,
-        "compute_capability_minor": _size,
+        "key": _text(200, ".+"),
+        "name": _text(200, ".*"),
+        "backend": _text(40, "[a-z]+"),
+        "compute_capability_major": _whole(0, 1000),
+        "compute_capability_minor": _whole(0, 1000),
         "multiprocessors": _size,
         "shared_memory_per_block": _count,
         "shared_memory_per_multiprocessor": _count,
@@ -100,7 +113,7 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
     },
     "device_rates": {**{field.name: _is_time for field in fields(Rates)}, "measured_at": _is_moment},
     "matrices": {
-        "fingerprint": _is_text,
+        "fingerprint": _text(64, "[0-9a-f]{64}"),
         "m": _size,
         "k": _size,
         "nnz": _size,
@@ -109,12 +122,16 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "row_max": _size,
         "block_fill": _is_number,
     },
-    "problems": {"operator": _is_text, "fields": _is_text, "digest": _is_text},
-    "variants": {"family": _is_text, "config": _is_text, "source_digest": _is_text},
+    "problems": {"operator": _text(40), "fields": _text(BIG), "digest": _text(64)},
+    "variants": {
+        "family": _text(80),
+        "config": _text(BIG),
+        "source_digest": _text(64, "[0-9a-f]{8,64}"),
+    },
     "measurements": {
         **_SAMPLE,
-        "outcome": _is_text,
-        "reason": _is_text,
+        "outcome": _text(20),
+        "reason": _text(LONGEST_REASON),
         "worst_error": _or_none(_is_error),
         "registers": _or_none(_count),
         "spill_bytes": _or_none(_count),
@@ -123,5 +140,5 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "packed_bytes": _or_none(_count),
         "final": _is_truth,
     },
-    "baselines": {**_SAMPLE, "contender": _is_text, "version": _is_text},
+    "baselines": {**_SAMPLE, "contender": _text(40, "[a-z0-9_]+"), "version": _text(200)},
 }

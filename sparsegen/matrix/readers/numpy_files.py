@@ -42,6 +42,7 @@ _FILE_FAULTS = (
 # Deflate expands at most 1032-fold: a member that declares more lies.
 _DEFLATE_LIMIT = 1032
 _MOST_SIZES = 32  # of a shape, in NumPy 1
+_KINDS = "biufcSU"  # of dtypes: numbers, and the words that name a sparse format
 _MOST_ELEMENTS = 2**62
 _LONGEST_WORD = 64  # bytes of the name of a sparse format
 
@@ -80,12 +81,14 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         MatrixError: it is none, or is damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        # OSError: places before the file's start; ValueError: names that are no text.
         with path.open("rb") as stream:
             found = hint(stream.read(16))
-        raise MatrixError(f"not a whole .npz (zip) file: {error}{found}", source=path) from error
+        raise MatrixError(f"not a whole .npz (zip) file: {clipped(error)}{found}", source=path) from error
+    with archive:
+        yield archive
 
 
 def archive_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -110,12 +113,16 @@ def open_member(
     place = f"array {name!r}"
     if info.file_size > _DEFLATE_LIMIT * min(info.compress_size, path.stat().st_size) + 64:
         raise MatrixError(f"{info.file_size} bytes cannot come from so few", source=path, place=place)
+    faults = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
     try:
-        with archive.open(info) as stream:
+        try:
+            stream = archive.open(info)
+        except (OSError, ValueError) as error:  # a place before the file's start, for one
+            raise zipfile.BadZipFile(str(error)) from error
+        with stream:
             yield stream
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        # RuntimeError: an encrypted member; NotImplementedError: a compression that Python does not know.
-        raise MatrixError(f"cannot be unpacked: {error}", source=path, place=place) from error
+    except faults as error:  # RuntimeError: an encrypted member, or a compression that Python does not know
+        raise MatrixError(f"cannot be unpacked: {clipped(error)}", source=path, place=place) from error
 
 
 def read_member(
@@ -244,6 +251,10 @@ def read_array(path: Path, stream: IO[bytes], size: int, name: str | None, budge
             "an array of Python objects would have to be unpickled, which can run code; save numbers",
             source=path,
             place=_place(name),
+        )
+    if header.dtype.kind not in _KINDS:
+        raise MatrixError(
+            f"expected real numbers, got {clipped(header.dtype)}", source=path, place=_place(name)
         )
     declared, held = math.prod(header.shape) * header.dtype.itemsize, size - header.length
     least = math.prod(size for size in header.shape if size)  # an empty array has its other sizes, too
