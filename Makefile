@@ -6,16 +6,18 @@ READY := .venv/ready
 READY_DEV := .venv/ready-dev
 READY_TORCH := .venv/ready-torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+SECONDS ?= 60
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_operator_scripts.py
 
-.PHONY: help demo test test-torch lint types clean
+.PHONY: help demo test test-torch fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
 	@echo 'make test   every test; those that need a GPU or PyTorch skip themselves where there is none'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
+	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
 	@echo 'make clean  remove .venv and build/'
@@ -28,6 +30,9 @@ test: $(READY)
 
 test-torch: $(READY_TORCH)
 	$(BIN)/python -m pytest $(TORCH_TESTS)
+
+fuzz: $(READY)
+	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)
 
 lint: $(READY_DEV)
 	$(BIN)/python -m ruff check .

@@ -32,6 +32,7 @@ from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, 
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
+from sparsegen.cli.streams import visible
 from sparsegen.cli.tune import EMULATOR_NOTE
 from sparsegen.measure.l2 import L2
 
@@ -160,7 +161,7 @@ def command(
             finished = run(request, progress)
     except KeyboardInterrupt:
         kept = f"; {output} holds them" if output and done else ""
-        click.echo(f"interrupted after {len(done)} rows{kept}", err=True)
+        click.echo(visible(f"interrupted after {len(done)} rows{kept}"), err=True)
         if not as_json:
             emit(False, {}, row_table(done), summary_table(done))
         raise click.exceptions.Exit(INTERRUPTED) from None

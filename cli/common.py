@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from sparsegen.cli.streams import visible
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.load import load_matrix
@@ -33,11 +36,26 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
         return self._enum(super().convert(value, param, ctx))
 
 
+class ByteCount(click.ParamType):
+    """Bytes: a whole number, perhaps with K, M, G or T (of 1024)."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d{1,18})([KMGT]?)", str(value), re.ASCII)
+        if found is None or int(found[1]) == 0:
+            self.fail(f"{value!r} is no number of bytes such as 800M or 8G", param, ctx)
+        return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+
+
 # --- options; each decorator names the parameter that the command receives ---
 
 
 def matrix_options(*, required: bool = True) -> Callable[[F], F]:
-    """What `load` takes: ``matrix``, ``tensor``, ``seed``, ``drop_zeros``, ``transpose``; the matrix may be None."""
+    """What `load` takes: ``matrix``, ``tensor``, ``seed``, ``drop_zeros``, ``memory_limit``, ``transpose``.
+
+    The matrix may be None.
+    """
 
     def decorate(function: F) -> F:
         options = (
@@ -50,11 +68,21 @@ def matrix_options(*, required: bool = True) -> Callable[[F], F]:
             click.option("--tensor", help="Which array of a file that holds several."),
             click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack."),
             click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
+            memory_limit_option,
             click.option("--transpose", is_flag=True, help="Take the matrix's transpose."),
         )
         return _apply(options, function)
 
     return decorate
+
+
+def memory_limit_option(function: F) -> F:
+    """``memory_limit``: int | None, bytes."""
+    return click.option(
+        "--memory-limit",
+        type=ByteCount(),
+        help="What reading the file may take, such as 8G; default 100 times its size, at least 256M.",
+    )(function)
 
 
 def device_option(function: F) -> F:
@@ -101,10 +129,11 @@ def load(
     tensor: str | None = None,
     seed: int = 0,
     drop_zeros: bool = False,
+    memory_limit: int | None = None,
     transpose: bool = False,
 ) -> CsrMatrix:
     """The matrix of `matrix_options`."""
-    found = load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros)
+    found = load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros, memory_limit=memory_limit)
     return found.transposed() if transpose else found
 
 
@@ -179,6 +208,14 @@ def to_json(data: Mapping[str, Any]) -> str:
 def make_console(*, stderr: bool = False) -> Console:
     """A console that uses the terminal's width, and a fixed one where there is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return _Console(
         file=stream, highlight=False, emoji=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH
     )
+
+
+class _Console(Console):
+    """Writes what a terminal would obey as escapes, wherever it stands; its own colours are not text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))

@@ -39,6 +39,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     device: str | None,
@@ -48,7 +49,7 @@ def command(
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
     found, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
+        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     )
     given = found if problem.has_pattern else None
     choice = api.lookup(given, problem, on_miss=on_miss, device=device, db=db)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import shlex
+import sys
 from typing import Any, NoReturn
 
 import click
 
 from sparsegen import __version__
 from sparsegen.cli import verbose
-from sparsegen.errors import SparsegenError
+from sparsegen.cli.streams import checked_output, visible
+from sparsegen.errors import OutputError, SparsegenError
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 
@@ -70,6 +72,7 @@ class LazyGroup(click.Group):
             _fail(ctx, type(error).__name__, str(error), error.exit_code, trace)
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
+                error.message = visible(error.message)
                 raise  # click shows the usage with it
             kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
             _fail(ctx, kind, error.format_message(), error.exit_code)
@@ -82,10 +85,13 @@ def _fail(ctx: click.Context, kind: str, message: str, exit_code: int, trace: st
     """End with an error: JSON on stdout where ``--json`` was given, else a line on stderr; a traceback with it."""
     if ctx.meta["sparsegen.json"]:
         told = {"type": kind, "message": message} | ({"traceback": trace} if trace else {})
-        click.echo(json.dumps({"error": told}))
-    else:
-        click.echo(f"error: {message}", err=True)
-        click.echo(trace, err=True, nl=False)
+        try:
+            click.echo(json.dumps({"error": told}))
+            raise click.exceptions.Exit(exit_code)
+        except OutputError:
+            pass  # the error may be that nothing can be written there
+    click.echo(f"error: {visible(message)}", err=True)
+    click.echo(visible(trace), err=True, nl=False)
     raise click.exceptions.Exit(exit_code)
 
 
@@ -103,4 +109,9 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point of the ``sparsegen`` script."""
-    cli(prog_name="sparsegen")
+    try:
+        with checked_output():
+            cli(prog_name="sparsegen")
+    except OutputError as error:  # of help and version, which no command prints
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -11,7 +11,14 @@ import click
 from rich.text import Text
 
 from sparsegen import api, backends
-from sparsegen.cli.common import EnumChoice, db_option, device_option, json_option, make_console
+from sparsegen.cli.common import (
+    EnumChoice,
+    db_option,
+    device_option,
+    json_option,
+    make_console,
+    memory_limit_option,
+)
 from sparsegen.cli.progress import SECONDS_BETWEEN_LINES
 from sparsegen.cli.prune_tables import emit_comparison, emit_report
 from sparsegen.dispatch.pruned_times import PrunedTimes
@@ -67,6 +74,7 @@ from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, pa
     show_default=True,
     help="Of these products.",
 )
+@memory_limit_option
 @device_option
 @db_option
 @json_option
@@ -86,6 +94,7 @@ def command(
     n: int | None,
     dtype: DType,
     layout: Layout,
+    memory_limit: int | None,
     device: str | None,
     db: str | None,
     as_json: bool,
@@ -121,6 +130,7 @@ def command(
                 nm=n_of_m,
                 tensors=tensors,
                 exclude=exclude,
+                memory_limit=memory_limit,
                 progress=progress,
             )
         emit_comparison(as_json, comparison, [times(report) for report in comparison.reports])
@@ -137,6 +147,7 @@ def command(
             force=force,
             tensors=tensors,
             exclude=exclude,
+            memory_limit=memory_limit,
             progress=progress,
         )
     emit_report(as_json, report, times(report), output)

@@ -23,6 +23,7 @@ from sparsegen.cli.common import (
     to_json,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.streams import visible
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.features import Features
@@ -65,6 +66,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     family_name: str | None,
@@ -93,7 +95,9 @@ def command(
         fingerprint = ""  # a matrix that is not there has none, so nothing measured is its own
     else:
         found, problem = wanted.workload(
-            None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
+            None
+            if matrix is None
+            else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
         )
         features, fingerprint = problem.features(found), problem.fingerprint(found)
     where = backends.find_device(device)
@@ -122,7 +126,7 @@ def command(
     elif output is None:
         click.echo(text, nl=False)
     else:
-        click.echo(f"{output}: {len(text.splitlines())} lines")
+        click.echo(visible(f"{output}: {len(text.splitlines())} lines"))
 
 
 def _named(name: str, config: dict[str, str], problem: Problem, features: Features, device: Device) -> Choice:

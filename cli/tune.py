@@ -59,6 +59,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     families: tuple[str, ...],
@@ -77,7 +78,7 @@ def command(
     that failed is tried once more by a later search; `sparsegen db forget` forgets what was recorded.
     """
     a, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
+        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     )
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:

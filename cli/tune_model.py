@@ -10,8 +10,16 @@ import click
 from rich.text import Text
 
 from sparsegen import backends
-from sparsegen.cli.common import EnumChoice, db_option, device_option, json_option, make_console
+from sparsegen.cli.common import (
+    EnumChoice,
+    db_option,
+    device_option,
+    json_option,
+    make_console,
+    memory_limit_option,
+)
 from sparsegen.cli.progress import shown
+from sparsegen.cli.streams import visible
 from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
 from sparsegen.cli.tune_model_tables import emit_tuning
 from sparsegen.errors import NoVariantError
@@ -100,6 +108,7 @@ class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only fr
 )
 @click.option("--again", is_flag=True, help="Search also where that was finished before.")
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
+@memory_limit_option
 @device_option
 @db_option
 @json_option
@@ -117,6 +126,7 @@ def command(
     budget: float | None,
     again: bool,
     no_baselines: bool,
+    memory_limit: int | None,
     device: str | None,
     db: str | None,
     as_json: bool,
@@ -129,7 +139,7 @@ def command(
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
-    weights = _open(model)
+    weights = _open(model, memory_limit)
     with _reading(as_json) as reading:
         found = pruned_layers(
             weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
@@ -138,7 +148,7 @@ def command(
     @contextmanager
     def watched(search: SharedSearch, number: int, searches: int) -> Iterator[Progress]:
         if not as_json:
-            click.echo(f"[{number} of {searches}] {_words(search)}", err=True)
+            click.echo(visible(f"[{number} of {searches}] {_words(search)}"), err=True)
         with shown(as_json=as_json) as progress:
             yield progress
 
@@ -164,7 +174,7 @@ def command(
         raise click.exceptions.Exit(NoVariantError.exit_code)
 
 
-def _open(model: Path) -> Weights:
+def _open(model: Path, memory_limit: int | None) -> Weights:
     """The weights of a file.
 
     Raises:
@@ -176,7 +186,7 @@ def _open(model: Path) -> Weights:
         from sparsegen.integrations.torch.exported_program import ExportedWeights
 
         return ExportedWeights(model)
-    return open_weights(model)
+    return open_weights(model, memory_limit)
 
 
 @contextmanager

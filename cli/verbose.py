@@ -8,6 +8,8 @@ from traceback import format_exception
 
 import click
 
+from sparsegen.cli.streams import visible
+
 MARK = "sparsegen.verbose"  # in the context's `meta`
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -17,7 +19,7 @@ class StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.write(visible(self.format(record)) + "\n")
         except Exception:
             self.handleError(record)
 

@@ -41,6 +41,7 @@ def command(
     tensor: str | None,
     seed: int,
     drop_zeros: bool,
+    memory_limit: int | None,
     transpose: bool,
     wanted: ProblemOptions,
     family: str | None,
@@ -58,7 +59,7 @@ def command(
     if config and family is None:
         raise click.UsageError("--config needs --family")
     found, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, transpose)
+        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     )
     where = backends.find_device(device)
     if family is None:

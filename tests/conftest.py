@@ -14,6 +14,7 @@ from sparsegen.settings import Settings
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
+    parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

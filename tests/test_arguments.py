@@ -164,7 +164,8 @@ ROWS = {
     "load_matrix": Row(
         sparsegen.load_matrix,
         {"path": "none.npz"},
-        {"path": PLACE, "tensor": TEXT, "seed": SEED, "drop_zeros": FLAG, "allow_nonfinite": FLAG},
+        {"path": PLACE, "tensor": TEXT, "seed": SEED, "memory_limit": (*WHOLE, 0)}
+        | {"drop_zeros": FLAG, "allow_nonfinite": FLAG},
     ),
     "band": Row(
         masks.band,

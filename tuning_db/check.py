@@ -14,13 +14,17 @@ def check(store: Store) -> list[str]:
     try:
         strangers = store.unknown_problems()
         measured = store.all_measurements()
+        store.all_baselines()
+        store.all_rates()
     except DatabaseError as error:
         return [str(error)]
     unknown = dict.fromkeys(m.variant for m in measured if not m.variant.config.is_known)
     tried = dict.fromkeys(
         (m.variant.config, m.workload.problem.operator) for m in measured if m.variant.config.is_known
     )
+    known = {f"problem {p.row}" for p in strangers}
     return [
+        *(f"{row}: {why}; it is passed over" for row, why in store.passed_over.items() if row not in known),
         *(f"problem {p.row}: {p.why}; its {p.measurements} measurements are passed over" for p in strangers),
         *(f"{v.config}: no installed family declares it; never dispatched" for v in unknown),
         *(

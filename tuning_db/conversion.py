@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
-from sparsegen.errors import ConfigError, DatabaseCorruptError
+from sparsegen.errors import ConfigError
 from sparsegen.kernels import read_config
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config, Value
@@ -32,8 +32,9 @@ from sparsegen.tuning_db.models import (
     VariantRow,
 )
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.row_checks import LONGEST_REASON, damaged, require_sound
 
-LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
+_OUTCOMES = frozenset(Outcome)
 
 Columns = dict[str, Any]
 
@@ -143,6 +144,8 @@ def baseline_columns(baseline: Baseline) -> Columns:
 
 
 def to_device(row: DeviceRow) -> Device:
+    """Raises DamagedRowError, as all of these do, for a row that sparsegen would not write."""
+    require_sound(row)
     return Device(
         key=row.key,
         name=row.name,
@@ -157,6 +160,7 @@ def to_device(row: DeviceRow) -> Device:
 
 def to_problem(row: ProblemRow) -> Problem:
     """Raises UnknownProblemError with the reason in words."""
+    require_sound(row)
     return _problem(row.operator, row.fields, row.digest)
 
 
@@ -167,7 +171,7 @@ def _problem(operator: str, fields: str, digest: str) -> Problem:
         raise UnknownProblemError(f"no operator {operator!r}; there are {', '.join(OPERATORS)}")
     try:
         problem = kind.from_dict(json.loads(fields))
-    except (ValueError, KeyError, TypeError, ConfigError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ConfigError) as error:
         raise UnknownProblemError(f"no problem of {operator}: {fields[:200]}: {error}") from None
     if problem_columns(problem)["digest"] != digest:
         raise UnknownProblemError(f"not as this sparsegen writes a problem of {operator}: {fields[:200]}")
@@ -176,12 +180,14 @@ def _problem(operator: str, fields: str, digest: str) -> Problem:
 
 def to_rates(row: DeviceRatesRow) -> DeviceRates:
     """The row with its device loaded."""
+    require_sound(row)
     rates = Rates(**{f.name: getattr(row, f.name) for f in fields(Rates)})
     return DeviceRates(to_device(row.device), rates, row.measured_at)
 
 
 def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
     """Raises UnknownProblemError for a problem that this version does not know."""
+    require_sound(matrix)
     features = Features(
         m=matrix.m,
         k=matrix.k,
@@ -191,17 +197,18 @@ def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
         row_max=matrix.row_max,
         block_fill=matrix.block_fill,
     )
-    return Workload(to_problem(problem), matrix.fingerprint, features)
+    of = to_problem(problem)
+    if of.matrix_shape != (matrix.m, matrix.k):
+        raise damaged(matrix, "m")
+    return Workload(of, matrix.fingerprint, features)
 
 
 def to_variant(row: VariantRow) -> Variant:
-    """Raises DatabaseCorruptError when the config is not a JSON object."""
+    require_sound(row)
     try:
         config = _read_config(row.family, row.config)
-    except ValueError:
-        raise DatabaseCorruptError(
-            f"variant {row.id}: its config is not a JSON object: {row.config[:80]!r}"
-        ) from None
+    except (ValueError, RecursionError):
+        raise damaged(row, "config") from None
     return Variant(config, row.source_digest)
 
 
@@ -221,6 +228,9 @@ def to_sample(row: TimedRow) -> Sample | None:
 
 def to_measurement(row: MeasurementRow) -> Measurement:
     """The row with its device, matrix, problem and variant loaded."""
+    require_sound(row)
+    if row.outcome not in _OUTCOMES or (row.median_us is None) == (row.outcome == Outcome.OK):
+        raise damaged(row, "outcome")
     return Measurement(
         workload=to_workload(row.matrix, row.problem),
         device=to_device(row.device),
@@ -241,8 +251,10 @@ def to_measurement(row: MeasurementRow) -> Measurement:
 
 def to_baseline(row: BaselineRow) -> Baseline:
     """The row with its device, matrix and problem loaded."""
+    require_sound(row)
     sample = to_sample(row)
-    assert sample is not None, "the table's CHECK constraint holds this"
+    if sample is None:
+        raise damaged(row, "median_us")
     return Baseline(
         workload=to_workload(row.matrix, row.problem),
         device=to_device(row.device),

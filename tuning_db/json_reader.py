@@ -5,28 +5,42 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
 
 from sparsegen.errors import ImportFileError, SparsegenError
+from sparsegen.system.memory import available_bytes, size_text
 from sparsegen.tuning_db.conversion import printable
+
+LONGEST_SHOWN = 80  # characters of a value in a complaint
+MEMORY_PER_BYTE = 12  # that Python's objects take for a byte of JSON; text of numbers and short names about 8
 
 
 def read_text(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> str:
     """A file's text.
 
     Args:
-        largest: bytes that a file may have.
+        largest: bytes that a file may have. One whose values may not fit into the memory that is left is refused too.
 
     Raises:
-        SparsegenError: ``error``: it is not there, cannot be read, is larger, or is not UTF-8.
+        SparsegenError: ``error``: it is not there, is no file, cannot be read, is larger, or is not UTF-8.
     """
     try:
-        size = path.stat().st_size
-        if size > largest:
-            raise error(f"{path}: {size} bytes are more than the limit of {largest}")
+        found = path.stat()
+        if not S_ISREG(found.st_mode):  # a pipe may never end, nor does /dev/zero
+            raise error(f"{path}: this is no file" + (" but a folder" if S_ISDIR(found.st_mode) else ""))
+        if found.st_size > largest:
+            raise error(f"{path}: {found.st_size} bytes are more than the limit of {largest}")
+        left = available_bytes()
+        if left is not None and found.st_size * MEMORY_PER_BYTE > left:
+            raise error(
+                f"{path}: {size_text(found.st_size)} of JSON may take {MEMORY_PER_BYTE} times as much memory, and "
+                f"{size_text(left)} are left"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as reason:
         raise error(f"{path}: {reason.strerror}") from None
@@ -48,9 +62,9 @@ def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileE
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise error(f"{source}: the name {twice!r} stands twice in one object")
+            times = Counter(name for name, _ in pairs)
+            twice = next(name for name, count in times.items() if count > 1)
+            raise error(f"{source}: the name {_quoted(twice)} stands twice in one object")
         return fields
 
     def refuse(word: str) -> NoReturn:
@@ -85,9 +99,7 @@ class Node:
 
     def refuse(self, expected: str) -> NoReturn:
         """Raises the error with the path, what was expected and what is there."""
-        found = json.dumps(self.value)
-        found = found if len(found) <= 80 else found[:77] + "..."
-        raise self.error(f"{self.source}: {self.path}: expected {expected}, found {found}")
+        raise self.error(f"{self.source}: {self.path}: expected {expected}, found {_shown(self.value)}")
 
     def fields(self, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Node]:
         """The members of an object: all required ones, perhaps optional ones, no others."""
@@ -96,7 +108,7 @@ class Node:
         unknown = set(self.value) - set(required) - set(optional)
         missing = set(required) - set(self.value)
         if unknown:
-            self.refuse(f"no member {sorted(unknown)[0]!r}")
+            self.refuse(f"no member {_quoted(sorted(unknown)[0])}")
         if missing:
             self.refuse(f"a member {sorted(missing)[0]!r}")
         return self.members()
@@ -105,7 +117,7 @@ class Node:
         """The members of an object with any names."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
-        return {name: self._below(f".{name}", value) for name, value in self.value.items()}
+        return {name: self._below(f".{_named(name)}", value) for name, value in self.value.items()}
 
     def items(self) -> Iterator[Node]:
         if not isinstance(self.value, list):
@@ -160,3 +172,22 @@ class Node:
         if not datetime(2020, 1, 1, tzinfo=UTC) <= value <= datetime.now(UTC) + timedelta(days=1):
             self.refuse("a time from 2020 to now")
         return value.astimezone(UTC)
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value as JSON; no more of it is written out than is shown."""
+    text = ""
+    for piece in json.JSONEncoder().iterencode(value):
+        text += piece[: LONGEST_SHOWN + 1]
+        if len(text) > LONGEST_SHOWN:
+            return text[: LONGEST_SHOWN - 3] + "..."
+    return text
+
+
+def _quoted(name: str) -> str:
+    return repr(name if len(name) <= LONGEST_SHOWN else f"{name[: LONGEST_SHOWN - 3]}...")
+
+
+def _named(name: str) -> str:
+    """A member's name as it is, or in quotes where it is long or holds what a terminal would heed."""
+    return name if len(name) <= LONGEST_SHOWN and name.isprintable() else _quoted(name)

@@ -7,7 +7,9 @@ makes a row the same row is a unique constraint, so that importing or merging tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import (
     CHAR,
@@ -45,6 +47,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None] | None:
+        """None for what is no moment, so that the other rows of a query can be read; `row_checks` tells."""
+        convert = super().result_processor(dialect, coltype)
+        assert convert is not None, "a TypeDecorator with process_result_value has one"
+
+        def read(value: Any) -> datetime | None:
+            try:
+                return convert(value)
+            except (ValueError, TypeError, OverflowError):
+                return None
+
+        return read
 
 
 class Base(DeclarativeBase):

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -41,6 +41,7 @@ from sparsegen.tuning_db.models import (
     VariantRow,
 )
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
+from sparsegen.tuning_db.row_checks import DamagedRowError
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,9 @@ class Store:
         self._location = location
         self._copy: sqlite3.Connection | None = None  # of an older file, migrated in memory
         self._writes = itertools.count(1)
-        self._passed_over: set[int] = set()  # rows of unknown problems, of which a warning was given
+        self.passed_over: dict[
+            str, str
+        ] = {}  # rows that were not read, of each the reason; each was warned of once
         self.read_only = read_only
         self.generation = 0
         self.found_schema: str | None = None  # the version before this object migrated it; None for a new one
@@ -313,9 +316,9 @@ class Store:
         )
         with self._reading() as session:
             listed = [
-                Tuned(workload, conversion.to_device(device), total, ok, last)
-                for device, matrix, problem, total, ok, last in session.execute(query)
-                if (workload := self._known(problem, conversion.to_workload, matrix, problem)) is not None
+                tuned
+                for row in session.execute(query)
+                if (tuned := self._known(row.ProblemRow, _to_tuned, *row)) is not None
             ]
         return [t for t in listed if fields.items() <= _values(t.workload).items()]
 
@@ -328,6 +331,8 @@ class Store:
             for problem, measurements in session.execute(query.order_by(ProblemRow.id)):
                 try:
                     conversion.to_problem(problem)
+                except DamagedRowError:
+                    continue
                 except conversion.UnknownProblemError as error:
                     found.append(UnknownProblem(problem.id, str(error), measurements))
         return found
@@ -349,7 +354,11 @@ class Store:
         query = sa.select(row).join(row.device).options(contains_eager(row.device))
         query = query.where(*conditions).order_by(row.measured_at, row.id)
         with self._reading() as session:
-            return [conversion.to_rates(found) for found in session.scalars(query)]
+            return [
+                known
+                for found in session.scalars(query)
+                if (known := self._known(None, conversion.to_rates, found)) is not None
+            ]
 
     def _measurements(self, *conditions: sa.ColumnElement[bool]) -> list[Measurement]:
         row = MeasurementRow
@@ -388,15 +397,19 @@ class Store:
                 if (known := self._known(found.problem, conversion.to_baseline, found)) is not None
             ]
 
-    def _known(self, problem: ProblemRow, convert: Callable[..., R], *rows: Any) -> R | None:
-        """What the rows stand for; None, and once a warning, where this sparsegen does not know the problem."""
+    def _known(self, problem: ProblemRow | None, convert: Callable[..., R], *rows: Any) -> R | None:
+        """What the rows stand for; None, and once a warning, where they are damaged or their problem is unknown."""
         try:
             return convert(*rows)
         except conversion.UnknownProblemError as error:
-            if problem.id not in self._passed_over:
-                self._passed_over.add(problem.id)
-                log.warning("%s: problem %d is passed over: %s", self.location, problem.id, error)
-            return None
+            assert problem is not None, "rates have no problem"
+            row, why = f"problem {problem.id}", str(error)
+        except DamagedRowError as error:
+            row, _, why = str(error).partition(": ")
+        if row not in self.passed_over:
+            self.passed_over[row] = why
+            log.warning("%s: %s is passed over: %s", self.location, row, why)
+        return None
 
     # --- upkeep --------------------------------------------------------------------------------------------
 
@@ -412,6 +425,14 @@ class Store:
             return [str(error)]
         lost = [f"{table} row {row}: no such row of {parent}" for table, row, parent, _ in dangling]
         return [line for line in pages if line != "ok"] + lost
+
+
+def _to_tuned(
+    device: DeviceRow, matrix: MatrixRow, problem: ProblemRow, total: int, ok: int, last: datetime | None
+) -> Tuned:
+    # The latest moment is none if what stands there is none; its row is passed over where it is read.
+    workload = conversion.to_workload(matrix, problem)
+    return Tuned(workload, conversion.to_device(device), total, ok, last or datetime.fromtimestamp(0, UTC))
 
 
 def _values(workload: Workload) -> dict[str, int | str]:

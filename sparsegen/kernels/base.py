@@ -204,7 +204,7 @@ class Family(ABC, Generic[P, C]):
 
     # --- what every family gets ---
 
-    def config(self, **values: Any) -> C:
+    def config(self, /, **values: Any) -> C:
         """A config from names and values; see `Config.parse`."""
         return self.config_type.parse(values)
 

@@ -14,6 +14,7 @@ import scipy.sparse
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import (
     MAX_INDEX,
     Array,
@@ -204,6 +205,7 @@ def _from_scipy(matrix: Any, source: str) -> CsrMatrix:
 
 def _from_dense(array: Array, source: str) -> CsrMatrix:
     shape = check_shape(array.shape, source=source)
+    MemoryBudget.of_machine(source).require_matrix(shape, 0)
     kept = as_real(array, source) != 0
     counts = np.count_nonzero(kept, axis=1)
     offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
@@ -250,6 +252,7 @@ def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:
         return CsrMatrix(shape, offsets, indices, values)
     if values.size > MAX_INDEX:
         raise MatrixError(f"{values.size} stored values are over the 32-bit index range", source=source)
+    MemoryBudget.of_machine(source).require_matrix(shape, values.size)
     offsets, indices = offsets.astype(np.int32), indices.astype(np.int32)
     match stored.layout:
         case "csr":
@@ -289,6 +292,7 @@ def _from_coordinates(stored: Coordinates, source: str) -> CsrMatrix:
             )
     if values.size > MAX_INDEX:
         raise MatrixError(f"{values.size} nonzeros are over the 32-bit index range", source=source)
+    MemoryBudget.of_machine(source).require_matrix(shape, values.size)
     rows, columns = stored.rows.astype(np.int32), stored.columns.astype(np.int32)
     return _canonical(scipy.sparse.coo_array((values, (rows, columns)), shape=shape).tocsr())
 

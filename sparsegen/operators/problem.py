@@ -198,7 +198,7 @@ class Problem(ABC):
         )
 
     @classmethod
-    def of(cls, shape: tuple[int, int], **options: Any) -> Self:
+    def of(cls, shape: tuple[int, int], /, **options: Any) -> Self:
         """The problem for a sparse matrix of this shape, or, without one (`has_pattern`), for a mask of this shape.
 
         Args:

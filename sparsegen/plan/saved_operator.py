@@ -8,7 +8,9 @@ damage is found when they are read.
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +31,11 @@ from sparsegen.system.publish import publish_file
 
 FORMAT = 1
 PREFIX = "packed."
+# What NumPy, zipfile and json raise at what is no such file.
+FAULTS = (
+    *(OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, OverflowError, MemoryError),
+    *(RuntimeError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, updatable: bool = True) -> None:
@@ -67,9 +74,13 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
         arguments.location(file, "file")
     name = str(file) if isinstance(file, str | Path) else "the operator's file"
     try:
+        if isinstance(file, str | Path) and Path(file).exists() and not Path(file).is_file():
+            raise ValueError("this is no file")  # a pipe may never end
         with np.load(file, allow_pickle=False) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                raise ValueError("parts of it are compressed, and could become a thousand times as large")
             saved = Saved.of({key: archive[key] for key in archive.files})
-    except (OSError, EOFError, KeyError, TypeError, AttributeError, ValueError, zipfile.BadZipFile) as error:
+    except FAULTS as error:
         raise SavedOperatorError(
             f"{name} is not an operator that sparsegen.save_operator wrote, or is damaged: {error}"
         ) from error

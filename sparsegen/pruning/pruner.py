@@ -106,6 +106,7 @@ def prune_file(
     force: bool = False,
     tensors: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    memory_limit: int | None = None,
     progress: Progress = silent,
 ) -> PruneReport:
     """Prune the weights of a file.
@@ -117,6 +118,7 @@ def prune_file(
             or not at all.
         force: overwrite what is there.
         tensors, exclude: globs of the names to prune (default all) and to leave.
+        memory_limit: bytes that one tensor may take, as `sparsegen.load_matrix` takes it.
         progress: called before each layer.
 
     Raises:
@@ -134,7 +136,7 @@ def prune_file(
         raise PruningError(
             f"{target}: the output is a {source.suffix.lower()} file like the input; name it so, or use csr-npz"
         )
-    file = open_weights(source)
+    file = open_weights(source, memory_limit)
     selection = select(file, tensors, exclude)
     names = [spec.name for spec in selection.pruned]
     if target is None:
@@ -162,6 +164,7 @@ def compare_file(
     nm: tuple[int, int] | None = None,
     tensors: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    memory_limit: int | None = None,
     progress: Progress = silent,
 ) -> Comparison:
     """Every pattern on the weights of a file, at one sparsity; nothing is written.
@@ -186,7 +189,10 @@ def compare_file(
             )
             left_out.append((name, why))
     reports = tuple(
-        prune_file(path, request, tensors=tensors, exclude=exclude, progress=progress) for request in requests
+        prune_file(
+            path, request, tensors=tensors, exclude=exclude, memory_limit=memory_limit, progress=progress
+        )
+        for request in requests
     )
     return Comparison(reports, tuple(left_out))
 

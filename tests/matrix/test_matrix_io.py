@@ -291,6 +291,36 @@ def test_a_npy_header_that_declares_more_than_the_file_holds(tmp_path: Path, sha
     refused(tmp_path / "w.npz", "array 'w'", "the header declares shape")
 
 
+def npy_with_header(text: str, data: bytes = b"") -> bytes:
+    header = text.ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{[]: 1}",
+        "{'descr': (), 'fortran_order': False, 'shape': (3, 4)}",
+        "{'descr': [], 'fortran_order': False, 'shape': (3, 4)}",
+        "{'descr': {'names': 1}, 'fortran_order': False, 'shape': (3, 4)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (True, True)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-3, -4)}",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, {10**30})}}",
+        f"{{'descr': '|V0', 'fortran_order': False, 'shape': ({10**9}, {10**9}, {10**9})}}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 40 + ")}",
+        "(" * 100,
+        "1" * 100,
+        "",
+    ],
+)
+def test_npy_headers_that_numpy_stumbles_over(tmp_path: Path, header: str) -> None:
+    (tmp_path / "w.npy").write_bytes(npy_with_header(header, DENSE.tobytes()))
+    refused(tmp_path / "w.npy")
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
+        archive.writestr("w.npy", npy_with_header(header, DENSE.tobytes()))
+    refused(tmp_path / "w.npz")
+
+
 @pytest.mark.parametrize("array", [np.ones(3), np.ones((2, 2, 2)), np.float32(1)])
 def test_other_dimensions(tmp_path: Path, array: Any) -> None:
     np.save(tmp_path / "w.npy", array)
@@ -376,7 +406,7 @@ def test_a_scipy_file_without_one_of_its_arrays(tmp_path: Path) -> None:
         (COORDINATE.replace(b"1.5", b""), "line 4", "expected row, column, value"),
         (COORDINATE.replace(b"1 2", b"1.0 2"), "line 4", "expected row, column, value"),
         (COORDINATE[:-6], "line 3", "2 entries are declared, but 1 are there"),
-        (COORDINATE + b"1 1 1\n", "line 3", "2 entries are declared, but 3 are there"),
+        (COORDINATE + b"1 1 1\n", "line 3", "2 entries are declared, but more are there"),
         (COORDINATE.replace(b"3 4 2", b"3 4 99999999999999"), "line 3", "declared"),
         (COORDINATE.replace(b"3 4 2", b"3 2147483648 2"), "line 3, shape", "2147483648 columns"),
         (COORDINATE.replace(b"3 4 2", b"3 4"), "line 3", "3 sizes"),
@@ -452,6 +482,11 @@ ENTRY = tensor_entry(DENSE, "F32")
         (safetensors_bytes({"w": {**ENTRY, "shape": [12]}}), "tensor 'w', shape", "2 dimensions, got 1"),
         (safetensors_bytes({"w": {**ENTRY, "shape": [2**31, 4]}}), "tensor 'w', shape", "32-bit"),
         (safetensors_bytes({"w": {**ENTRY, "shape": [-3, -4]}}), "tensor 'w'", "sizes"),
+        (safetensors_bytes({"w": {**ENTRY, "shape": [0, 10**30]}}), "tensor 'w'", "sizes"),
+        (safetensors_bytes({"w": {**ENTRY, "shape": [2**40, 2**40]}}), "tensor 'w'", "over NumPy's limits"),
+        (safetensors_bytes({"w": {**ENTRY, "shape": [1] * 40}}), "tensor 'w'", "over NumPy's limits"),
+        (safetensors_bytes({"w": {**ENTRY, "shape": [True, True]}}), "tensor 'w'", "sizes"),
+        (safetensors_bytes(b'{"w": {"shape": [' + b"9" * 5000 + b"]}}"), "header", "no JSON"),
         (safetensors_bytes({"w": {**ENTRY, "shape": [2**30, 2**30]}}), "tensor 'w'", "must span"),
         (safetensors_bytes({"w": ENTRY}, b"\0" * 47), "tensor 'w'", "within the 47 bytes"),
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -30,8 +32,19 @@ from sparsegen.kernels import family
 from sparsegen.kernels.config import UnknownConfig
 from sparsegen.operators import ItemValues
 from sparsegen.settings import Settings
+from sparsegen.tuning_db import json_reader
 from sparsegen.tuning_db.check import check
-from sparsegen.tuning_db.exchange import Content, dump, export_json, import_file, import_json, load, merge
+from sparsegen.tuning_db.exchange import (
+    LARGEST_FILE,
+    Content,
+    dump,
+    export_json,
+    import_file,
+    import_json,
+    load,
+    merge,
+)
+from sparsegen.tuning_db.json_reader import parse_json, read_text
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers, seeds
 from sparsegen.tuning_db.records import DeviceRates, Outcome, Variant
 from sparsegen.tuning_db.store import Store
@@ -390,3 +403,49 @@ def test_a_memory_layer_answers_as_a_store(store: Store) -> None:
             assert layer.measurements(key, H100) == store.measurements(key, H100)
             assert layer.baselines(key, H100) == store.baselines(key, H100)
         assert layer.list_workloads(like=H100) == store.list_workloads(like=H100)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe.json")
+    return tmp_path / "pipe.json"
+
+
+def test_what_never_ends_is_no_file(tmp_path: Path, pipe: Path) -> None:
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(ImportFileError, match="this is no file"):
+            read_text(path, LARGEST_FILE)
+
+
+def test_json_that_would_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("[" + "{}," * 1000 + "{}]")
+    monkeypatch.setattr(json_reader, "available_bytes", lambda: 10_000)
+    with pytest.raises(
+        ImportFileError, match=r"2\.9 KiB of JSON may take 12 times as much .* 9\.8 KiB are left"
+    ):
+        read_text(path, LARGEST_FILE)
+
+
+def test_complaints_are_short_and_quick() -> None:
+    began = time.process_time()
+    twice = "{" + "".join(f'"{i}": 0, ' for i in range(100_000)) + '"99999": 0}'
+    for text in (
+        twice,
+        json.dumps([0] * 2_000_000),
+        json.dumps({"x" * 10**6: 1}),
+        json.dumps({"\x1b[31m": 1}),
+    ):
+        with pytest.raises(ImportFileError) as caught:
+            parse_json(text, "x").fields(("format",))
+        assert len(str(caught.value)) < 300
+        assert str(caught.value).isprintable()
+    assert time.process_time() - began < 5
+
+
+def test_a_tunable_may_have_any_name(store: Store) -> None:
+    for name in ("self", "values", "cls"):
+        document = json.loads(dump(RECORDS))
+        document["measurements"][0]["config"][name] = 1
+        with pytest.raises(ImportFileError, match=f"no tunable '{name}'"):
+            import_json(store, json.dumps(document), "x")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 
+PIECE = 4 * 2**20  # bytes that are unpacked at once
 _SIGNATURES = {
     b"PK\x03\x04": "a zip archive (.npz)",
     b"\x93NUMPY": "a NumPy array (.npy)",
@@ -37,16 +40,17 @@ def check_readable(path: Path) -> None:
         raise MatrixError(f"cannot be read: {error.strerror}", source=path) from error
 
 
-def read_text(path: Path) -> bytes:
+def read_text(path: Path, budget: MemoryBudget) -> bytes:
     """The contents of a text file, decompressed if its name ends in ``.gz``.
 
     Raises:
-        MatrixError: damaged or truncated gzip, or nothing in it.
+        MatrixError: damaged or truncated gzip, nothing in it, or more than the budget.
     """
-    content = path.read_bytes()
     if _is_gzip(path):
-        with _sound_gzip(path, content):
-            content = gzip.decompress(content)
+        content = _unpacked(path, budget)
+    else:
+        budget.require(path.stat().st_size, "the text")
+        content = path.read_bytes()
     if not content.strip():
         raise MatrixError("the file is empty", source=path)
     return content
@@ -70,6 +74,19 @@ def read_first_line(path: Path, *, limit: int) -> bytes:
         raise MatrixError(f"cannot be read: {error.strerror or error}", source=path) from error
 
 
+def _unpacked(path: Path, budget: MemoryBudget) -> bytes:
+    """Piece by piece, so that no more is unpacked than may be."""
+    content = io.BytesIO()
+    with path.open("rb") as file:
+        start = file.read(16)
+        file.seek(0)
+        with _sound_gzip(path, start), gzip.open(file) as stream:
+            while piece := stream.read(PIECE):
+                content.write(piece)
+                budget.require(content.tell(), "the unpacked text")
+    return content.getvalue()
+
+
 def _is_gzip(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
@@ -83,6 +100,12 @@ def _sound_gzip(path: Path, content: bytes) -> Iterator[None]:
         raise MatrixError("the gzip stream is truncated; copy the file again", source=path) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise MatrixError(f"not a sound gzip file: {error}{hint(content)}", source=path) from error
+
+
+def clipped(value: object, longest: int = 100) -> str:
+    """What a message says of something that a file holds, which may be as long as the file."""
+    text = str(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def hint(content: bytes) -> str:

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import check_shape
 from sparsegen.matrix.formats import Array, Coordinates
 from sparsegen.matrix.readers.files import hint, read_text
 
 _FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "pattern": None}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
-_SIZE = re.compile(r"\d{1,18}")
+_SIZE = re.compile(r"\d{1,18}", re.ASCII)
+_LONGEST = 1000  # characters of the line of sizes
+_AT_ONCE = 4096  # lines among which one that cannot be read is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,19 @@ class _Header:
         return np.dtype(fields + ([] if value is None else [("value", value)]))
 
 
-def read_matrix_market(path: Path) -> Array | Coordinates:
+def read_matrix_market(path: Path, budget: MemoryBudget) -> Array | Coordinates:
     """Coordinate or dense files; symmetric ones are expanded, pattern ones get values of 1 (float32).
 
     Raises:
         MatrixError: with the line, for a malformed, complex, or too large matrix.
     """
-    content = read_text(path)
+    content = read_text(path, budget)
     header = _read_header(path, content)
+    mirrored = 1 if header.symmetry == "general" else 2
+    nonzeros, place = mirrored * min(header.entries, _most_entries(header, content)), f"line {header.lines}"
+    budget.require_matrix((0, 0), nonzeros, place)
     entries = _read_entries(header, content)
+    budget.require_matrix(header.shape, nonzeros, place)
     return _coordinates(header, entries, content) if header.coordinate else _dense(header, entries["value"])
 
 
@@ -76,7 +86,7 @@ def _read_header(path: Path, content: bytes) -> _Header:
     lines, text = 2, stream.readline()
     while text and (not text.strip() or text.startswith(b"%")):
         lines, text = lines + 1, stream.readline()
-    words = text.decode("latin-1").split()
+    words = text[:_LONGEST].decode("latin-1").split()
     names = ("rows", "columns", "entries") if form == "coordinate" else ("rows", "columns")
     if len(words) != len(names) or not all(_SIZE.fullmatch(word) for word in words):
         raise refuse(f"expected {len(names)} sizes: {' '.join(names)}", lines)
@@ -97,17 +107,25 @@ def _read_header(path: Path, content: bytes) -> _Header:
 
 def _read_entries(header: _Header, content: bytes) -> Array:
     """A structured array of the entries, as many as the header declares."""
-    body = content[header.start :].decode("latin-1")
-    if body.strip():
+    most = min(header.entries, _most_entries(header, content)) + 1  # one too many says as much as all of them
+    if any(line.strip() for line in _body(header, content)):
         try:
-            entries = np.loadtxt(io.StringIO(body), dtype=header.row_type, comments=None, ndmin=1)
+            with warnings.catch_warnings(action="ignore"):  # of blank lines, which max_rows does not count
+                entries = np.loadtxt(
+                    _body(header, content),
+                    dtype=header.row_type,
+                    comments=None,
+                    ndmin=1,
+                    max_rows=most,
+                )
         except ValueError as error:
-            raise _first_bad_line(header, body) from error
+            raise _first_bad_line(header, content) from error
     else:
         entries = np.empty(0, header.row_type)
     if entries.size != header.entries:
+        found = "more" if entries.size > header.entries else str(entries.size)
         raise MatrixError(
-            f"{header.entries} entries are declared, but {entries.size} are there; "
+            f"{header.entries} entries are declared, but {found} are there; "
             "the file is truncated or its header wrong",
             source=header.path,
             place=f"line {header.lines}",
@@ -115,17 +133,43 @@ def _read_entries(header: _Header, content: bytes) -> Array:
     return entries
 
 
-def _first_bad_line(header: _Header, body: str) -> MatrixError:
-    """Reads line by line, slowly, what `numpy.loadtxt` refused, to say where."""
-    for number, line in enumerate(body.split("\n"), start=header.lines + 1):
-        if line.strip():
-            try:
-                np.loadtxt(io.StringIO(line), dtype=header.row_type, comments=None)
-            except ValueError:
-                names = ", ".join(header.row_type.names or ())
-                message = f"expected {names} ({header.field}), got {line.strip()[:60]!r}"
-                return MatrixError(message, source=header.path, place=f"line {number}")
+def _body(header: _Header, content: bytes) -> IO[str]:
+    """The lines of the entries."""
+    stream = io.BytesIO(content)  # shares the bytes
+    stream.seek(header.start)
+    return io.TextIOWrapper(stream, encoding="latin-1", newline="\n")
+
+
+def _numbered(header: _Header, content: bytes) -> Iterator[tuple[int, str]]:
+    """The lines of the entries that are not blank, with their numbers in the file."""
+    numbered = enumerate(_body(header, content), start=header.lines + 1)
+    return ((number, line) for number, line in numbered if line.strip())
+
+
+def _most_entries(header: _Header, content: bytes) -> int:
+    """How many can be there: a digit and a blank are the least that one takes."""
+    return (len(content) - header.start) // 2 + 1
+
+
+def _first_bad_line(header: _Header, content: bytes) -> MatrixError:
+    """Reads again what `numpy.loadtxt` refused, to say where."""
+    lines = _numbered(header, content)
+    while some := list(islice(lines, _AT_ONCE)):
+        if _is_sound(header, [line for _, line in some]):
+            continue
+        number, line = next((number, line) for number, line in some if not _is_sound(header, [line]))
+        names = ", ".join(header.row_type.names or ())
+        message = f"expected {names} ({header.field}), got {line.strip()[:60]!r}"
+        return MatrixError(message, source=header.path, place=f"line {number}")
     return MatrixError("the entries cannot be read", source=header.path)
+
+
+def _is_sound(header: _Header, lines: list[str]) -> bool:
+    try:
+        np.loadtxt(lines, dtype=header.row_type, comments=None)
+    except ValueError:
+        return False
+    return True
 
 
 def _coordinates(header: _Header, entries: Array, content: bytes) -> Coordinates:
@@ -133,9 +177,7 @@ def _coordinates(header: _Header, entries: Array, content: bytes) -> Coordinates
     outside = (rows < 0) | (rows >= header.shape[0]) | (columns < 0) | (columns >= header.shape[1])
     if outside.any():
         at = int(outside.argmax())
-        body = content[header.start :].split(b"\n")
-        numbers = (n for n, line in enumerate(body, start=header.lines + 1) if line.strip())
-        line = next(number for entry, number in enumerate(numbers) if entry == at)
+        line, _ = next(islice(_numbered(header, content), at, None))
         raise MatrixError(
             f"row {rows[at] + 1}, column {columns[at] + 1} is outside the shape {header.shape}",
             source=header.path,

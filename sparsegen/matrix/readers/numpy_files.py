@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Container, Iterator
@@ -16,9 +15,10 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import check_shape
-from sparsegen.matrix.formats import Array, Compressed, Coordinates
-from sparsegen.matrix.readers.files import hint
+from sparsegen.matrix.budget import MemoryBudget
+from sparsegen.matrix.csr import MAX_INDEX, check_shape
+from sparsegen.matrix.formats import Array, Compressed, Coordinates, as_real
+from sparsegen.matrix.readers.files import clipped, hint
 
 Stored = Array | Compressed | Coordinates
 
@@ -29,21 +29,35 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "coo": ("row", "col", "data"),
     "dia": ("offsets", "data"),
 }
+# What a file's or an archive's own trouble is, which the callers report.
+_FILE_FAULTS = (
+    OSError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
 # Deflate expands at most 1032-fold: a member that declares more lies.
 _DEFLATE_LIMIT = 1032
+_MOST_SIZES = 32  # of a shape, in NumPy 1
+_KINDS = "biufcSU"  # of dtypes: numbers, and the words that name a sparse format
+_MOST_ELEMENTS = 2**62
+_LONGEST_WORD = 64  # bytes of the name of a sparse format
 
 
-def read_npy(path: Path) -> Array:
+def read_npy(path: Path, budget: MemoryBudget) -> Array:
     """One array of two dimensions.
 
     Raises:
         MatrixError: no .npy file, truncated, of objects, or not of two dimensions.
     """
     with path.open("rb") as stream:
-        return _matrix(path, read_array(path, stream, path.stat().st_size, None), None)
+        return _matrix(path, read_array(path, stream, path.stat().st_size, None, budget), None)
 
 
-def read_npz(path: Path, tensor: str | None) -> Stored:
+def read_npz(path: Path, tensor: str | None, budget: MemoryBudget) -> Stored:
     """A sparse matrix of any format that SciPy saves, or a dense array: the only one, or the one named.
 
     Raises:
@@ -54,9 +68,9 @@ def read_npz(path: Path, tensor: str | None) -> Stored:
         if is_sparse_archive(members):
             if tensor is not None:
                 raise MatrixError("this file holds one sparse matrix; leave out --tensor", source=path)
-            return _sparse(path, archive, members)
+            return _sparse(path, archive, members, budget)
         name = _choose(path, list(members), tensor)
-        return _matrix(path, read_member(path, archive, members[name], name), name)
+        return _matrix(path, read_member(path, archive, members[name], name, budget), name)
 
 
 @contextmanager
@@ -67,12 +81,14 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         MatrixError: it is none, or is damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        # OSError: places before the file's start; ValueError: names that are no text.
         with path.open("rb") as stream:
             found = hint(stream.read(16))
-        raise MatrixError(f"not a whole .npz (zip) file: {error}{found}", source=path) from error
+        raise MatrixError(f"not a whole .npz (zip) file: {clipped(error)}{found}", source=path) from error
+    with archive:
+        yield archive
 
 
 def archive_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -97,49 +113,82 @@ def open_member(
     place = f"array {name!r}"
     if info.file_size > _DEFLATE_LIMIT * min(info.compress_size, path.stat().st_size) + 64:
         raise MatrixError(f"{info.file_size} bytes cannot come from so few", source=path, place=place)
+    faults = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
     try:
-        with archive.open(info) as stream:
+        try:
+            stream = archive.open(info)
+        except (OSError, ValueError) as error:  # a place before the file's start, for one
+            raise zipfile.BadZipFile(str(error)) from error
+        with stream:
             yield stream
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        # RuntimeError: an encrypted member; NotImplementedError: a compression that Python does not know.
-        raise MatrixError(f"cannot be unpacked: {error}", source=path, place=place) from error
+    except faults as error:  # RuntimeError: an encrypted member, or a compression that Python does not know
+        raise MatrixError(f"cannot be unpacked: {clipped(error)}", source=path, place=place) from error
 
 
-def read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array:
+def read_member(
+    path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, budget: MemoryBudget
+) -> Array:
     """One member's array.
 
     Raises:
         MatrixError: it cannot be unpacked, or is no array of numbers.
     """
     with open_member(path, archive, info, name) as stream:
-        return read_array(path, stream, info.file_size, name)
+        return read_array(path, stream, info.file_size, name, budget)
 
 
-def _sparse(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> Stored:
+def _sparse(
+    path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], budget: MemoryBudget
+) -> Stored:
     def part(name: str) -> Array:
-        return read_member(path, archive, members[name], name)
+        return read_member(path, archive, members[name], name, budget)
 
-    written = part("format")
-    form: Any = written.item() if written.size == 1 else written.tolist()
+    form = _format(path, part("format"))
+    missing = [name for name in _PARTS[form] if name not in members]
+    if missing:
+        raise MatrixError(f"a {form} matrix needs the array {missing[0]!r}, which is not there", source=path)
+    sizes = np.atleast_1d(part("shape"))
+    if sizes.size > _MOST_SIZES:
+        raise MatrixError(f"{sizes.size} sizes are no shape", source=path, place="array 'shape'")
+    shape = check_shape(sizes, source=str(path))
+    budget.require_matrix(shape, 0, "array 'shape'")
+    data = part("data")
+    budget.require_matrix(shape, data.size, "array 'data'")
+    if form == "coo":
+        return Coordinates(shape, part("row"), part("col"), data)
+    if form != "dia":
+        return Compressed(form, shape, part("indptr"), part("indices"), data)
+    return _from_diagonals(path, shape, part("offsets"), data)
+
+
+def _format(path: Path, written: Array) -> str:
+    form: Any = written.item() if written.size == 1 and written.itemsize <= _LONGEST_WORD else None
     form = form.decode("latin-1") if isinstance(form, bytes) else str(form)
     if form not in _PARTS:
         raise MatrixError(
             f"sparse format {form!r} is none of {', '.join(_PARTS)}", source=path, place="array 'format'"
         )
-    missing = [name for name in _PARTS[form] if name not in members]
-    if missing:
-        raise MatrixError(f"a {form} matrix needs the array {missing[0]!r}, which is not there", source=path)
-    shape = check_shape(np.atleast_1d(part("shape")), source=str(path))
-    data = part("data")
-    if form == "coo":
-        return Coordinates(shape, part("row"), part("col"), data)
-    if form != "dia":
-        return Compressed(form, shape, part("indptr"), part("indices"), data)
-    offsets = part("offsets")
+    return form
+
+
+def _from_diagonals(path: Path, shape: tuple[int, int], offsets: Array, data: Array) -> Coordinates:
+    """A dia matrix: element i of a row of ``data`` stands in column i of the diagonal that ``offsets`` names."""
+    place = "array 'offsets'"
+    offsets = np.atleast_1d(offsets)
+    if offsets.dtype.kind not in "iu":
+        raise MatrixError(f"diagonals are integers, got {offsets.dtype}", source=path, place=place)
+    if offsets.ndim != 1 or data.ndim != 2 or data.shape[0] != offsets.size:
+        raise MatrixError(
+            f"not a dia matrix: {offsets.size} diagonals need as many rows of data, got shape {data.shape}",
+            source=path,
+            place=place,
+        )
+    if offsets.size and (offsets.max() > MAX_INDEX or offsets.min() < -MAX_INDEX):
+        raise MatrixError("a diagonal is outside the 32-bit index range", source=path, place=place)
     try:
-        coordinates = scipy.sparse.dia_array((data, offsets), shape=shape).tocoo()
-    except ValueError as error:
-        raise MatrixError(f"not a dia matrix: {error}", source=path, place="array 'offsets'") from error
+        coordinates = scipy.sparse.dia_array((as_real(data, str(path)), offsets), shape=shape).tocoo()
+    except ValueError as error:  # a diagonal given twice, for one
+        raise MatrixError(f"not a dia matrix: {error}", source=path, place=place) from error
     return Coordinates(shape, coordinates.row, coordinates.col, coordinates.data)
 
 
@@ -176,19 +225,25 @@ def read_array_header(path: Path, stream: IO[bytes], name: str | None) -> ArrayH
             shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
         else:
             raise ValueError(f"version {version} is only for structured arrays")
-    except (ValueError, tokenize.TokenError) as error:
+        length = stream.tell()
+    except _FILE_FAULTS:
+        raise
+    except Exception as error:
+        # NumPy evaluates the header as Python's literals; what comes of a wrong one is not documented.
         stream.seek(0)
         raise MatrixError(
-            f"not a NumPy array: {error}{hint(stream.read(16))}", source=path, place=_place(name)
+            f"not a NumPy array: {clipped(error)}{hint(stream.read(16))}", source=path, place=_place(name)
         ) from error
-    return ArrayHeader(shape, dtype, stream.tell())
+    if not all(type(size) is int for size in shape):
+        raise MatrixError(f"{clipped(shape)} is no shape", source=path, place=_place(name))
+    return ArrayHeader(shape, dtype, length)
 
 
-def read_array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Array:
+def read_array(path: Path, stream: IO[bytes], size: int, name: str | None, budget: MemoryBudget) -> Array:
     """The array in a .npy stream of ``size`` bytes, read only if its header and the size agree.
 
     Raises:
-        MatrixError: no .npy stream, truncated, or of objects.
+        MatrixError: no .npy stream, truncated, of objects, or over the budget.
     """
     header = read_array_header(path, stream, name)
     if header.dtype.hasobject:
@@ -197,19 +252,29 @@ def read_array(path: Path, stream: IO[bytes], size: int, name: str | None) -> Ar
             source=path,
             place=_place(name),
         )
-    declared, held = math.prod(header.shape) * header.dtype.itemsize, size - header.length
-    if min(header.shape, default=0) < 0 or declared > held:
+    if header.dtype.kind not in _KINDS:
         raise MatrixError(
-            f"the header declares shape {header.shape} of {header.dtype}, {declared} bytes, but {held} are there; "
-            "the file is truncated or its header wrong",
+            f"expected real numbers, got {clipped(header.dtype)}", source=path, place=_place(name)
+        )
+    declared, held = math.prod(header.shape) * header.dtype.itemsize, size - header.length
+    least = math.prod(size for size in header.shape if size)  # an empty array has its other sizes, too
+    if min(header.shape, default=0) < 0 or declared > held or least > _MOST_ELEMENTS:
+        raise MatrixError(
+            f"the header declares shape {clipped(header.shape)} of {clipped(header.dtype)}, {declared} bytes, but "
+            f"{held} are there; the file is truncated or its header wrong",
             source=path,
             place=_place(name),
         )
+    budget.require(declared, "the array", _place(name))
     stream.seek(0)
     try:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
-    except ValueError as error:
-        raise MatrixError(f"not a whole NumPy array: {error}", source=path, place=_place(name)) from error
+    except _FILE_FAULTS:
+        raise
+    except Exception as error:  # of dtypes that a header can name and NumPy cannot make
+        raise MatrixError(
+            f"not a whole NumPy array: {clipped(error)}", source=path, place=_place(name)
+        ) from error
 
 
 def _place(name: str | None) -> str | None:

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import check_shape
 from sparsegen.matrix.formats import Array
-from sparsegen.matrix.readers.files import hint
+from sparsegen.matrix.readers.files import clipped, hint
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
+_MOST_DIMENSIONS = 32  # of NumPy 1
+_MOST_ELEMENTS = 2**62
 _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -55,7 +58,7 @@ class TensorEntry:
         return np.dtype(_DTYPES[self.kind]) if self.kind in _DTYPES else None
 
 
-def read_safetensors(path: Path, tensor: str | None) -> Array:
+def read_safetensors(path: Path, tensor: str | None, budget: MemoryBudget) -> Array:
     """A tensor of two dimensions; bfloat16 becomes float32.
 
     Args:
@@ -67,8 +70,9 @@ def read_safetensors(path: Path, tensor: str | None) -> Array:
     header, data_start = _header(path)
     entry = _entry(path, header, _choose(path, header, tensor), data_start)
     _readable_type(path, entry)
-    check_shape(entry.shape, source=f"{path}, tensor {entry.name!r}")
+    check_shape(entry.shape, source=f"{path}, {_place(entry.name)}")
     _check_span(path, entry, data_start)
+    budget.require(2 * (entry.end - entry.begin), "the tensor", _place(entry.name))  # bfloat16 is widened
     return widened(entry, read_raw(path, entry))
 
 
@@ -87,9 +91,9 @@ def read_entries(path: Path) -> list[TensorEntry]:
     for before, after in pairwise(entries):
         if after.begin < before.end:
             raise MatrixError(
-                f"its data begin within those of tensor {before.name!r}",
+                f"its data begin within those of {_place(before.name)}",
                 source=path,
-                place=f"tensor {after.name!r}",
+                place=_place(after.name),
             )
     return entries
 
@@ -113,7 +117,7 @@ def widened(entry: TensorEntry, raw: Array) -> Array:
 
 
 def _entry(path: Path, header: dict[str, Any], name: str, data_start: int) -> TensorEntry:
-    place = f"tensor {name!r}"
+    place = _place(name)
     try:
         kind, sizes, (begin, end) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
     except (KeyError, TypeError, ValueError):
@@ -124,6 +128,8 @@ def _entry(path: Path, header: dict[str, Any], name: str, data_start: int) -> Te
         raise _unsupported(path, kind, name)
     if not isinstance(sizes, list) or not all(_is_size(size) for size in [*sizes, begin, end]):
         raise MatrixError("shape and data_offsets must be lists of sizes", source=path, place=place)
+    if len(sizes) > _MOST_DIMENSIONS or math.prod(size for size in sizes if size) > _MOST_ELEMENTS:
+        raise MatrixError(f"shape {clipped(sizes)} is over NumPy's limits", source=path, place=place)
     return TensorEntry(name, kind, tuple(sizes), data_start + begin, data_start + end)
 
 
@@ -135,10 +141,14 @@ def _readable_type(path: Path, entry: TensorEntry) -> np.dtype[Any]:
 
 def _unsupported(path: Path, kind: Any, name: str) -> MatrixError:
     return MatrixError(
-        f"dtype {kind} is not supported; there are {', '.join(_DTYPES)}",
+        f"dtype {clipped(kind)} is not supported; there are {', '.join(_DTYPES)}",
         source=path,
-        place=f"tensor {name!r}",
+        place=_place(name),
     )
+
+
+def _place(name: str) -> str:
+    return f"tensor {clipped(repr(name))}"
 
 
 def _check_span(path: Path, entry: TensorEntry, data_start: int) -> None:
@@ -150,7 +160,7 @@ def _check_span(path: Path, entry: TensorEntry, data_start: int) -> None:
             f"data_offsets [{begin}, {end}] must span {expected} bytes ({entry.kind}, shape {entry.shape}) "
             f"within the {available} bytes of data; the file is truncated or its header wrong",
             source=path,
-            place=f"tensor {entry.name!r}",
+            place=_place(entry.name),
         )
 
 
@@ -184,10 +194,12 @@ def _choose(path: Path, header: dict[str, Any], tensor: str | None) -> str:
     if tensor in header:
         return str(tensor)
     names = sorted(header)
-    listed = ", ".join(names[:10]) + (f", ... ({len(names)} in all)" if len(names) > 10 else "")
+    listed = ", ".join(clipped(name) for name in names[:10]) + (
+        f", ... ({len(names)} in all)" if len(names) > 10 else ""
+    )
     asked = "name a tensor (--tensor)" if tensor is None else f"there is no tensor {tensor!r}"
     raise MatrixError(f"{asked}; the file holds {listed or 'none'}", source=path)
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and 0 <= value <= _MOST_ELEMENTS

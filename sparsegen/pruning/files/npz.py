@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import Array
 from sparsegen.matrix.readers.numpy_files import open_archive, open_member, read_array_header, read_member
 from sparsegen.pruning.files.container import Masks
@@ -19,8 +20,8 @@ from sparsegen.pruning.weights import NumpyWeights, WeightSpec, value_type
 class NpzFile:
     """What `numpy.savez` writes. Members that are not pruned are copied as they are, and never unpickled."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self.source = path, str(path)
+    def __init__(self, path: Path, budget: MemoryBudget) -> None:
+        self._path, self.source, self._budget = path, str(path), budget
         self.specs: list[WeightSpec] = []
         with open_archive(path) as archive:
             self._members = {info.filename: info for info in archive.infolist()}
@@ -54,4 +55,4 @@ class NpzFile:
 
     def _stored(self, name: str) -> Array:
         with open_archive(self._path) as archive:
-            return read_member(self._path, archive, self._members[f"{name}.npy"], name)
+            return read_member(self._path, archive, self._members[f"{name}.npy"], name, self._budget)

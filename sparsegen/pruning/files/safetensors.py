@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import Array
 from sparsegen.matrix.readers.safetensors import read_entries, read_raw, widened
 from sparsegen.pruning.files.container import Masks
@@ -20,8 +21,8 @@ _FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float
 
 
 class SafetensorsFile:
-    def __init__(self, path: Path) -> None:
-        self._path, self.source = path, str(path)
+    def __init__(self, path: Path, budget: MemoryBudget) -> None:
+        self._path, self.source, self._budget = path, str(path), budget
         self._entries = {entry.name: entry for entry in read_entries(path)}
         self.specs = [
             WeightSpec(entry.name, entry.shape, entry.kind, value_type(_FLOATS.get(entry.kind, "")))
@@ -30,6 +31,7 @@ class SafetensorsFile:
 
     def read(self, name: str) -> Array:
         entry = self._entries[name]
+        self._budget.require(2 * (entry.end - entry.begin), "the tensor", f"tensor {name!r}")
         values = widened(entry, read_raw(self._path, entry))
         return values.astype(value_type(_FLOATS[entry.kind]), copy=False)
 

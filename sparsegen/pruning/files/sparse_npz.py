@@ -9,6 +9,7 @@ from typing import BinaryIO
 import scipy.sparse
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.readers.numpy_files import read_npz
 from sparsegen.pruning.files.container import Masks
@@ -21,13 +22,14 @@ class SparseNpzFile(NumpyWeights):
     What is written is CSR, whatever format was read, float64 if the file's values were, else float32.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, budget: MemoryBudget) -> None:
         # NaN and infinities are refused later, with their index in the matrix.
-        matrix = as_csr(read_npz(path, None), allow_nonfinite=True, source=str(path))
+        matrix = as_csr(read_npz(path, None, budget), allow_nonfinite=True, source=str(path))
+        rows, columns = matrix.shape
+        budget.require(rows * columns * matrix.values.itemsize, f"{rows} × {columns} dense weights")
         try:
             dense = matrix.to_scipy().toarray()
         except (MemoryError, ValueError) as error:  # NumPy's ValueError: more elements than an array can have
-            rows, columns = matrix.shape
             raise MatrixError(f"{rows} × {columns} weights do not fit into memory", source=path) from error
         super().__init__({path.stem: dense}, str(path))
 

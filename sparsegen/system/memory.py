@@ -1,0 +1,47 @@
+"""How much memory is left to this process: what the kernel says, and what its control group may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_MEMINFO = Path("/proc/meminfo")
+_GROUPS = (  # limit and use of a control group, as a container sees its own
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def available_bytes() -> int | None:
+    """Bytes that can be taken without swapping; None where the system does not say (it is no Linux)."""
+    found = [_of_machine(), *(_of_group(*files) for files in _GROUPS)]
+    known = [value for value in found if value is not None]
+    return max(0, min(known)) if known else None
+
+
+def size_text(count: int) -> str:
+    """Bytes in words: ``17.2 GiB``."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.{0 if unit == 0 else 1}f} {_UNITS[unit]}"
+
+
+def _of_machine() -> int | None:
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _of_group(limit: Path, use: Path) -> int | None:
+    try:
+        return int(limit.read_text()) - int(use.read_text())
+    except (OSError, ValueError):  # no such group, or "max"
+        return None

@@ -1,0 +1,3 @@
+"""How many attempts each target of the fuzz tests got."""
+
+ATTEMPTS: dict[str, int] = {}

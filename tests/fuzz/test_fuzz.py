@@ -1,0 +1,297 @@
+"""Whatever a file holds, reading it gives a value or one of sparsegen's own errors.
+
+A run of the tests makes a hundred attempts at each; ``make fuzz SECONDS=3600`` goes on for an hour, from another seed
+every time, and says how many attempts there were.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.sparse
+from bench_samples import results
+from fuzz_mutations import damaged_bytes, damaged_json, matrix_market, npy, safetensors, smtx
+from fuzz_report import ATTEMPTS
+from tuning_samples import H100, MEASURED_RATES, baseline, failed, timed, workload
+
+from sparsegen.bench import result_file, result_reader
+from sparsegen.bench.results import Results
+from sparsegen.dispatch.choice import choose, forget
+from sparsegen.errors import (
+    DatabaseError,
+    ImportFileError,
+    MatrixError,
+    ResultsError,
+    SavedOperatorError,
+    SparsegenError,
+)
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.load import load_matrix
+from sparsegen.matrix.readers.smtx import read_smtx_shape
+from sparsegen.plan import saved_operator
+from sparsegen.pruning.files.open import open_weights
+from sparsegen.tuning_db import exchange
+from sparsegen.tuning_db.check import check
+from sparsegen.tuning_db.records import DeviceRates, Outcome
+from sparsegen.tuning_db.store import Store
+
+TURN = 100  # attempts between two looks at the clock
+TARGETS = 8  # among which the seconds are divided
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+MEMORY = 2**26  # bytes that a damaged file may take
+Fuzz = Callable[[st.SearchStrategy[Any], Callable[[Any], None]], None]
+
+
+@pytest.fixture
+def fuzz(request: pytest.FixtureRequest) -> Fuzz:
+    """Make attempts until this target's part of the time is over, at least one turn of them."""
+    seconds = request.config.getoption("--fuzz-seconds") / TARGETS
+
+    def run(strategy: st.SearchStrategy[Any], attempt: Callable[[Any], None]) -> None:
+        seed = secrets.randbits(32) if seconds else 0
+        ended, attempts = time.monotonic() + seconds, 0
+
+        def counted(value: Any) -> None:
+            nonlocal attempts
+            attempts += 1
+            attempt(value)
+
+        settings = hypothesis.settings(
+            max_examples=TURN,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        while True:
+            hypothesis.seed(seed)(settings(hypothesis.given(strategy)(counted)))()
+            ATTEMPTS[request.node.name] = attempts
+            if time.monotonic() >= ended:
+                return
+            seed += 1
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning for every damaged row is what they are for, but not thousands of them."""
+    caplog.set_level(logging.CRITICAL)
+
+
+# --- matrices and weights ---
+
+DENSE = np.array([[0, 1.5, 0, -2], [0, 0, 0, 0], [3, 0, 0.25, 0]], dtype=np.float32)
+COORDINATE = b"%%MatrixMarket matrix coordinate real general\n% a comment\n3 4 2\n1 2 1.5\n3 1 3\n"
+
+
+def saved(write: Callable[..., Any], *arguments: Any, **arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    write(stream, *arguments, **arrays)
+    return stream.getvalue()
+
+
+def matrix_files() -> dict[str, bytes]:
+    """One sound file of each kind; names end in its suffix."""
+    text = json.dumps({"w": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}}).encode()
+    plain = {
+        "mtx": COORDINATE,
+        "array.mtx": b"%%MatrixMarket matrix array integer symmetric\n2 2\n1\n2\n3\n",
+        "smtx": b"3, 4, 4\n0 2 2 4\n1 3 0 2\n",
+    }
+    sparse = {
+        f"{form}.npz": saved(
+            scipy.sparse.save_npz, scipy.sparse.coo_array(DENSE).asformat(form), compressed=packed
+        )
+        for form, packed in (("csr", True), ("csc", False), ("coo", False), ("bsr", False), ("dia", False))
+    }
+    return {
+        **plain,
+        **{f"{name}.gz": gzip.compress(content, mtime=0) for name, content in plain.items()},
+        **sparse,
+        "npy": saved(np.save, DENSE),
+        "npz": saved(np.savez, w=DENSE, b=DENSE[0]),
+        "one.npz": saved(np.savez_compressed, w=DENSE.astype(np.float16)),
+        "safetensors": len(text).to_bytes(8, "little") + text + DENSE.tobytes(),
+    }
+
+
+def read_matrix(folder: Path, found: tuple[str, bytes]) -> None:
+    name, content = found
+    path = folder / f"w.{name}"
+    path.write_bytes(content)
+    try:
+        matrix = load_matrix(path, memory_limit=MEMORY, allow_nonfinite=True)
+    except MatrixError as error:
+        assert str(path) in str(error) and len(str(error)) < 1000
+    else:
+        assert isinstance(matrix, CsrMatrix) and len(matrix.row_offsets) == matrix.shape[0] + 1
+    if name.startswith("smtx"):
+        with suppress(MatrixError):
+            assert len(read_smtx_shape(path)) == 2
+
+
+def test_damaged_matrices(tmp_path: Path, fuzz: Fuzz) -> None:
+    fuzz(damaged_bytes(matrix_files()), lambda found: read_matrix(tmp_path, found))
+
+
+def test_headers_of_matrices(tmp_path: Path, fuzz: Fuzz) -> None:
+    fuzz(matrix_market() | smtx() | npy() | safetensors(), lambda found: read_matrix(tmp_path, found))
+
+
+def test_weights(tmp_path: Path, fuzz: Fuzz) -> None:
+    def read(found: tuple[str, bytes]) -> None:
+        name, content = found
+        path = tmp_path / f"w.{name}"
+        path.write_bytes(content)
+        try:
+            weights = open_weights(path, MEMORY)
+            for spec in weights.specs:
+                if spec.dtype is not None:
+                    weights.read(spec.name)
+        except MatrixError as error:
+            assert str(path) in str(error) or "tensor" in str(error)
+
+    corpus = {n: c for n, c in matrix_files().items() if n.endswith(("npy", "npz", "safetensors"))}
+    fuzz(damaged_bytes(corpus) | npy() | safetensors(), read)
+
+
+# --- JSON ---
+
+RECORDS = exchange.Content(
+    (
+        timed(12.5, tile_n=32, final=True),
+        timed(3.0, workload(n=128, tag="b")),
+        failed(Outcome.WRONG, tile_n=128),
+    ),
+    (baseline(20.0),),
+    (DeviceRates(H100, MEASURED_RATES),),
+)
+
+
+def test_exports(tmp_path: Path, fuzz: Fuzz) -> None:
+    def read(text: str) -> None:
+        try:
+            content = exchange.load(text, "x.json")
+        except ImportFileError as error:
+            assert str(error).startswith("x.json") and len(str(error)) < 1000
+            return
+        assert exchange.load(exchange.dump(content), "again") == content
+        with Store.open(tmp_path / f"{secrets.token_hex(8)}.db") as store:
+            exchange.import_json(store, text, "x.json")
+            assert not check(store)
+
+    fuzz(damaged_json(json.loads(exchange.dump(RECORDS))), read)
+
+
+def test_result_files(fuzz: Fuzz) -> None:
+    def read(text: str) -> None:
+        try:
+            found = result_reader.load(text, "x.json")
+        except ResultsError as error:
+            assert "x.json" in str(error) and len(str(error)) < 2000
+            return
+        assert isinstance(found, Results)
+        assert result_reader.load(result_file.dump(found), "again") == found
+
+    fuzz(damaged_json(json.loads(result_file.dump(results()))), read)
+
+
+# --- databases ---
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("fuzz") / "tuning.db"
+    with Store.open(path) as store:
+        store.add_all(RECORDS.measurements, RECORDS.baselines, RECORDS.rates)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return path.read_bytes()
+
+
+def look_up(path: Path, *, read_only: bool) -> None:
+    """All that commands ask a database."""
+    known = workload()
+    try:
+        with Store.open(path, read_only=read_only) as store:
+            for tuned in store.list_workloads():
+                store.winner(tuned.workload, tuned.device)
+                store.baselines(tuned.workload, tuned.device)
+            store.rates(H100)
+            choose(known.problem, known.features, known.fingerprint, H100, store)
+            forget(store)
+            exchange.load(exchange.export_json(store)[0], "export")
+            check(store)
+    except DatabaseError as error:
+        assert str(path) in str(error)
+
+
+def test_damaged_databases(tmp_path: Path, database: bytes, fuzz: Fuzz) -> None:
+    def read(found: tuple[tuple[str, bytes], bool]) -> None:
+        (name, content), read_only = found
+        path = tmp_path / name
+        for rest in tmp_path.iterdir():
+            rest.unlink()
+        path.write_bytes(content)
+        look_up(path, read_only=read_only)
+
+    fuzz(st.tuples(damaged_bytes({"tuning.db": database}), st.booleans()), read)
+
+
+def test_rows_of_databases(tmp_path: Path, database: bytes, fuzz: Fuzz) -> None:
+    path = tmp_path / "tuning.db"
+    path.write_bytes(database)
+    with closing(sqlite3.connect(path)) as connection:
+        tables = ("devices", "device_rates", "matrices", "problems", "variants", "measurements", "baselines")
+        columns = [(t, name) for t in tables for _, name, *_ in connection.execute(f"PRAGMA table_info({t})")]
+    values = (
+        st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.binary(max_size=20) | st.text(max_size=20)
+        | st.sampled_from(("{}", "[]", "[1]", "{\"self\":1}", "[" * 3000, "ok", "wrong", "2026-11-22 00:00:00.000000"))
+    )  # fmt: skip
+
+    def read(changes: list[tuple[tuple[str, str], Any]]) -> None:
+        path.write_bytes(database)
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA ignore_check_constraints = 1")
+            for (table, column), value in changes:
+                try:
+                    connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE id = 1", (value,))
+                except (sqlite3.Error, UnicodeEncodeError):
+                    continue  # an id that is no number, text that is none
+        look_up(path, read_only=True)
+
+    fuzz(st.lists(st.tuples(st.sampled_from(columns), values), min_size=1, max_size=3), read)
+
+
+# --- saved operators ---
+
+
+def test_saved_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fuzz: Fuzz) -> None:
+    monkeypatch.setattr(saved_operator, "VariantLauncher", lambda *_, **__: None)  # nothing is compiled
+    monkeypatch.setattr(saved_operator, "SparseOperator", lambda *_: None)
+    monkeypatch.setattr(saved_operator, "shared_executor", lambda device: None)
+    monkeypatch.setattr(saved_operator.Saved, "uploaded", lambda *_: None)
+
+    def read(found: tuple[str, bytes]) -> None:
+        path = tmp_path / "operator.npz"
+        path.write_bytes(found[1])
+        try:
+            saved_operator.read_operator(path, H100)
+        except SparsegenError as error:
+            assert isinstance(error, SavedOperatorError) or error.exit_code == 3
+
+    fuzz(damaged_bytes({"npz": (FIXTURES / "before_wings" / "operator.npz").read_bytes()}), read)

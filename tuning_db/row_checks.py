@@ -1,0 +1,144 @@
+"""Whether rows hold what sparsegen writes: SQLite keeps text in columns of numbers, and files can be edited.
+
+A row that does not is passed over where it is read, by a warning that names it, so that one bad row breaks no look-up.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from sparsegen.kernels.rates import Rates
+from sparsegen.operators import MAX_INDEX
+from sparsegen.tuning_db.models import Base
+
+Check = Callable[[Any], bool]
+BIG = 2**63 - 1
+FIRST_YEAR = 2020
+LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
+LONGEST_SHOWN = 80  # characters of a value in a warning
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class DamagedRowError(Exception):
+    """A row that holds what sparsegen does not write; the message names table, row, column and value."""
+
+
+def require_sound(row: Base) -> None:
+    """Check every column of a row that was loaded.
+
+    Raises:
+        DamagedRowError: see there.
+    """
+    values = vars(row)  # as SQLAlchemy loaded them: faster than an attribute each
+    for name, is_sound in _CHECKS[row.__tablename__].items():
+        if not is_sound(values[name]):
+            raise damaged(row, name)
+
+
+def damaged(row: Base, column: str) -> DamagedRowError:
+    """The error for a column that holds what it should not."""
+    shown = repr(vars(row)[column])
+    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+    return DamagedRowError(f"{row.__tablename__} row {vars(row)['id']}: {column} = {shown}")
+
+
+def _whole(low: int, high: int) -> Check:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _or_none(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _text(longest: int, pattern: str = r"[\s\S]*") -> Check:
+    matches = re.compile(pattern).fullmatch
+
+    def is_sound(value: Any) -> bool:
+        if type(value) is not str or len(value) > longest or matches(value) is None:
+            return False
+        return value.isprintable() or _CONTROL.search(value) is None
+
+    return is_sound
+
+
+def _is_moment(value: Any) -> bool:
+    return type(value) is datetime and value.year >= FIRST_YEAR
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float and 0 <= value < math.inf
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is float and 0 < value < math.inf
+
+
+def _is_error(value: Any) -> bool:
+    return type(value) is float and value >= 0  # infinite for a result that was not written
+
+
+def _is_truth(value: Any) -> bool:
+    return type(value) is bool
+
+
+_count, _size = _whole(0, BIG), _whole(0, MAX_INDEX)
+_SAMPLE: dict[str, Check] = {
+    "median_us": _or_none(_is_time),
+    "low_us": _or_none(_is_number),
+    "high_us": _or_none(_is_number),
+    "sample_count": _or_none(_whole(1, MAX_INDEX)),
+    "cold": _or_none(_is_truth),
+    "clock_mhz": _or_none(_count),
+    "throttle_reasons": _or_none(_count),
+    "measured_at": _is_moment,
+}
+_CHECKS: Mapping[str, Mapping[str, Check]] = {
+    "devices": {
+        "key": _text(200, ".+"),
+        "name": _text(200, ".*"),
+        "backend": _text(40, "[a-z]+"),
+        "compute_capability_major": _whole(0, 1000),
+        "compute_capability_minor": _whole(0, 1000),
+        "multiprocessors": _size,
+        "shared_memory_per_block": _count,
+        "shared_memory_per_multiprocessor": _count,
+        "l2_bytes": _count,
+    },
+    "device_rates": {**{field.name: _is_time for field in fields(Rates)}, "measured_at": _is_moment},
+    "matrices": {
+        "fingerprint": _text(64, "[0-9a-f]{64}"),
+        "m": _size,
+        "k": _size,
+        "nnz": _size,
+        "row_mean": _is_number,
+        "row_cov": _is_number,
+        "row_max": _size,
+        "block_fill": _is_number,
+    },
+    "problems": {"operator": _text(40), "fields": _text(BIG), "digest": _text(64)},
+    "variants": {
+        "family": _text(80),
+        "config": _text(BIG),
+        "source_digest": _text(64, "[0-9a-f]{8,64}"),
+    },
+    "measurements": {
+        **_SAMPLE,
+        "outcome": _text(20),
+        "reason": _text(LONGEST_REASON),
+        "worst_error": _or_none(_is_error),
+        "registers": _or_none(_count),
+        "spill_bytes": _or_none(_count),
+        "compile_seconds": _or_none(_is_number),
+        "prepare_seconds": _or_none(_is_number),
+        "packed_bytes": _or_none(_count),
+        "final": _is_truth,
+    },
+    "baselines": {**_SAMPLE, "contender": _text(40, "[a-z0-9_]+"), "version": _text(200)},
+}
