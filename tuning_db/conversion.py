@@ -51,7 +51,7 @@ class UnknownProblemError(Exception):
     """A row of problems that is of no operator that is installed, or that the operator does not have (yet)."""
 
 
-def canonical(values: Mapping[str, Value]) -> str:
+def canonical(values: Mapping[str, Value] | Mapping[str, int | float | str]) -> str:
     """JSON with sorted keys and no spaces."""
     return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
 

@@ -32,7 +32,7 @@ def read_problem(node: Node) -> Problem:
     first = [name for name, field in fields.items() if not field.later]
     f = node.fields(("operator", *first), tuple(name for name, field in fields.items() if field.later))
     for name, field in fields.items():
-        if name in f and (field.is_size or field.kind is int):
+        if field.is_size and name in f:
             f[name].integer(0, MAX_INDEX)
     try:
         return problem_type.from_dict({name: f[name].value for name in fields if name in f})

@@ -63,7 +63,7 @@ class Workbench:
     def result(self) -> ResultBuffer:
         """A result buffer in the problem's stored shape."""
         spec = self.problem.result(self.features.nnz)
-        return ResultBuffer(self.executor, spec.dtype, spec.shape)
+        return ResultBuffer(self.executor, self.problem.dtype, spec.shape)
 
 
 class ResultBuffer:

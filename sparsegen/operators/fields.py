@@ -78,6 +78,16 @@ class Field:
     def is_trait(self) -> bool:
         return issubclass(self.kind, StrEnum)
 
+    def from_json(self, value: Any) -> int | StrEnum | Parameter:
+        """The value that was written as JSON.
+
+        Raises:
+            ValueError: no size or word.
+            ConfigError: no value of the parameter.
+        """
+        kind = self.kind
+        return self.parsed(value) if issubclass(kind, Parameter) else kind(value)
+
     def parsed(self, value: Any) -> int | StrEnum | Parameter:
         """The value of this field that a number or a word stands for.
 

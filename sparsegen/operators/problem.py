@@ -189,9 +189,7 @@ class Problem(ABC):
         fields = fields_of(cls).items()
         return cls(
             **{
-                name: field.kind(values[name])
-                if field.is_size or field.is_trait
-                else field.parsed(values[name])
+                name: field.from_json(values[name])
                 for name, field in fields
                 if name in values or not field.later
             }

@@ -117,7 +117,7 @@ class DeviceVerifier:
     def worst_error(self, result: Buffer, bound: ErrorBound | None = None) -> float:
         if not self._count:
             return 0.0
-        dtype, terms = self._written.dtype, self._reference.terms
+        dtype, terms = self._reference.dtype, self._reference.terms
         device, worst = self._device, self._device.filled(4)
         sizes = (self._count, terms_stride(self._written.shape, terms.shape), terms.size)
         arrays = (result, self._reference.exact, self._reference.magnitude, self._terms)

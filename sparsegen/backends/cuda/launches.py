@@ -131,7 +131,7 @@ def _launching(kernel: CudaKernel, launch: Launch) -> Callable[[int, Any], int]:
         return _launching_early(kernel, launch)
     sizes = tuple(ctypes.c_uint(size) for size in (*launch.grid, *launch.block, launch.shared_memory_bytes))
     handle, launch_kernel = kernel.handle, libcuda().cuLaunchKernel
-    return lambda stream, parameters: launch_kernel(handle, *sizes, stream, parameters, None)  # type: ignore[no-any-return]
+    return lambda stream, parameters: launch_kernel(handle, *sizes, stream, parameters, None)
 
 
 def _launching_early(kernel: CudaKernel, launch: Launch) -> Callable[[int, Any], int]:
