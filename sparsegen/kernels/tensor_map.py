@@ -33,9 +33,10 @@ class TensorMap:
         dtype: of its elements.
         sizes: elements along each dimension.
         strides: bytes from one element to the next along each dimension but the innermost.
-        box: elements along each dimension that one copy takes.
+        box: elements along each dimension that one copy takes; times the step at most 256.
         swizzle: how they lie in shared memory.
-        steps: elements of the array from one of the box to the next, along each dimension; all 1 where it is empty.
+        steps: elements of the array from one of the box to the next, along each dimension, of which the innermost has
+            none but 1; all 1 where it is empty.
 
     Raises:
         ValueError: the copy engine has no such maps. Families' constraints keep configs and problems from it.
@@ -55,10 +56,12 @@ class TensorMap:
             raise ValueError(f"{self}: one to {MOST_DIMENSIONS} dimensions with a side of the box each")
         if self.steps and (len(self.steps) != rank or not all(1 <= s <= LARGEST_STEP for s in self.steps)):
             raise ValueError(f"{self}: steps are 1 to {LARGEST_STEP}, one for each dimension")
+        if self.element_steps[0] != 1:
+            raise ValueError(f"{self}: the innermost dimension has no steps")
         if not all(1 <= size < 1 << 32 for size in self.sizes):
             raise ValueError(f"{self}: sizes are 1 to 2^32 - 1")
-        if not all(1 <= side <= LARGEST_BOX_SIDE for side in self.box):
-            raise ValueError(f"{self}: a box has 1 to {LARGEST_BOX_SIDE} elements a side")
+        if not all(1 <= extent <= LARGEST_BOX_SIDE for extent in self.extents):
+            raise ValueError(f"{self}: a box reaches over 1 to {LARGEST_BOX_SIDE} elements a side")
         if any(stride % STRIDE_UNIT or not 0 < stride < 1 << 40 for stride in self.strides):
             raise ValueError(f"{self}: strides are multiples of {STRIDE_UNIT} bytes below 2^40")
         row_bytes = self.box[0] * self.dtype.itemsize
@@ -69,6 +72,11 @@ class TensorMap:
     def rank(self) -> int:
         """How many dimensions."""
         return len(self.sizes)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Elements of the array that a box reaches over along each dimension, those between its own included."""
+        return tuple(side * step for side, step in zip(self.box, self.element_steps, strict=True))
 
     @property
     def element_steps(self) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from sparsegen.operators.dtype import Array
 from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
 from sparsegen.operators.fields import trait
 from sparsegen.operators.layout import Layout
-from sparsegen.operators.masked import MaskedOperator, MaskedProblem, fewest_live, some_columns, stored
+from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, some_columns, stored
 from sparsegen.operators.problem import LoneRow, TensorSpec
 from sparsegen.operators.reference import DeviceReference
 from sparsegen.system.device_memory import WARP, PlainDevice
@@ -116,8 +116,8 @@ class DsdProblem(MaskedProblem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.k)
 
-    def fewest_terms(self, given: Mapping[str, Array]) -> int:
-        return fewest_live(self.mask_of(given), axis=1)
+    def live_terms(self, given: Mapping[str, Array]) -> Array:
+        return live_elements(self.mask_of(given), axis=1)
 
     def factors(self, given: Mapping[str, Array]) -> tuple[Array, Array]:
         x = np.where(self.mask_of(given).expand(), given["x"], 0.0)
@@ -197,8 +197,8 @@ class DsdTransposedProblem(MaskedProblem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.m)
 
-    def fewest_terms(self, given: Mapping[str, Array]) -> int:
-        return fewest_live(self.mask_of(given), axis=0)
+    def live_terms(self, given: Mapping[str, Array]) -> Array:
+        return live_elements(self.mask_of(given), axis=0)
 
     def factors(self, given: Mapping[str, Array]) -> tuple[Array, Array]:
         x = np.where(self.mask_of(given).expand(), given["x"], 0.0)

@@ -261,7 +261,8 @@ class MaskedProblem(Problem):
         """See `Problem.reference`; elements are sums of as many terms as the contraction is long."""
         given = {name: self._real(array, name) for name, array in operands.items()}
         (a, b), scale = self.factors(given), float(operands["scale"][0])
-        magnitude = abs(scale) * self._widening(given) * (np.abs(a) @ np.abs(b))
+        widening = self._widening(given, a.shape[0])[:, None]
+        magnitude = abs(scale) * widening * (np.abs(a) @ np.abs(b))
         exact, magnitude = self.finished(scale * (a @ b), magnitude, given)
         if self.result_layout is Layout.COLUMN:
             exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
@@ -275,19 +276,23 @@ class MaskedProblem(Problem):
         real: Array = kind.from_storage(array).astype(np.float64)
         return real
 
-    def fewest_terms(self, given: Mapping[str, Array]) -> int:
-        """Of the sums that have any, the products that are least.
+    def live_terms(self, given: Mapping[str, Array]) -> Array:
+        """How many products the sums of a row of the result have: one number for each row, or one for all.
 
         Args:
             given: as of `factors`.
         """
-        return int(self.terms(self.without_pattern)[0])
+        return self.terms(self.without_pattern)
 
-    def _widening(self, given: Mapping[str, Array]) -> float:
-        """What magnitudes grow by where the factors lose what TF32 cuts off: four typical sums of such errors."""
+    def _widening(self, given: Mapping[str, Array], rows: int) -> Array:
+        """What the magnitudes of each row grow by where the factors lose what TF32 cuts off.
+
+        Four typical sums of such errors come to that.
+        """
         if self.dtype is not DType.FLOAT32:
-            return 1.0
-        return 1.0 + 2.0 * TF32_CUT / (DType.FLOAT32.unit_roundoff * (self.fewest_terms(given) + 2.0))
+            return np.ones(rows, np.float32)
+        cut = 2.0 * TF32_CUT / (DType.FLOAT32.unit_roundoff * (self.live_terms(given) + 2.0))
+        return np.broadcast_to(1.0 + cut, rows).astype(np.float32)
 
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
@@ -301,8 +306,8 @@ class MaskedProblem(Problem):
         (rows, inner), columns = a.shape, b.shape[1]
         by_rows = self.result_layout is Layout.ROW
         steps = (columns, 1) if by_rows else (1, rows)
-        factors = np.array([operands["scale"][0], self._widening(operands)], np.float32)
-        sizes, given = (rows, columns, inner), (device.upload(a), device.upload(b), device.upload(factors))
+        factors = np.asarray(operands["scale"], np.float32), self._widening(operands, rows)
+        sizes, given = (rows, columns, inner), tuple(map(device.upload, (a, b, *factors)))
         warps = -(-rows * columns // WARP)
         device.run("product.cu:product", warps, *sizes, *given, *steps, into.exact, into.magnitude)
         self.finish_on(operands, device, into, steps)
@@ -337,7 +342,6 @@ def some_columns(count: int, rng: np.random.Generator) -> Array:
     return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))
 
 
-def fewest_live(mask: BlockMask, axis: int) -> int:
-    """The fewest live elements along an axis, of the lines that have any; at least 1."""
-    live = np.count_nonzero(mask.expand(), axis=axis)
-    return int(live[live > 0].min(initial=mask.shape[axis]))
+def live_elements(mask: BlockMask, axis: int) -> Array:
+    """How many elements are live along an axis, of each line across it."""
+    return np.count_nonzero(mask.expand(), axis=axis)

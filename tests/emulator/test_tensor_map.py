@@ -216,7 +216,7 @@ def test_the_copy_engine_has_no_such_maps() -> None:
         TensorMap("x", DType.FLOAT16, (7, 7), (14,), (8, 1))
     with pytest.raises(ValueError, match="at most those of the swizzle"):
         TensorMap("x", DType.FLOAT16, (256, 2), (512,), (128, 1), Swizzle.BYTES_128)
-    with pytest.raises(ValueError, match="1 to 256 elements a side"):
+    with pytest.raises(ValueError, match="over 1 to 256 elements a side"):
         TensorMap("x", DType.FLOAT16, (512, 2), (1024,), (512, 1))
     with pytest.raises(ValueError, match="sizes are 1"):
         TensorMap("x", DType.FLOAT16, (0, 2), (16,), (8, 1))
@@ -224,3 +224,7 @@ def test_the_copy_engine_has_no_such_maps() -> None:
         TensorMap("x", DType.FLOAT16, (8, 2), (), (8, 1))
     with pytest.raises(ValueError, match="steps are 1 to 8"):
         TensorMap("x", DType.FLOAT16, (8,), (), (8,), steps=(9,))
+    with pytest.raises(ValueError, match="the innermost dimension has no steps"):
+        TensorMap("x", DType.FLOAT16, (64,), (), (8,), steps=(2,))
+    with pytest.raises(ValueError, match="over 1 to 256 elements a side"):
+        TensorMap("x", DType.FLOAT16, (8, 512), (16,), (8, 200), steps=(1, 2))

@@ -16,6 +16,9 @@ from sparsegen.errors import SparsegenError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import (
+    Block,
+    DsdProblem,
+    DsdTransposedProblem,
     DType,
     Epilogue,
     ItemValues,
@@ -23,6 +26,7 @@ from sparsegen.operators import (
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -56,6 +60,7 @@ def spmm(m: int, dtype: DType, layout: Layout, epilogue: Epilogue) -> SpmmProble
     return SpmmProblem(m, 40, 9, dtype, layout, epilogue)
 
 
+BLOCK = Block(16, 16)
 PROBLEMS: list[Problem] = [
     *(spmm(24, dtype, layout, epilogue) for dtype in DType for layout in Layout for epilogue in Epilogue),
     *(SddmmProblem(24, 40, 13, dtype, epilogue) for dtype in DType for epilogue in SddmmEpilogue),
@@ -69,6 +74,11 @@ PROBLEMS: list[Problem] = [
     SoftmaxBackwardProblem(24, 40, DType.FLOAT16, batch=3),
     SparseAttentionProblem(24, 40, 8, DType.FLOAT16, batch=3),
     *(spmm(5, DType.FLOAT32, layout, Epilogue.BIAS_GELU) for layout in Layout),  # with empty rows
+    *(DsdProblem(24, 40, 9, dtype, BLOCK, epilogue=e) for dtype in DType for e in Epilogue),
+    *(DsdTransposedProblem(24, 40, 9, dtype, BLOCK, y_layout=layout) for dtype in DType for layout in Layout),
+    *(SddProblem(24, 40, 9, dtype, BLOCK, w_layout=layout) for dtype in DType for layout in Layout),
+    DsdProblem(24, 40, 9, DType.FLOAT32, BLOCK, w_layout=Layout.COLUMN, batch=3),
+    SddProblem(24, 40, 9, DType.FLOAT16, BLOCK, batch=3),
     SddmmProblem(5, 40, 13),
     SoftmaxProblem(5, 40),
     SoftmaxBackwardProblem(5, 40),
@@ -77,6 +87,8 @@ PROBLEMS: list[Problem] = [
 
 
 def matrix_of(problem: Problem) -> CsrMatrix:
+    if not problem.has_pattern:
+        return problem.without_pattern
     return next(matrix for matrix in (MATRIX, EMPTY, GAPS) if matrix.shape == problem.matrix_shape)
 
 

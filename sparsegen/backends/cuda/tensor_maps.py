@@ -28,7 +28,7 @@ class EncodedMap:
         rank = tensor_map.rank
         sizes = (ctypes.c_uint64 * rank)(*tensor_map.sizes)
         strides = (ctypes.c_uint64 * max(1, rank - 1))(*tensor_map.strides)
-        box = (ctypes.c_uint32 * rank)(*tensor_map.box)
+        box = (ctypes.c_uint32 * rank)(*tensor_map.extents)  # of which it takes each step's first
         steps = (ctypes.c_uint32 * rank)(*tensor_map.element_steps)
         is_wide = tensor_map.swizzle is Swizzle.BYTES_128
         self._constant = (

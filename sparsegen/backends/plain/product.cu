@@ -1,9 +1,9 @@
 // Float64 products of dense matrices, one thread for each element: slow, plain, and unlike what is measured.
 
-// C = factors[0] · A · B with A rows × inner and B inner × columns, row-major; the magnitude is |factors[0]| · factors[1] ·
+// C = scale[0] · A · B with A rows × inner and B inner × columns, row-major; the magnitude is |scale[0]| · widening[row] ·
 // |A| · |B|. An element (row, column) of C is at row * c_row + column * c_column.
-extern "C" __global__ void product(int rows, int columns, int inner, const float* a, const float* b, const float* factors,
-                                   int c_row, int c_column, double* exact, float* magnitude) {
+extern "C" __global__ void product(int rows, int columns, int inner, const float* a, const float* b, const float* scale,
+                                   const float* widening, int c_row, int c_column, double* exact, float* magnitude) {
   long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (element >= static_cast<long long>(rows) * columns) {
     return;
@@ -17,8 +17,8 @@ extern "C" __global__ void product(int rows, int columns, int inner, const float
     size += term < 0 ? -term : term;
   }
   long long place = row * c_row + column * c_column;
-  exact[place] = factors[0] * sum;
-  magnitude[place] = static_cast<float>(fabs(static_cast<double>(factors[0])) * factors[1] * size);
+  exact[place] = scale[0] * sum;
+  magnitude[place] = static_cast<float>(fabs(static_cast<double>(scale[0])) * widening[row] * size);
 }
 
 // Zeros where `keep`, a byte for each element as stored, is 0.
