@@ -20,7 +20,7 @@ from sparsegen.tuning_db.records import Baseline, DeviceRates, Workload
 
 START_SECONDS = 120.0
 MEASURE_SECONDS = 60.0
-BASELINE_SESSION = "sparsegen.measure.baselines:Session"
+BASELINE_SESSION = "sparsegen.measure.baselines:open_session"
 
 
 class BaselineSession:

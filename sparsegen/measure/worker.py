@@ -63,7 +63,7 @@ class SetUpBaselines:
     """Sent once, in the place of `SetUp`: whose baselines are timed.
 
     Attributes:
-        session: a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``.
+        session: a function like `sparsegen.measure.baselines.open_session`, as ``"module:function"``.
     """
 
     session: str

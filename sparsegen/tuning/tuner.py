@@ -54,8 +54,8 @@ class Backend:
 
     Attributes:
         open_executor: a function of the device, as ``"module:function"``.
-        baseline_session: a class like `sparsegen.measure.baselines.Session`, as ``"module:class"``; None to skip
-            baselines, and then ``baselines_skipped`` says why.
+        baseline_session: a function like `sparsegen.measure.baselines.open_session`, as ``"module:function"``; None to
+            skip baselines, and then ``baselines_skipped`` says why.
         variant_seconds: time limit of one variant; None for the device's usual one.
         jobs: variants compiled at once; None for one on each core.
     """

@@ -11,6 +11,7 @@ import numpy as np
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.backends.executor import Buffer
 from sparsegen.kernels.base import Array
+from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Call
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library
@@ -77,6 +78,33 @@ def product(
         checked(handle.library, "cublasGemmEx", *arguments)
 
     return run
+
+
+def product_of(
+    handle: Handle,
+    dtype: DType,
+    side: Side,
+    a: Buffer,
+    b: Buffer,
+    result: Buffer,
+    compute: Compute = Compute.FLOAT32,
+) -> Callable[[], None]:
+    """A call for the whole dense product of what a product with a mask multiplies.
+
+    Args:
+        side: how the factors and the result are stored.
+    """
+    rows, columns, inner = side.rows, side.columns, side.inner
+    # cuBLAS is column-major: what is stored with its rows behind one another is the transpose to it.
+    of_a = (a, inner if side.a_by_inner else rows)
+    of_b = (b, inner if side.b_by_inner else columns)
+    a_operations = (NO_TRANSPOSE, TRANSPOSE) if side.a_by_inner else (TRANSPOSE, NO_TRANSPOSE)
+    b_operations = (TRANSPOSE, NO_TRANSPOSE) if side.b_by_inner else (NO_TRANSPOSE, TRANSPOSE)
+    if side.by_columns:
+        operations, shape = (a_operations[1], b_operations[1]), (rows, columns, inner)
+        return product(handle, dtype, operations, shape, of_a, of_b, (result, rows), compute)
+    operations, shape = (b_operations[0], a_operations[0]), (columns, rows, inner)
+    return product(handle, dtype, operations, shape, of_b, of_a, (result, columns), compute)
 
 
 def calls(
