@@ -5,19 +5,21 @@ BIN := .venv/bin
 READY := .venv/ready
 READY_DEV := .venv/ready-dev
 READY_TORCH := .venv/ready-torch
+READY_POSTGRES := .venv/ready-postgres
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SECONDS ?= 60
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_operator_scripts.py
 
-.PHONY: help demo test test-torch fuzz lint types clean
+.PHONY: help demo test test-torch test-postgres fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   every test; those that need a GPU or PyTorch skip themselves where there is none'
+	@echo 'make test   every test, some 11 minutes; those that need what is not there say so and skip themselves'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
+	@echo 'make test-postgres  the tests of the database, on a PostgreSQL server too, which they start themselves'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
 	@echo 'make clean  remove .venv and build/'
@@ -33,6 +35,9 @@ test-torch: $(READY_TORCH)
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)
+
+test-postgres: $(READY_POSTGRES)
+	$(BIN)/python -m pytest tests/tuning_db
 
 lint: $(READY_DEV)
 	$(BIN)/python -m ruff check .
@@ -52,6 +57,10 @@ $(READY): pyproject.toml .ci/setup
 
 $(READY_TORCH): $(READY)
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	@touch $@
+
+$(READY_POSTGRES): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[postgres]'
 	@touch $@
 
 $(READY_DEV): $(READY)

@@ -229,7 +229,14 @@ def prepare(
 def _launcher(choice: Choice, wanted: _Wanted, device: Device, kept: Mapping[str, Any]) -> Launcher:
     if choice.use_dense:
         if dense_launcher.is_available(device):
-            return DenseLauncher(choice, wanted.matrix, device, kept=kept, value_order=wanted.value_order)
+            return DenseLauncher(
+                choice,
+                wanted.matrix,
+                device,
+                kept=kept,
+                pattern=wanted.given.fingerprint(),
+                value_order=wanted.value_order,
+            )
         log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
         choice = replace(choice, use_dense=False)
     return VariantLauncher(
@@ -238,6 +245,7 @@ def _launcher(choice: Choice, wanted: _Wanted, device: Device, kept: Mapping[str
         executor=shared_executor(device),
         toolchain=backends.toolchain(device),
         kept=kept,
+        pattern=wanted.given.fingerprint(),
         value_order=wanted.value_order,
     )
 
@@ -361,11 +369,13 @@ class _Wanted:
     """What is asked for.
 
     Attributes:
+        given: the matrix before it was transposed.
         value_order: which of the given matrix's values each of the sparse matrix's nonzeros has; None: its own.
     """
 
     matrix: CsrMatrix
     problem: Problem
+    given: CsrMatrix
     value_order: Array | None
 
     @classmethod
@@ -379,20 +389,20 @@ class _Wanted:
         if matrix is None:
             raise ConfigError(f"{kind.operator} needs a matrix")
         csr, order = as_csr(matrix), None
+        given = csr
         if arguments.flag(transpose, "transpose"):
             if not kind.is_transposable:
                 raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
             csr, order = csr.transposed(), csr.transposition().source
         if problem is None:
-            return cls(csr, kind.of(csr.shape, **options), order)
+            return cls(csr, kind.of(csr.shape, **options), given, order)
         if operator not in (DEFAULT_OPERATOR, kind.operator):
             raise ConfigError(f"the problem is of {kind.operator}, not of {operator}")
-        given = [name for name, value in options.items() if value is not None]
-        if given:
-            raise ConfigError(f"the problem says all but the operands: drop {', '.join(given)}")
+        if named := [name for name, value in options.items() if value is not None]:
+            raise ConfigError(f"the problem says all but the operands: drop {', '.join(named)}")
         if problem.matrix_shape != csr.shape:
             raise ConfigError(f"the matrix is {csr.shape}, but the problem's is {problem.matrix_shape}")
-        return cls(csr, problem, order)
+        return cls(csr, problem, given, order)
 
     @classmethod
     def _without_pattern(
@@ -420,7 +430,7 @@ class _Wanted:
             problem = kind.of((rows, columns), **sizes)
         elif given := [name for name, value in options.items() if value is not None]:
             raise ConfigError(f"the problem says all but the operands: drop {', '.join(given)}")
-        return cls(problem.without_pattern, problem, None)
+        return cls(problem.without_pattern, problem, problem.without_pattern, None)
 
 
 def _kind(operator: str, problem: Problem | None) -> type[Problem]:

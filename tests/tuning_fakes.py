@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import scipy.sparse
+from patience import LONG
 
 from sparsegen import kernels
 from sparsegen.backends.executor import CompiledKernel
@@ -226,6 +227,8 @@ class FakeExecutor:
         self.launched = kernel
         behaviour = behaviour_of(kernel.config)
         if behaviour.startswith("SIG"):
+            if behaviour != "SIGKILL":  # under nohup, and in a shell's background, some are ignored
+                signal.signal(signal.Signals[behaviour], signal.SIG_DFL)
             os.kill(os.getpid(), signal.Signals[behaviour])
         if behaviour == "crash":
             sys.stderr.write("toy fell over\n")
@@ -333,7 +336,7 @@ def backend(folder: Path, **values: Any) -> Backend:
         "open_executor": "tuning_fakes:open_executor",
         "baseline_session": None,
         "baselines_skipped": "no baselines here",
-        "variant_seconds": 2.0,
+        "variant_seconds": LONG,
         "jobs": 2,
     }
     return Backend(**(fields | values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,7 @@ class AttentionOperator:
             self.executor.synchronize()  # calls may come on other streams than the upload
         self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
         self.work_bytes = self._scores_bytes + packed.arrays[packed.values].nbytes
+        self.launching = nullcontext()  # each thread has scores of its own
         self._mine = threading.local()
         self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
         self._growing = threading.Lock()

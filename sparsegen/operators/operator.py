@@ -169,6 +169,10 @@ class Operator:
     def update_values(self, values: Any) -> None:
         """New values on the same pattern; calls that start after this returns see them.
 
+        Calls in other threads meanwhile compute with all the old values or all the new ones. A PyTorch tensor on the
+        operator's GPU alone comes in the order of PyTorch's current stream: calls on other streams, in other threads
+        too, are to be ordered by an event, or they may find some of both.
+
         Args:
             values: nnz of them in the CSR order of the matrix that `sparsegen.prepare` was given (also where it
                 multiplies by the transpose), a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern); for a
@@ -177,6 +181,7 @@ class Operator:
                 stream, which orders them before later calls on that stream.
 
         Raises:
-            OperandError: not one value for each nonzero, or the result depends on the pattern alone.
+            OperandError: not one value for each nonzero, a `CsrMatrix` of another pattern, or the result depends on the
+                pattern alone.
         """
         self.launcher.update_values(values)

@@ -10,6 +10,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +39,10 @@ class Launchable(Protocol):
     @property
     def executor(self) -> Executor:
         """Where it runs."""
+
+    @property
+    def launching(self) -> AbstractContextManager[Any]:
+        """Held while a launch is queued: what a launch reads is replaced between two of them."""
 
     def bound(self) -> Callable[..., None]:
         """The calling thread's own: ``bound(stream, *addresses of the operands, address of the result)``."""
@@ -120,6 +125,7 @@ def missing(spec: TensorSpec) -> OperandError:
 def torch_caller(torch: Any, target: Target) -> Call:
     """Tensors on the operator's GPU, on PyTorch's current stream unless another is given."""
     bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
+    launching = target.variant.launching
     device, tensor, empty = torch.device("cuda", index), torch.Tensor, torch.empty
     out_shape, out_dtype = written.shape, getattr(torch, str(written.dtype))
     expected = [
@@ -186,7 +192,9 @@ def torch_caller(torch: Any, target: Target) -> Call:
             out_address = out.data_ptr()
         else:
             out_address = check(out, written)
-        bound_here()(handle, *addresses, out_address)
+        launch = bound_here()
+        with launching:
+            launch(handle, *addresses, out_address)
         return out
 
     return call
@@ -201,6 +209,7 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
     CuPy has no bfloat16: ``uint16`` arrays hold the bits.
     """
     bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
+    launching = target.variant.launching
     expected = [(spec, target.fixed.get(spec.name)) for spec in target.variant.operands]
     ndarray, empty, current = cupy.ndarray, cupy.empty, cupy.cuda.get_current_stream
 
@@ -238,7 +247,9 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
             else:
                 with cupy.cuda.ExternalStream(handle, index):
                     out = empty(written.shape, written.dtype.storage)
-        bound_here()(handle, *addresses, address(out, written))
+        launch, out_address = bound_here(), address(out, written)
+        with launching:
+            launch(handle, *addresses, out_address)
         return out
 
     return call
@@ -305,7 +316,9 @@ def numpy_caller(target: Target) -> Call:
         with turn, executor.entered():
             addresses = [sent(array, spec).address for array, spec in given]
             result = buffer_of(written)
-            target.variant.bound()(0, *addresses, result.address)
+            launch = target.variant.bound()
+            with target.variant.launching:
+                launch(0, *addresses, result.address)
             executor.synchronize()
             stored = np.empty(written.shape, written.dtype.storage)
             executor.download(result, stored)

@@ -55,6 +55,7 @@ class BoundVariant:
         compiled: what runs.
         packed: what it runs on.
         operands, result: what a launch takes, in call order, and what it writes.
+        launching: held while a launch is queued, so that new values come between two launches and never into one.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class BoundVariant:
         called_with = [*(spec.name for spec in self.operands), self.result.name]
         names = [argument.name for argument in family.arguments(problem)]
         self._order = [called_with.index(name) for name in names if name in called_with]
+        self.launching = threading.Lock()
         self._gather: Gather | None = None  # made with the first new values
         self._mine = threading.local()
         self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
@@ -127,7 +129,7 @@ class BoundVariant:
         return self._mine.bound  # type: ignore[no-any-return]
 
     def overwrite_values(self, encoded: Array) -> None:
-        """New values on the same pattern.
+        """New values on the same pattern: what was launched before, on any stream, has the old ones, all else the new.
 
         Args:
             encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype; where the
@@ -137,20 +139,28 @@ class BoundVariant:
             OperandError: the variant packs no values.
         """
         with self.executor.entered():
+            gather = self._value_gather()
             values = self.executor.upload(empty_as_one(encoded))
-            self.gather_values(values, 0)
-            self.executor.synchronize()
+            with self.launching:
+                self.executor.synchronize()
+                gather(values, 0)
+                self.executor.synchronize()
 
     def gather_values(self, values: Buffer, stream: int) -> None:
-        """The same of values in device memory, on a stream."""
+        """The same of values in device memory, in the order of a stream: launches on others may find some of both."""
+        with self.executor.entered():
+            gather = self._value_gather()
+            with self.launching:
+                gather(values, stream)
+
+    def _value_gather(self) -> Gather:
         if self.packed.values is None:
             raise OperandError(
                 "the result depends on the matrix's pattern alone: there are no values to replace"
             )
-        with self.executor.entered():
-            if self._gather is None:
-                self._gather = Gather(self.packed, self._problem, self.executor)
-            self._gather(values, stream)
+        if self._gather is None:
+            self._gather = Gather(self.packed, self._problem, self.executor)
+        return self._gather
 
     def value_source(self) -> Buffer:
         """int32 on the device: of each packed value the nonzero's number in CSR order, or -1.

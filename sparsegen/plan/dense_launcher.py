@@ -22,6 +22,7 @@ from sparsegen.plan.arrays import (
     numpy_type,
     stream_handle,
 )
+from sparsegen.plan.new_values import new_values
 
 
 def is_available(device: Device) -> bool:
@@ -47,6 +48,7 @@ class DenseLauncher:
         device: Device,
         *,
         kept: Mapping[str, Any],
+        pattern: str | None,
         value_order: Array | None = None,
     ) -> None:
         """See `VariantLauncher`.
@@ -67,6 +69,7 @@ class DenseLauncher:
         self._pattern = matrix
         self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
         self._order: Array | None = None
+        self._given_pattern = pattern
         self.update_values(matrix.values)
         if value_order is not None:
             self._order = value_order.astype(np.int64)
@@ -147,10 +150,7 @@ class DenseLauncher:
     def update_values(self, values: Any) -> None:
         """See `Operator.update_values`."""
         torch, pattern = self._torch, self._pattern
-        if isinstance(values, CsrMatrix):
-            values = values.values
-        if tuple(np.shape(values)) != (pattern.nnz,):
-            raise OperandError(f"values: expected shape ({pattern.nnz},), got {tuple(np.shape(values))}")
+        values = new_values(values, (pattern.nnz,), self._given_pattern)
         if not isinstance(values, torch.Tensor):
             values = torch.as_tensor(np.array(host_values(values)))  # a copy: it may be read-only
         # Places are sent again for each update: 8 bytes a nonzero are more than the weight itself takes.

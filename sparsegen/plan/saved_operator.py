@@ -98,6 +98,7 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
         executor=executor,
         toolchain=backends.toolchain(device),
         kept=saved.problem.kept({} if saved.bias is None else {"bias": saved.bias}),
+        pattern=saved.pattern,
     )
     return SparseOperator(saved.problem, launcher)
 
@@ -110,6 +111,7 @@ class Saved:
         packed: bytes of each packed array.
         source: see the module; None if it was left out.
         bias: real numbers.
+        pattern: fingerprint of the matrix that was prepared; the first files lack it.
     """
 
     problem: SpmmProblem
@@ -122,6 +124,7 @@ class Saved:
     nnz: int
     source: Array | None
     bias: Array | None
+    pattern: str | None
 
     @classmethod
     def of(cls, arrays: dict[str, Array]) -> Saved:
@@ -143,6 +146,7 @@ class Saved:
             nnz=int(header["nnz"]),
             source=arrays.get("source"),
             bias=None if bias is None else problem.dtype.from_storage(bias),
+            pattern=None if header.get("pattern") is None else str(header["pattern"]),
         )
 
     def uploaded(self, executor: Executor) -> Packed[Buffer]:
@@ -175,9 +179,10 @@ def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
         "scratch": {name: int(nbytes) for name, nbytes in packed.scratch.items()},
         "values": packed.values,
         "nnz": packed.nnz,
+        "pattern": launcher.pattern,
     }
     arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
-    with executor.entered():
+    with executor.entered(), prepared.launching:
         executor.synchronize()  # new values may be on their way
         for name, buffer in packed.arrays.items():
             arrays[PREFIX + name] = _bytes(buffer, executor)

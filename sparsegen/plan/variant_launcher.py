@@ -18,6 +18,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Operator
 from sparsegen.plan.arrays import Call, Target, caller, encoded, host_values
 from sparsegen.plan.binding import bind_variant
+from sparsegen.plan.new_values import new_values
 from sparsegen.system.device_memory import Buffer
 from sparsegen.tuning_db.records import Variant
 
@@ -29,6 +30,7 @@ class VariantLauncher:
         choice: the variant, and why it was chosen.
         device: where it runs.
         prepared: the variant compiled and bound to the packed matrix.
+        pattern: see `__init__`.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class VariantLauncher:
         executor: Executor,
         toolchain: Toolchain,
         kept: Mapping[str, Any],
+        pattern: str | None,
         value_order: Array | None = None,
     ) -> None:
         """Compile (or find), pack, upload.
@@ -46,6 +49,7 @@ class VariantLauncher:
         Args:
             matrix: packed already, or to be packed.
             kept: operands for every call that does not bring its own, by name.
+            pattern: fingerprint of the matrix whose values `update_values` gets; None if it is not known.
             value_order: for each of the matrix's nonzeros its number among the values of `update_values`; by default
                 these are in the matrix's own order.
 
@@ -56,6 +60,7 @@ class VariantLauncher:
         self.choice = choice
         self.device: Device = executor.device
         self._problem = choice.problem
+        self.pattern = pattern
         self.prepared = bind_variant(
             choice.config, choice.problem, matrix, executor, toolchain, value_order=value_order
         )
@@ -116,13 +121,9 @@ class VariantLauncher:
 
     def update_values(self, values: Any) -> None:
         """See `Operator.update_values`."""
-        if isinstance(values, CsrMatrix):
-            values = values.values
         nnz = self.prepared.packed.nnz
         own = self._problem.own_values(nnz)
-        wanted = (nnz,) if own is None else own.shape
-        if tuple(np.shape(values)) != wanted:
-            raise OperandError(f"values: expected shape {wanted}, got {tuple(np.shape(values))}")
+        values = new_values(values, (nnz,) if own is None else own.shape, self.pattern)
         with self._changing:
             if not self._gather_on_device(values):
                 self.prepared.overwrite_values(self._problem.dtype.to_storage(host_values(values)))

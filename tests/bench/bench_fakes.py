@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from patience import LONG
 
 from sparsegen.backends import emulator_device
 from sparsegen.backends.executor import Executor
@@ -28,7 +29,7 @@ from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 
 DEVICE = emulator_device()
 CRAWLING = "crawling"
-LIMITS = Limits(start=60.0, prepare=20.0, rank=20.0, check=2.0, round=20.0)
+LIMITS = Limits(start=LONG, prepare=LONG, rank=LONG, check=LONG, round=LONG)
 
 
 @dataclass(frozen=True)

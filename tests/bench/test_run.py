@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_fakes import CRAWLING, Fake, cases, request
+from bench_fakes import CRAWLING, LIMITS, Fake, cases, request
+from patience import patience
 
 from sparsegen.bench import result_file
 from sparsegen.bench.case import Case
@@ -62,16 +63,22 @@ def test_a_failure_loses_one_cell_and_says_why() -> None:
         "dies at start": (Status.MISSING, "does not start"),
     }
     bad = [Fake(name=when, when=when) for when in failures]
-    finished = run(request(Fake("first"), *bad, Fake("hangs", "hangs"), Fake("last")), quiet)
+    finished = run(request(Fake("first"), *bad, Fake("last")), quiet)
     assert len(finished.results.rows) == 2 and not finished.left
     for good in ("first", "last"):
         assert statuses(finished, good) == [Status.OK, Status.OK], reason(finished, good)
     for when, (status, words) in failures.items():
         assert statuses(finished, when) == [status, status], reason(finished, when)
         assert words in reason(finished, when)
+    assert {name for name, _ in finished.missing} == {"not installed", "other device", "dies at start"}
+
+
+def test_one_that_hangs_loses_one_cell() -> None:
+    """And the others none; they have as long as they like."""
+    alone = replace(LIMITS, check=patience(4.0))
+    finished = run(request(Fake("hangs", "hangs"), limits=alone), quiet)
     assert statuses(finished, "hangs") == [Status.TIMEOUT, Status.OK], "its process was replaced"
     assert "no answer within" in reason(finished, "hangs")
-    assert {name for name, _ in finished.missing} == {"not installed", "other device", "dies at start"}
     left = subprocess.run(["pgrep", "-f", "sleep 321.5"], capture_output=True, text=True).stdout
     assert not left, "what a contender started outlives it"
 

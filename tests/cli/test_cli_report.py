@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bench_samples import results, sweep
 from command_line import Command
+from patience import LONG
 
 pytest.importorskip("matplotlib")
 
@@ -58,6 +59,6 @@ def test_without_matplotlib_it_says_what_to_install(run: Command, tmp_path: Path
     result_file.write(results(), tmp_path / "bench.json")
     code = "import sys; sys.modules['matplotlib'] = None; from sparsegen.cli.main import main; main()"
     command = [sys.executable, "-c", code, "report", "--bench", str(tmp_path / "bench.json")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 4
     assert "pip install 'sparsegen[report]'" in done.stderr

@@ -346,10 +346,10 @@ def test_a_kept_answer_costs_microseconds_and_no_query(
         store.add_measurement(timed(10))
         choose(of.problem, of.features, of.fingerprint, H100, store)
         monkeypatch.setattr(Store, "_reading", lambda self: pytest.fail("a query"))
-        started = time.perf_counter()
+        started = time.thread_time()
         for _ in range(1000):
             choose(of.problem, of.features, of.fingerprint, H100, store)
-        assert (time.perf_counter() - started) / 1000 < 100e-6  # a few µs; room for a busy machine
+        assert (time.thread_time() - started) / 1000 < 100e-6  # a few µs, whatever else runs
 
 
 def test_an_empty_matrix_has_a_variant() -> None:

@@ -117,9 +117,9 @@ def test_blocks(causal: bool) -> None:
 
 
 def test_a_long_sequence_takes_little_time_and_memory() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     mask = masks.band(12288)
-    assert time.perf_counter() - started < 10  # 1 s on an idle machine
+    assert time.thread_time() - started < 10  # 1 s, whatever else runs
     assert mask.nnz == pytest.approx(256 * 12288 + 0.05 * 12288**2 / 2, rel=0.05)
     tracemalloc.start()
     masks.sliding_window(100_000, 64, 4)

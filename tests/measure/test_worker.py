@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import LONG, patience
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, render_toy, time_of
 
 from sparsegen.errors import LaunchError, SparsegenError
@@ -38,7 +40,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
         DEVICE,
         locks=tmp_path,
         open_executor="tuning_fakes:open_executor",
-        variant_seconds=0.5,
+        variant_seconds=patience(2.0),
     )
     yield opened
     opened.close()
@@ -87,9 +89,7 @@ def test_a_crash_is_named_and_the_next_variant_gets_a_fresh_worker(session: Sess
 
 def test_a_hang_ends_at_the_time_limit(session: Session, tmp_path: Path) -> None:
     session.wait_until_ready()
-    began = time.monotonic()
     assert session.measure(request(tmp_path, behaviour="hang")).outcome is Outcome.TIMED_OUT
-    assert time.monotonic() - began < 5.0
     assert session.measure(request(tmp_path)).outcome is Outcome.OK
 
 
@@ -135,10 +135,19 @@ def test_processes_take_turns_on_a_device(tmp_path: Path) -> None:
     child = ChildProcess("test_worker:hold_device")
     try:
         child.send(tmp_path)
-        assert child.receive(20.0) == "held"
-        began = time.monotonic()
-        with device_turn(DEVICE, tmp_path):
-            assert time.monotonic() - began > 0.2
+        assert child.receive(LONG) == "held"
+        has_turn = threading.Event()
+
+        def take() -> None:
+            with device_turn(DEVICE, tmp_path):
+                has_turn.set()
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        assert not has_turn.wait(0.3)
+        child.send("let go")
+        assert has_turn.wait(LONG)
+        thread.join()
     finally:
         child.close()
 
@@ -146,17 +155,17 @@ def test_processes_take_turns_on_a_device(tmp_path: Path) -> None:
 def hold_device(connection: Any) -> None:
     with device_turn(DEVICE, connection.recv()):
         connection.send("held")
-        time.sleep(0.4)
+        connection.recv()
 
 
 def test_a_child_dies_when_its_parent_closes_the_pipe_even_while_busy() -> None:
     child = ChildProcess("test_worker:sleep_long")
-    assert child.receive(20.0) == "asleep"
+    assert child.receive(LONG) == "asleep"
     assert child._process.stdin is not None
     child._process.stdin.close()
-    assert child._process.wait(5.0) == -signal.SIGKILL
+    assert child._process.wait(LONG) == -signal.SIGKILL
     with pytest.raises(ChildDiedError, match="SIGKILL"):
-        child.receive(1.0)
+        child.receive(LONG)
     child.close()
 
 
@@ -168,7 +177,7 @@ def sleep_long(connection: Any) -> None:
 def test_waiting_for_an_answer_ends() -> None:
     child = ChildProcess("test_worker:sleep_long")
     try:
-        child.receive(20.0)
+        child.receive(LONG)
         with pytest.raises(ChildTimeoutError, match=r"within 0\.2 s"):
             child.receive(0.2)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,9 +30,14 @@ class Variant:
     def __init__(self, problem: Problem) -> None:
         self.operands, self.result = problem.operands(NNZ), problem.result(NNZ)
         self.launched: list[tuple[int, ...]] = []
+        self.launching = threading.Lock()
 
     def bound(self) -> Any:
-        return lambda stream, *addresses: self.launched.append((stream, *addresses))
+        def launch(stream: int, *addresses: int) -> None:
+            assert self.launching.locked(), "new values could come into the launch"
+            self.launched.append((stream, *addresses))
+
+        return launch
 
 
 class Tensor:

@@ -27,6 +27,7 @@ M, K, N = 9, 14, 6
 def operator(problem: SpmmProblem, matrix: CsrMatrix, **options: Any) -> SparseOperator:
     choice = Choice(problem, family("csr_spmm").config(), How.DEFAULT, "dense is faster", use_dense=True)
     kept = problem.kept(options.pop("kept", {}))
+    options.setdefault("pattern", matrix.fingerprint())
     launcher = DenseLauncher(choice, matrix, CPU, kept=kept, **options)
     launcher._place = torch.device(
         "cpu"
@@ -74,7 +75,7 @@ def test_it_computes_what_the_problem_says(matrix: CsrMatrix, layout: Layout, ep
 def test_new_values_and_those_of_a_transpose(matrix: CsrMatrix) -> None:
     turned, order = matrix.transposed(), matrix.transposition().source
     problem = SpmmProblem(K, M, N, DType.BFLOAT16)
-    op = operator(problem, turned, value_order=order)
+    op = operator(problem, turned, value_order=order, pattern=matrix.fingerprint())
     given = operands(problem, turned)
     assert error(problem, turned, given, op(**given)) <= 1
     values = np.random.default_rng(3).standard_normal(matrix.nnz).astype(np.float32)
@@ -82,6 +83,9 @@ def test_new_values_and_those_of_a_transpose(matrix: CsrMatrix) -> None:
     assert error(problem, matrix.with_values(values).transposed(), given, op(**given)) <= 1
     with pytest.raises(OperandError, match="values: expected shape"):
         op.update_values(values[1:])
+    op.update_values(matrix.with_values(values))
+    with pytest.raises(OperandError, match="another pattern"):
+        op.update_values(turned)
 
 
 def test_it_says_what_runs(matrix: CsrMatrix) -> None:

@@ -206,6 +206,56 @@ def test_an_empty_transposed_product() -> None:
         op.update_values(np.zeros(0))
 
 
+def test_new_values_come_between_two_calls() -> None:
+    """Beside calls in other threads: each has all the old values or all the new ones."""
+    pattern = scipy.sparse.random_array((400, 300), density=0.3, format="csr", rng=1, dtype=np.float32)
+    pattern.data[:] = 1
+    op, b = prepare(pattern, n=8), np.ones((300, 8), np.float32)
+    lengths = np.diff(pattern.indptr)[:, None] * np.ones(8)
+    stop = threading.Event()
+    factors: list[float] = []
+
+    def call() -> None:
+        while not stop.is_set():
+            c = op(b)
+            factor = c.sum() / lengths.sum()
+            factors.append(factor if np.array_equal(c, factor * lengths) else np.nan)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        while len(factors) < 200:
+            for factor in (2.0, 1.0):
+                op.update_values(np.full(pattern.nnz, factor, np.float32))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert set(factors) <= {1.0, 2.0}, f"{sum(map(np.isnan, factors))} of {len(factors)} are mixed"
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_a_matrix_of_another_pattern_has_no_values_for_this_one(
+    pattern: Any, transpose: bool, tmp_path: Path
+) -> None:
+    """As many nonzeros are not enough; nor of the transpose, of a matrix that is stored transposed."""
+    op = prepare(pattern, transpose=transpose)
+    moved = pattern.copy()
+    moved.indices = ((moved.indices + 1) % K).astype(np.int32)
+    moved.sort_indices()
+    for other in (moved, pattern.T.tocsr()):
+        assert other.nnz == pattern.nnz
+        with pytest.raises(OperandError, match="another pattern"):
+            op.update_values(sparsegen.as_csr(other))
+    op.update_values(sparsegen.as_csr(2 * pattern))
+    sparsegen.save_operator(op, tmp_path / "op.npz")
+    loaded = sparsegen.load_operator(tmp_path / "op.npz", device="emulator")
+    with pytest.raises(OperandError, match="another pattern"):
+        loaded.update_values(sparsegen.as_csr(moved))
+    loaded.update_values(sparsegen.as_csr(pattern))
+
+
 def test_threads_share_an_operator(pattern: Any) -> None:
     op = prepare(pattern)
     columns = [inputs() * (i + 1) for i in range(4)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from bench_samples import results, row, sweep
+from patience import LONG
 from tuning_samples import baseline, timed
 
 pytest.importorskip("matplotlib")
@@ -212,7 +213,7 @@ def opened(page: Path, folder: Path) -> tuple[str, list[str], bytes]:
     command += [f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND"]
     command += ["--enable-logging=stderr", f"--log-net-log={log}", f"--screenshot={image}"]
     done = subprocess.run(
-        [*command, "--window-size=1280,4000", page.as_uri()], capture_output=True, text=True, timeout=90
+        [*command, "--window-size=1280,4000", page.as_uri()], capture_output=True, text=True, timeout=LONG
     )
     said = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     # The browser's own requests have no origin; a page's have one, "null" for a file.

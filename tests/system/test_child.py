@@ -15,7 +15,7 @@ import pytest
 from sparsegen.errors import MatrixError, ResultsMismatchError, SparsegenError
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTraceback, answer, requests
 
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 class Unreadable:

@@ -7,6 +7,8 @@ import time
 import traceback
 from typing import Any
 
+from patience import LONG
+
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family
@@ -34,10 +36,10 @@ def test_results_come_in_the_order_of_proposals() -> None:
     for candidate in candidates:
         ahead.submit(candidate)
     toolchain.go.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LONG
     while ahead.ready < len(candidates) and time.monotonic() < deadline:
         time.sleep(0.01)
-    got: list[Any] = [ahead.next(1.0) for _ in candidates]
+    got: list[Any] = [ahead.next(LONG) for _ in candidates]
     assert [compiled.candidate for compiled in got] == candidates
     assert ahead.next(0.0) is None
     ahead.close()

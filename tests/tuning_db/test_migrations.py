@@ -16,6 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from patience import LONG
 from tuning_samples import H100, MEASURED_RATES, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.dispatch.choice import How, choose
@@ -176,7 +177,7 @@ def test_first_openers_do_not_race(tmp_path: Path) -> None:
         for opener in openers:
             opener.start()
         for opener in openers:
-            opener.join(60)
+            opener.join(LONG)
         assert [opener.exitcode for opener in openers] == [0, 0, 0]
 
 
@@ -193,7 +194,7 @@ def test_an_older_file_is_migrated_once_whoever_comes_first(older: tuple[Path, l
     for opener in openers:
         opener.start()
     for opener in openers:
-        opener.join(60)
+        opener.join(LONG)
     assert [opener.exitcode for opener in openers] == [0, 0, 0]
     with Store.open(path) as store:
         assert store.all_measurements() == written and not check(store)

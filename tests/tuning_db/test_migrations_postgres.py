@@ -1,8 +1,7 @@
-"""A PostgreSQL database of the first version keeps what it holds. Needs a server (SPARSEGEN_TEST_POSTGRES)."""
+"""A PostgreSQL database of the first version keeps what it holds. Needs a server (`conftest.postgres`)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,28 +15,26 @@ from sparsegen.tuning_db import migrations
 from sparsegen.tuning_db.models import Base
 from sparsegen.tuning_db.store import Added, Store
 
-SERVER = os.environ.get("SPARSEGEN_TEST_POSTGRES", "")
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
-pytestmark = pytest.mark.skipif(not SERVER, reason="no server")
 
 
 @contextmanager
-def schema(name: str) -> Iterator[str]:
+def schema(server: str, name: str) -> Iterator[str]:
     """The URL of an empty schema, gone at the end."""
     import psycopg
 
-    with psycopg.connect(SERVER, autocommit=True) as admin:
+    with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
         admin.execute(f"CREATE SCHEMA {name}")
-        yield f"{SERVER}?options=-csearch_path%3D{name}"
+        yield f"{server}?options=-csearch_path%3D{name}"
         admin.execute(f"DROP SCHEMA {name} CASCADE")
 
 
-def copy_rows(source: str, target: str, problems: list[Problem]) -> None:
+def copy_rows(server: str, source: str, target: str, problems: list[Problem]) -> None:
     """All rows, of the columns that the target has; those of problems as they were."""
     import psycopg
 
-    with psycopg.connect(SERVER, autocommit=True) as connection:
+    with psycopg.connect(server, autocommit=True) as connection:
         found = connection.execute(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = 'problems'",
             (target,),
@@ -67,7 +64,7 @@ def copy_rows(source: str, target: str, problems: list[Problem]) -> None:
 
 @pytest.mark.parametrize("revision", ["0001", "0002"])
 def test_an_older_database_is_migrated_with_what_it_holds(
-    monkeypatch: pytest.MonkeyPatch, revision: str
+    monkeypatch: pytest.MonkeyPatch, postgres: str, revision: str
 ) -> None:
     others = other_operators()
     if revision == "0001":
@@ -75,7 +72,7 @@ def test_an_older_database_is_migrated_with_what_it_holds(
     written = [timed(10.0), timed(20.0, workload(n=96)), *others]
     with ExitStack() as schemas:
         current, old = (
-            schemas.enter_context(schema(name)) for name in ("sparsegen_current", "sparsegen_old")
+            schemas.enter_context(schema(postgres, name)) for name in ("sparsegen_current", "sparsegen_old")
         )
         with Store.open(current) as store:
             store.add_all(written, [baseline(5.0)])
@@ -85,7 +82,7 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
             Store.open(old).close()
         problems = list(dict.fromkeys(m.workload.problem for m in written))
-        copy_rows("sparsegen_current", "sparsegen_old", problems)
+        copy_rows(postgres, "sparsegen_current", "sparsegen_old", problems)
         with Store.open(old) as store:
             assert store.found_schema == revision
             assert store.all_measurements() == written and store.all_baselines() == [baseline(5.0)]

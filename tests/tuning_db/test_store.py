@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from patience import LONG
 from tuning_samples import (
     A100,
     H100,
@@ -45,24 +46,20 @@ from sparsegen.tuning_db.layers import Layers, MemoryLayer
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.store import Store
 
-POSTGRES = os.environ.get("SPARSEGEN_TEST_POSTGRES")
 
-
-@pytest.fixture(
-    params=["sqlite", pytest.param("postgres", marks=pytest.mark.skipif(not POSTGRES, reason="no server"))]
-)
+@pytest.fixture(params=["sqlite", "postgres"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database that does not exist yet; a schema of its own on the PostgreSQL server."""
     if request.param == "sqlite":
         yield str(tmp_path / "new folder" / "tuning.db")
         return
+    server = request.getfixturevalue("postgres")
     import psycopg
 
-    assert POSTGRES is not None
-    with psycopg.connect(POSTGRES, autocommit=True) as admin:
+    with psycopg.connect(server, autocommit=True) as admin:
         admin.execute("DROP SCHEMA IF EXISTS sparsegen_test CASCADE")
         admin.execute("CREATE SCHEMA sparsegen_test")
-        yield f"{POSTGRES}?options=-csearch_path%3Dsparsegen_test"
+        yield f"{server}?options=-csearch_path%3Dsparsegen_test"
         admin.execute("DROP SCHEMA sparsegen_test CASCADE")
 
 
@@ -218,7 +215,7 @@ def test_processes_open_and_write_at_once(location: str) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(LONG)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     with Store.open(location) as store:
         assert len(store.all_measurements()) == 90

@@ -1,0 +1,45 @@
+"""What a run of all tests says: beforehand how long it takes and what is missing, afterwards what was skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+ALL = 3000  # tests from which a run is taken for one of all
+SECONDS_PER_TEST = 0.1  # on two cores of a server of 2023, with nothing else to do
+KEPT = "sparsegen/seconds_per_test"
+OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it
+
+
+def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[str]:
+    """Lines to show before a run of all tests."""
+    known = config.cache.get(KEPT, None) if config.cache else None
+    minutes = max(1, round(tests * (known or SECONDS_PER_TEST) / 60))
+    where = "as the last time here" if known else "on two cores with nothing else to do"
+    yield f"{tests} tests: about {minutes} minutes, {where}"
+    if gpu_reason:
+        yield f"tests that need a GPU are skipped: {gpu_reason}"
+    for package, target in OPTIONAL.items():
+        if importlib.util.find_spec(package) is None:
+            yield f"tests that need {package} are skipped, as it is not installed: {target}"
+
+
+def remember(config: pytest.Config, tests: int, seconds: float) -> None:
+    """Keep how long a run of all tests took."""
+    if config.cache and tests >= ALL:
+        config.cache.set(KEPT, seconds / tests)
+
+
+def skipped(reports: Iterable[Any]) -> Iterable[str]:
+    """How many tests were skipped for which reason."""
+    reasons = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ").partition("\n")[0]
+        for report in reports
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in reasons.most_common():
+        yield f"skipped {count}: {reason}"

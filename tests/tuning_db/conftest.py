@@ -1,0 +1,30 @@
+"""The server that tests of PostgreSQL share."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import postgres_server
+import pytest
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a server: SPARSEGEN_TEST_POSTGRES, else one that is started here; skips where there can be none."""
+    if importlib.util.find_spec("psycopg") is None:
+        pytest.skip("psycopg is not installed: make test-postgres")
+    given = os.environ.get("SPARSEGEN_TEST_POSTGRES")
+    if given:
+        yield given
+        return
+    try:
+        started = postgres_server.running()
+        url = started.__enter__()
+    except postgres_server.UnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        yield url
+    finally:
+        started.__exit__(None, None, None)
