@@ -31,6 +31,7 @@ from sparsegen.integrations.torch.block_masks import (
 )
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
 from sparsegen.integrations.torch.linear import SparseLinear
+from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
@@ -46,10 +47,13 @@ __all__ = [
     "SparsePattern",
     "convert",
     "draw_block_mask",
+    "dsd",
+    "dsd_transposed",
     "from_flex",
     "from_torch_bsr",
     "linear",
     "sampled_product",
+    "sdd",
     "sparse_attention",
     "to_flex",
     "to_torch_bsr",
