@@ -30,26 +30,34 @@ from sparsegen.integrations.torch.block_masks import (
     to_torch_bsr,
 )
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
+from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
+from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
 
 __all__ = [
+    "Activation",
     "BlockMaskTensor",
     "ConversionReport",
     "ConvertedLayer",
     "DenseLayer",
+    "DropoutLinear",
     "PreparedLinear",
     "SparseAttention",
     "SparseLinear",
     "SparsePattern",
+    "block_dropout",
     "convert",
     "draw_block_mask",
+    "dsd",
+    "dsd_transposed",
     "from_flex",
     "from_torch_bsr",
     "linear",
     "sampled_product",
+    "sdd",
     "sparse_attention",
     "to_flex",
     "to_torch_bsr",

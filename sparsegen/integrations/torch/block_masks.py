@@ -29,11 +29,13 @@ class BlockMaskTensor:
         block: rows and columns of a block. Blocks need not divide the shape.
         words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device. Only its size is checked: what it
             holds is for a kernel to read, and for nobody to wait for.
+        density: the share of live blocks that is expected, by which variants are chosen; results are right for any.
     """
 
     shape: tuple[int, int]
     block: tuple[int, int]
     words: Tensor
+    density: float = 0.5
 
     def __post_init__(self) -> None:
         layout = self.layout
@@ -48,11 +50,17 @@ class BlockMaskTensor:
     def from_host(cls, mask: BlockMask, device: torch.device | str | None = None) -> BlockMaskTensor:
         """A mask of the host, sent to a device."""
         arguments.instance(mask, BlockMask, "mask", OperandError)
-        return cls(mask.shape, mask.block, torch.from_numpy(np.array(mask.words)).to(device))
+        words = torch.from_numpy(np.array(mask.words)).to(device)
+        return cls(mask.shape, mask.block, words, mask.density)
 
     @classmethod
     def from_blocks(
-        cls, live: Tensor, block: tuple[int, int], shape: tuple[int, int] | None = None
+        cls,
+        live: Tensor,
+        block: tuple[int, int],
+        shape: tuple[int, int] | None = None,
+        *,
+        density: float = 0.5,
     ) -> BlockMaskTensor:
         """The mask whose live blocks are true, made where the bools lie, without waiting for them.
 
@@ -60,6 +68,7 @@ class BlockMaskTensor:
             live: bools, rows × columns of blocks.
             block: rows and columns of a block.
             shape: of elements; by default as many as whole blocks have.
+            density: the share of live blocks that is expected; see the class.
 
         Raises:
             MatrixError: not a matrix of bools, or as many blocks as the shape does not have.
@@ -75,7 +84,7 @@ class BlockMaskTensor:
                 f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
                 f"{layout.columns} blocks, got {live.shape[0]} × {live.shape[1]}"
             )
-        return cls(shape, block, torch.ops.sparsegen.pack_block_mask(live))
+        return cls(shape, block, torch.ops.sparsegen.pack_block_mask(live), density)
 
     def to_host(self) -> BlockMask:
         """The mask on the host, where it is checked whole; waits for the device."""
@@ -98,7 +107,8 @@ class BlockMaskTensor:
         at = self.layout.column_bits_at
         words = self.words.view(torch.int64)
         turned = torch.cat((words[at:], words[:at])).view(torch.uint64)
-        return BlockMaskTensor((self.shape[1], self.shape[0]), (self.block[1], self.block[0]), turned)
+        shape, block = (self.shape[1], self.shape[0]), (self.block[1], self.block[0])
+        return BlockMaskTensor(shape, block, turned, self.density)
 
 
 def draw_block_mask(
@@ -131,7 +141,7 @@ def draw_block_mask(
         state = torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device)
     layout = grid(shape, block)
     words = torch.ops.sparsegen.draw_block_mask(state, layout.rows, layout.columns, draw.p, str(draw.drawn))
-    return BlockMaskTensor(shape, block, words)
+    return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
 def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:

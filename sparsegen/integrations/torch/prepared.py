@@ -42,7 +42,7 @@ class Prepared:
         with self._turn:
             if values is not None:
                 self._follow(values)
-            self.was_captured |= _is_capturing(operands[0])
+            self.was_captured |= is_capturing(operands[0])
             return self._run(operands, bias, out)
 
     def _follow(self, values: Tensor) -> None:
@@ -65,7 +65,7 @@ class Prepared:
 
     def _run(self, operands: tuple[Tensor, ...], bias: Tensor | None, out: Tensor | None) -> Tensor:
         given = {} if bias is None else {"bias": bias.contiguous()}
-        operands = tuple(map(_aligned, operands))
+        operands = tuple(map(aligned, operands))
         if operands[0].is_cuda:
             return self.operator(*operands, out=out, **given)
         # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
@@ -78,11 +78,11 @@ class Prepared:
         return result if out is None else out.copy_(result)
 
 
-def _aligned(tensor: Tensor) -> Tensor:
+def aligned(tensor: Tensor) -> Tensor:
     """The tensor as kernels read it: contiguous, at an address that vectors divide, which a slice's need not be."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % VECTOR_BYTES == 0 else tensor.clone()
 
 
-def _is_capturing(tensor: Tensor) -> bool:
+def is_capturing(tensor: Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

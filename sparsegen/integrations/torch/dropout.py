@@ -1,0 +1,173 @@
+"""Structured dropout of blocks, and a linear layer behind it that skips what is dropped.
+
+A. Lo, Efficient Sparse Training with Structured Dropout.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.block_masks import draw_block_mask, expanded
+from sparsegen.integrations.torch.dropout_choice import masked_products_pay
+from sparsegen.integrations.torch.masked_products import dsd
+from sparsegen.operators import Block
+
+
+class Activation(StrEnum):
+    """What a layer does to its result."""
+
+    NONE = "none"
+    RELU = "relu"
+    GELU = "gelu"
+
+
+def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = True) -> Tensor:
+    """X with blocks set to zero, each with probability p and independently, and the others divided by 1 - p.
+
+    Args:
+        x: any number of leading dimensions, which together are rows.
+        p: in [0, 1).
+        block: rows and columns of a block, one number for both, or text such as ``"128x64"``; the last blocks are cut
+            off where it does not divide them.
+        training: otherwise x is returned as it is.
+
+    Raises:
+        OperandError: p out of range, or a block that is none.
+    """
+    p, sides = checked_p(p), checked_block(block)
+    if not training or p == 0 or not x.numel():
+        return x
+    rows = x.reshape(-1, x.shape[-1])
+    (m, k), (height, width) = rows.shape, sides
+    kept = functional.dropout(x.new_ones(-(-m // height), -(-k // width)), p)
+    if m % height or k % width:
+        return (rows * expanded(kept, sides, (m, k))).reshape(x.shape)
+    tiles = rows.reshape(m // height, height, k // width, width)
+    return (tiles * kept[:, None, :, None]).reshape(x.shape)
+
+
+class DropoutLinear(nn.Linear):
+    """Structured dropout and a linear layer in one, in place of ``Sequential(Dropout(p), Linear(...))``.
+
+    While it trains, blocks of the input are dropped, each with probability p, and neither the product nor its gradients
+    read or compute them; with p = 0 or in evaluation it is the dense layer. Dense products run on what is left where
+    they are expected to be faster (`masked_products_pay`), with the same distribution of masks. The masks come from
+    PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
+
+    Attributes:
+        in_features, out_features, weight, bias: as of ``torch.nn.Linear``; so are its state dict and initial values.
+        p: probability to drop a block.
+        block: its rows (tokens, over all leading dimensions) and columns (features).
+        activation: ``none``, ``relu`` (stored by the kernel) or ``gelu`` (the exact one, after it).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        p: float = 0.5,
+        block: Any = 128,
+        *,
+        bias: bool = True,
+        activation: Activation | str = Activation.NONE,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """
+        Raises:
+            OperandError: p, block or activation out of range.
+        """
+        self.p, self.block = checked_p(p), checked_block(block)
+        try:
+            self.activation = Activation(activation)
+        except ValueError:
+            raise OperandError(f"activation = {activation!r} is none of {', '.join(Activation)}") from None
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        p: float = 0.5,
+        block: Any = 128,
+        *,
+        activation: Activation | str = Activation.NONE,
+    ) -> DropoutLinear:
+        """The layer with a linear one's parameters, which both then share."""
+        arguments.instance(linear, nn.Linear, "linear", OperandError)
+        has_bias = linear.bias is not None
+        layer = cls(
+            linear.in_features,
+            linear.out_features,
+            p,
+            block,
+            bias=has_bias,
+            activation=activation,
+            device="meta",
+        )
+        layer.weight, layer.bias = linear.weight, linear.bias
+        return layer.train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X of any number of leading dimensions, the last of in_features."""
+        if not self.training or self.p == 0:
+            return self._activated(functional.linear(x, self.weight, self.bias))
+        dtype = x.dtype
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+        tokens = x.numel() // x.shape[-1] if x.shape[-1] else 0
+        sizes = tokens, self.in_features, self.out_features
+        if not masked_products_pay(*sizes, self.block, self.p, dtype, str(x.device)):
+            dropped = block_dropout(x, self.p, self.block)
+            return self._activated(functional.linear(dropped, self.weight, self.bias))
+        bias = None if self.bias is None else self.bias.to(dtype)
+        rows, weight = x.reshape(-1, x.shape[-1]).to(dtype), self.weight.to(dtype)
+        mask = draw_block_mask(sizes[:2], self.block, self.p, device=x.device)
+        fuses = self.activation is Activation.RELU and bias is not None
+        y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
+        y = y.reshape(*x.shape[:-1], self.out_features)
+        return y if fuses else self._activated(y)
+
+    def _activated(self, y: Tensor) -> Tensor:
+        match self.activation:
+            case Activation.RELU:
+                return functional.relu(y)
+            case Activation.GELU:
+                return functional.gelu(y)
+        return y
+
+    def extra_repr(self) -> str:
+        block = f"{self.block[0]}x{self.block[1]}"
+        return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}"
+
+
+def checked_p(p: Any) -> float:
+    """A probability to drop.
+
+    Raises:
+        OperandError: it is outside [0, 1).
+    """
+    found = arguments.number(p, "p", OperandError)
+    if not 0 <= found < 1:
+        raise OperandError(f"p = {found} is outside [0, 1)")
+    return found
+
+
+def checked_block(block: Any) -> tuple[int, int]:
+    """Rows and columns of a block.
+
+    Raises:
+        OperandError: sides that no kernel has; the message says which there are.
+    """
+    try:
+        found = Block.parse(block)
+    except ValueError as error:
+        raise OperandError(f"block = {block!r} is {error}") from None
+    return found.rows, found.columns

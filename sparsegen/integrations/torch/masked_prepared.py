@@ -1,0 +1,161 @@
+"""Operators of block-masked products, prepared when a call first needs them; without a device of ours PyTorch's own."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen import api
+from sparsegen.integrations.torch.block_masks import blocks_of, expanded
+from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
+from sparsegen.integrations.torch.plain import WIDE
+from sparsegen.integrations.torch.prepared import aligned, is_capturing
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.block_mask import grid
+from sparsegen.operators import (
+    Block,
+    Density,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Epilogue,
+    Layout,
+    MaskedProblem,
+    SddProblem,
+)
+
+MOST_PREPARED = 128  # of this process, beside those that a graph was captured with
+
+
+class Masked(StrEnum):
+    """What is computed with a mask over X of m × k, and W of n × k."""
+
+    DSD = "dsd"  # (X ⊙ mask) · Wᵀ, m × n
+    DSD_TRANSPOSED = "dsd_transposed"  # its gradient with respect to W: Dᵀ · (X ⊙ mask), n × k
+    SDD = "sdd"  # its gradient with respect to X: (D · W) ⊙ mask, m × k
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a masked product is besides its tensors.
+
+    Attributes:
+        m, k, n: rows and columns of the mask, and the third size.
+        scale: multiplies the result.
+        density: the share of live blocks that is expected.
+        epilogue: of ``dsd``.
+    """
+
+    product: Masked
+    m: int
+    k: int
+    n: int
+    block: tuple[int, int]
+    density: float
+    scale: float = 1.0
+    epilogue: Epilogue = Epilogue.NONE
+
+    def problem(self, dtype: DType, layout: Layout) -> MaskedProblem:
+        """The operator's problem.
+
+        Args:
+            layout: of W as k × n; of ``dsd_transposed`` that of its result.
+        """
+        shared: dict[str, Any] = {"m": self.m, "k": self.k, "n": self.n, "dtype": dtype}
+        shared |= {"block": Block.parse(self.block), "density": Density.parse(self.density)}
+        match self.product:
+            case Masked.DSD:
+                return DsdProblem(**shared, w_layout=layout, epilogue=self.epilogue)
+            case Masked.DSD_TRANSPOSED:
+                return DsdTransposedProblem(**shared, y_layout=layout)
+            case Masked.SDD:
+                return SddProblem(**shared, w_layout=layout)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    operator: Any
+    was_captured: bool = False
+
+
+class Operators:
+    """The latest operators, `MOST_PREPARED` of them and all that a CUDA graph was captured with.
+
+    Attributes:
+        found: by what they were prepared for.
+    """
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, call: Call, layout: Layout, dtype: torch.dtype, device: Device, captures: bool) -> Any:
+        """The operator for a call, prepared unless it is there."""
+        key = call, layout, dtype, device.backend, device.index
+        with self._lock:
+            if key not in self.found:
+                problem = call.problem(DTYPES[dtype], layout)
+                made = api.prepare(problem=problem, scale=call.scale, device=device)
+                self.found[key] = _Prepared(made)
+                free = [old for old, prepared in self.found.items() if not prepared.was_captured]
+                for old in free[: max(0, len(self.found) - MOST_PREPARED)]:
+                    del self.found[old]
+            found = self.found[key]
+            found.was_captured |= captures
+            self.found.move_to_end(key)
+            return found.operator
+
+
+operators = Operators()
+
+
+def run(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The product of tensors that fit the call.
+
+    Args:
+        x: X of the first two products, D of ``sdd``.
+        other: W (n × k) of ``dsd`` and ``sdd``, D (m × n) of ``dsd_transposed``.
+        words: the mask's buffer.
+    """
+    device = kernel_device(x)
+    if device is None:
+        return _plain(call, x, other, words, bias)
+    layout = Layout.COLUMN
+    if call.product is not Masked.DSD_TRANSPOSED and not other.is_contiguous() and other.t().is_contiguous():
+        layout, other = Layout.ROW, other.t()  # as k × n, where it lies
+    operator = operators.get(call, layout, x.dtype, device, is_capturing(x))
+    given = tuple(map(aligned, (x, other)))
+    added = {} if bias is None else {"bias": bias.contiguous()}
+    if x.is_cuda:
+        result: Tensor = operator(*given, words, **added)
+        return result
+    # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
+    sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
+    arrays = [tensor.to(sent).numpy() for tensor in given]
+    found = operator(*arrays, words.numpy(), **{name: t.to(sent).numpy() for name, t in added.items()})
+    return torch.from_numpy(found).to(x.dtype)
+
+
+def _plain(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None) -> Tensor:
+    """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
+    wide = x.dtype if x.dtype in WIDE else torch.float32
+    left, right = x.detach().to(wide), other.detach().to(wide)
+    live = expanded(blocks_of(words, grid((call.m, call.k), call.block)), call.block, (call.m, call.k))
+    match call.product:
+        case Masked.DSD:
+            result = torch.where(live, left, 0) @ right.t() * call.scale
+        case Masked.DSD_TRANSPOSED:
+            result = right.t() @ torch.where(live, left, 0) * call.scale
+        case Masked.SDD:
+            result = torch.where(live, left @ right * call.scale, 0)
+    if bias is not None:
+        result = result + bias.detach().to(wide)
+    if call.epilogue is Epilogue.BIAS_RELU:
+        result = result.relu()
+    return result.to(x.dtype)

@@ -1,0 +1,243 @@
+"""Three differentiable products with a mask of blocks for every call, as custom operators of PyTorch.
+
+With X of tokens × in features, a mask M over it, W of out × in features and a number s:
+
+- `dsd`: s · (X ⊙ M) · Wᵀ + bias, a linear layer behind structured dropout;
+- `sdd`: s · (D · W) ⊙ M, its gradient with respect to X, for D of tokens × out features;
+- `dsd_transposed`: s · Dᵀ · (X ⊙ M), its gradient with respect to W.
+
+The gradient of each is made of the other two, so that derivatives of any order exist (A. Lo, Efficient Sparse Training
+with Structured Dropout). `torch.compile` sees each as one operator; a new mask prepares and compiles nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
+from sparsegen.matrix.block_mask import grid
+from sparsegen.operators import Epilogue
+
+
+def dsd(
+    x: Tensor,
+    weight: Tensor,
+    mask: BlockMaskTensor,
+    bias: Tensor | None = None,
+    *,
+    scale: float = 1.0,
+    relu: bool = False,
+) -> Tensor:
+    """scale · (X ⊙ mask) · Wᵀ + bias; dead blocks of X are never read.
+
+    Args:
+        x: tokens × in features.
+        weight: out × in features, of x's dtype and device; a transpose of in × out ones is read where it lies.
+        mask: over X.
+        bias: out features, likewise.
+        relu: set negative results to zero. It needs a bias.
+
+    Returns:
+        tokens × out features. Of float32 the tensor cores take the 19 highest bits of each factor (TF32).
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit.
+    """
+    _check_mask(mask)
+    relu = arguments.flag(relu, "relu", OperandError)
+    if relu and bias is None:
+        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
+    shared = mask.words, scale, *mask.block, mask.density
+    result: Tensor = torch.ops.sparsegen.dsd(x, weight, bias, *shared, relu)
+    return result
+
+
+def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
+    """scale · Dᵀ · (X ⊙ mask), out × in features, for D of tokens × out features; see `dsd`."""
+    _check_mask(mask)
+    result: Tensor = torch.ops.sparsegen.dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
+    return result
+
+
+def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
+    """scale · (D · W) ⊙ mask, tokens × in features, for D of tokens × out features: live blocks alone are computed, the
+    others are zero; see `dsd`.
+    """
+    _check_mask(mask)
+    result: Tensor = torch.ops.sparsegen.sdd(d, weight, mask.words, scale, *mask.block, mask.density)
+    return result
+
+
+_MASK = "Tensor words, float scale, int block_rows, int block_columns, float density"
+
+
+@torch.library.custom_op(
+    "sparsegen::dsd",
+    mutates_args=(),
+    schema=f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu) -> Tensor",
+)
+def _dsd(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    words: Tensor,
+    scale: float,
+    block_rows: int,
+    block_columns: int,
+    density: float,
+    relu: bool,
+) -> Tensor:
+    _check(x, "x", (None, None), x)
+    (m, k), n = x.shape, weight.shape[0]
+    _check(weight, "weight", (n, k), x)
+    if bias is not None:
+        _check(bias, "bias", (n,), x)
+    if not (m and n and k):
+        empty = x.new_zeros((m, n)) if bias is None else bias.detach().expand(m, n).clone()
+        return empty.relu() if relu else empty
+    epilogue = Epilogue.NONE if bias is None else Epilogue.BIAS_RELU if relu else Epilogue.BIAS
+    call = Call(Masked.DSD, m, k, n, (block_rows, block_columns), density, scale, epilogue)
+    _check_words(call, words, x)
+    return run(call, x, weight, words, bias)
+
+
+@torch.library.custom_op(
+    "sparsegen::dsd_transposed", mutates_args=(), schema=f"(Tensor x, Tensor d, {_MASK}) -> Tensor"
+)
+def _dsd_transposed(
+    x: Tensor, d: Tensor, words: Tensor, scale: float, block_rows: int, block_columns: int, density: float
+) -> Tensor:
+    _check(x, "x", (None, None), x)
+    (m, k), n = x.shape, d.shape[1]
+    _check(d, "d", (m, n), x)
+    if not (m and n and k):
+        return x.new_zeros((n, k))
+    call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
+    _check_words(call, words, x)
+    return run(call, x, d, words)
+
+
+@torch.library.custom_op(
+    "sparsegen::sdd", mutates_args=(), schema=f"(Tensor d, Tensor weight, {_MASK}) -> Tensor"
+)
+def _sdd(
+    d: Tensor,
+    weight: Tensor,
+    words: Tensor,
+    scale: float,
+    block_rows: int,
+    block_columns: int,
+    density: float,
+) -> Tensor:
+    _check(d, "d", (None, None), d)
+    (m, n), k = d.shape, weight.shape[1]
+    _check(weight, "weight", (n, k), d)
+    if not (m and n and k):
+        return d.new_zeros((m, k))
+    call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
+    _check_words(call, words, d)
+    return run(call, d, weight, words)
+
+
+def _check_mask(mask: BlockMaskTensor) -> None:
+    arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
+
+
+def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tensor) -> None:
+    """None in a shape stands for any number."""
+    fits = tensor.dim() == len(shape) and all(
+        s is None or s == t for s, t in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        wanted = " × ".join("any" if size is None else str(size) for size in shape)
+        raise OperandError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
+    if tensor.dtype != like.dtype or tensor.device != like.device:
+        raise OperandError(
+            f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}"
+        )
+
+
+def _check_words(call: Call, words: Tensor, like: Tensor) -> None:
+    layout = grid((call.m, call.k), call.block)
+    if tuple(words.shape) != (layout.words,) or words.dtype != torch.uint64 or words.device != like.device:
+        raise OperandError(
+            f"mask: expected one over {call.m} × {call.k} elements in blocks of {call.block[0]} × {call.block[1]} on "
+            f"{like.device} ({layout.words} torch.uint64), got {tuple(words.shape)} {words.dtype} on {words.device}"
+        )
+
+
+# --- what they give, for tensors without data ---
+
+
+@_dsd.register_fake
+def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((x.shape[0], weight.shape[0]))
+
+
+@_dsd_transposed.register_fake
+def _(x: Tensor, d: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((d.shape[1], x.shape[1]))
+
+
+@_sdd.register_fake
+def _(d: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return d.new_empty((d.shape[0], weight.shape[1]))
+
+
+# --- gradients ---
+
+
+def _remember_dsd(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, words, *rest, relu = inputs
+    ctx.save_for_backward(x, weight, words, output if relu else None)
+    ctx.rest = rest
+
+
+def _dsd_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, words, y = ctx.saved_tensors
+    needs, ops = ctx.needs_input_grad, torch.ops.sparsegen
+    if y is not None:
+        dy = torch.where(y > 0, dy, 0)
+    return (
+        ops.sdd(dy, weight, words, *ctx.rest) if needs[0] else None,
+        ops.dsd_transposed(x, dy, words, *ctx.rest) if needs[1] else None,
+        dy.sum(0) if needs[2] else None,
+        *[None] * 6,
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    first, second, words, *rest = inputs
+    ctx.save_for_backward(first, second, words)
+    ctx.rest = rest
+
+
+def _transposed_backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
+    x, d, words = ctx.saved_tensors
+    needs, ops = ctx.needs_input_grad, torch.ops.sparsegen
+    return (
+        ops.sdd(d, dw, words, *ctx.rest) if needs[0] else None,
+        ops.dsd(x, dw, None, words, *ctx.rest, False) if needs[1] else None,
+        *[None] * 5,
+    )
+
+
+def _sdd_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+    d, weight, words = ctx.saved_tensors
+    needs, ops = ctx.needs_input_grad, torch.ops.sparsegen
+    return (
+        ops.dsd(dx, weight, None, words, *ctx.rest, False) if needs[0] else None,
+        ops.dsd_transposed(dx, d, words, *ctx.rest) if needs[1] else None,
+        *[None] * 5,
+    )
+
+
+_dsd.register_autograd(_dsd_backward, setup_context=_remember_dsd)
+_dsd_transposed.register_autograd(_transposed_backward, setup_context=_remember)
+_sdd.register_autograd(_sdd_backward, setup_context=_remember)

@@ -1,0 +1,158 @@
+"""Structured dropout and the layer behind it: what is dropped, how much, and that gradients see the same mask."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.integrations.torch import DropoutLinear, block_dropout  # noqa: E402
+
+TF32 = {"rtol": 5e-3, "atol": 5e-3}
+
+
+@pytest.fixture(autouse=True)
+def tf32() -> Any:
+    """Without it float32 runs dense."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def layer(p: float = 0.5, **options: Any) -> DropoutLinear:
+    torch.manual_seed(0)
+    return DropoutLinear(48, 40, p, "32x16", **options)
+
+
+def test_dropped_blocks() -> None:
+    torch.manual_seed(1)
+    x = torch.rand(3, 40, 70) + 1
+    y = block_dropout(x, 0.25, (32, 16)).reshape(120, 70)
+    seen = set()
+    for i in range(0, 120, 32):
+        for j in range(0, 70, 16):
+            tile, given = y[i : i + 32, j : j + 16], x.reshape(120, 70)[i : i + 32, j : j + 16]
+            assert torch.all(tile == 0) or torch.allclose(tile, given / 0.75)
+            seen.add(bool(tile.any()))
+    assert seen == {False, True}
+    assert block_dropout(x, 0.25, 16, training=False) is x and block_dropout(x, 0, 16) is x
+    even = block_dropout(torch.ones(64, 64, requires_grad=True), 0.5, 16)
+    assert set(even.unique().tolist()) == {0.0, 2.0}
+
+
+def test_the_layer_is_dense_where_nothing_is_dropped() -> None:
+    found = layer()
+    x = torch.randn(2, 5, 48)
+    dense = nn.functional.linear(x, found.weight, found.bias)
+    assert torch.equal(found.eval()(x), dense)
+    found.p = 0.0
+    assert torch.equal(found.train()(x), dense)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gradients_are_those_of_the_mask_that_the_result_saw(
+    place: str, activation: str, bias: bool
+) -> None:
+    """The gradient of x tells the mask; all else follows from it."""
+    found = layer(activation=activation, bias=bias)
+    x = torch.randn(2, 48, 48, requires_grad=True)
+    torch.manual_seed(5)
+    y = found(x)
+    seed = torch.randn_like(y)
+    grads = torch.autograd.grad(y, (x, *found.parameters()), seed)
+    live = (grads[0].detach().reshape(3, 32, 3, 16) != 0).any(3).any(1)
+    assert live.any() and not live.all()
+    scale = live.repeat_interleave(32, 0).repeat_interleave(16, 1).reshape(2, 48, 48) * 2.0
+    expected = nn.functional.linear(x * scale, found.weight, found.bias)
+    act = {"none": nn.Identity(), "relu": nn.ReLU(), "gelu": nn.GELU()}[activation]
+    expected = act(expected)
+    torch.testing.assert_close(y, expected, **TF32)
+    right = torch.autograd.grad(expected, (x, *found.parameters()), seed)
+    for mine, theirs in zip(grads, right, strict=True):
+        if activation == "none":
+            torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=5e-2)
+        else:  # near zero TF32 may turn a ReLU's sign
+            assert torch.linalg.vector_norm(mine - theirs) < 0.02 * torch.linalg.vector_norm(theirs)
+
+
+def test_masks_follow_pytorch_s_generator(place: str) -> None:
+    found, x = layer(), torch.randn(64, 48)
+    torch.manual_seed(3)
+    first, second = found(x), found(x)
+    torch.manual_seed(3)
+    assert torch.equal(found(x), first) and not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_see_the_same_mask(place: str, reentrant: bool) -> None:
+    found = layer()
+    x = torch.randn(64, 48, requires_grad=True)
+    grads = []
+    for call in (found, lambda x: checkpoint(found, x, use_reentrant=reentrant)):
+        torch.manual_seed(3)
+        y = call(x)
+        found.zero_grad()
+        x.grad = None
+        y.square().sum().backward()
+        grads.append((y.detach(), x.grad.clone(), found.weight.grad.clone()))
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_one_graph(place: str) -> None:
+    found = layer(activation="relu")
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(found, backend=counter, fullgraph=True)
+    x = torch.randn(64, 48, requires_grad=True)
+    first = compiled(x)
+    first.sum().backward()
+    assert not torch.equal(compiled(x), first)
+    assert counter.frame_count == 1 and x.grad is not None
+
+
+def test_autocast(place: str) -> None:
+    found, x = layer(), torch.randn(64, 48, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = found(x)
+    assert y.dtype is torch.bfloat16
+    y.float().sum().backward()
+    assert found.weight.grad.dtype is torch.float32 and x.grad.dtype is torch.float32
+
+
+def test_a_linear_layer_taken_over() -> None:
+    linear = nn.Linear(48, 40, bias=False)
+    found = DropoutLinear.from_linear(linear.eval(), 0.3, 64, activation="gelu")
+    assert found.weight is linear.weight and found.bias is None and not found.training
+    found.load_state_dict(linear.state_dict())
+    assert "p=0.3, block=64x64, activation=gelu" in repr(found)
+    assert torch.equal(copy.deepcopy(found)(torch.ones(2, 48)), found(torch.ones(2, 48)))
+
+
+def test_the_mean_over_masks_is_the_dense_result() -> None:
+    found, x = layer(0.5), torch.randn(96, 48)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        mean = sum(found(x) for _ in range(2000)) / 2000
+        dense = found.eval()(x)
+    assert torch.linalg.vector_norm(mean - dense) < 0.1 * torch.linalg.vector_norm(dense - found.bias)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(OperandError, match=r"p = 1.0 is outside \[0, 1\)"):
+        DropoutLinear(8, 8, 1)
+    with pytest.raises(OperandError, match=r"block = 24 is no block: write .* each of 16, 32, 64, 128, 256"):
+        DropoutLinear(8, 8, 0.5, 24)
+    with pytest.raises(OperandError, match="activation = 'silu' is none of none, relu, gelu"):
+        DropoutLinear(8, 8, activation="silu")
+    with pytest.raises(OperandError, match=r"p = -0.5 is outside \[0, 1\)"):
+        block_dropout(torch.ones(8, 8), -0.5)

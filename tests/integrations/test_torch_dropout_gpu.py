@@ -1,0 +1,134 @@
+"""Structured dropout on a GPU: results, gradients, half precision, graphs that draw anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+pytest.importorskip("pycuda")
+
+from sparsegen.integrations.torch import (  # noqa: E402
+    BlockMaskTensor,
+    DropoutLinear,
+    draw_block_mask,
+    dropout,
+    dsd,
+)
+from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
+from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402
+
+TOLERANCE = {torch.float32: 5e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+TOKENS, IN, OUT = 520, 392, 264
+
+
+@pytest.fixture(autouse=True)
+def masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes at which dense products would run in training."""
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.setattr(dropout, "masked_products_pay", lambda *_: True)
+
+
+def layer(dtype: Any = torch.float16, **options: Any) -> DropoutLinear:
+    torch.manual_seed(0)
+    return DropoutLinear(IN, OUT, 0.4, "64x64", device="cuda", dtype=dtype, **options)
+
+
+def live_of(x_grad: Any) -> Any:
+    """What the layer saw of its input, from the gradient: a bool for each element."""
+    rows, columns = -(-TOKENS // 64), -(-IN // 64)
+    padded = torch.zeros(rows * 64, columns * 64, device="cuda")
+    padded[:TOKENS, :IN] = x_grad != 0
+    blocks = padded.reshape(rows, 64, columns, 64).amax((1, 3))
+    return blocks.repeat_interleave(64, 0).repeat_interleave(64, 1)[:TOKENS, :IN].bool()
+
+
+def expected(found: DropoutLinear, x: Any, seed: Any, live: Any) -> tuple[Any, ...]:
+    wide = x.detach().double().requires_grad_()
+    weight, bias = (t.detach().double().requires_grad_() for t in found.parameters())
+    y = torch.nn.functional.linear(torch.where(live, wide, 0) / 0.6, weight, bias)
+    return y, *torch.autograd.grad(y, (wide, weight, bias), seed.double())
+
+
+def assert_close(ours: Any, right: Any, dtype: Any) -> None:
+    assert (ours.double() - right).abs().max() <= TOLERANCE[dtype] * right.abs().max()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_results_and_gradients(dtype: Any) -> None:
+    found = layer(dtype)
+    x = torch.randn(2, TOKENS // 2, IN, device="cuda", dtype=dtype, requires_grad=True)
+    y = found(x)
+    seed = torch.randn_like(y)
+    grads = torch.autograd.grad(y, (x, *found.parameters()), seed)
+    flat = x.detach().reshape(TOKENS, IN)
+    live = live_of(grads[0].reshape(TOKENS, IN))
+    assert 0.3 < live.float().mean() < 0.9
+    right = expected(found, flat, seed.reshape(TOKENS, OUT), live)
+    for mine, theirs in zip((y, *grads), right, strict=True):
+        assert_close(mine.reshape(theirs.shape), theirs, dtype)
+
+
+@pytest.mark.parametrize("drawn", Drawn)
+def test_masks_of_a_state(drawn: Drawn) -> None:
+    state = torch.tensor([-5, 7], dtype=torch.int64, device="cuda")
+    mask = draw_block_mask((TOKENS, IN), (64, 64), 0.4, drawn, state=state)
+    live = draw_blocks(mask.layout, MaskDraw(0.4, drawn), 2**64 - 5, 7)
+    np.testing.assert_array_equal(mask.to_host().blocks(), live)
+    given = BlockMaskTensor.from_blocks(torch.from_numpy(live).cuda(), (64, 64), (TOKENS, IN))
+    host = BlockMaskTensor.from_host(BlockMask.from_blocks(live, (64, 64), (TOKENS, IN)), "cuda")
+    for other in (given, host):
+        np.testing.assert_array_equal(other.words.cpu().numpy(), mask.words.cpu().numpy())
+
+
+def test_a_replayed_step_draws_what_eager_steps_draw() -> None:
+    """Forward and backward in one graph, 1,000 times, against the same steps outside it."""
+    found = layer()
+    x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16, requires_grad=True)
+    seed = torch.randn(TOKENS, OUT, device="cuda", dtype=torch.float16)
+
+    def step() -> tuple[Any, ...]:
+        y = found(x)
+        return y, *torch.autograd.grad(y, (x, found.weight), seed)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            results = step()
+        torch.manual_seed(9)
+        eager = torch.stack([torch.stack([part.double().sum() for part in step()]) for _ in range(1000)])
+        torch.manual_seed(9)
+        replayed = []
+        for _ in range(1000):
+            graph.replay()
+            replayed.append(torch.stack([part.double().sum() for part in results]))
+    stream.synchronize()
+    assert torch.equal(torch.stack(replayed), eager)
+    assert eager[:, 0].unique().numel() > 990
+
+
+def test_compiled_with_inductor() -> None:
+    found = layer(activation="relu")
+    compiled = torch.compile(found, fullgraph=True)
+    x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16, requires_grad=True)
+    y = compiled(x)
+    (grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    dead = ~live_of(grad)
+    assert dead.any() and not dead.all() and not torch.equal(compiled(x), y)
+
+
+def test_a_weight_of_another_order() -> None:
+    mask = draw_block_mask((TOKENS, IN), (64, 64), 0.4, device="cuda")
+    x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16)
+    weight = torch.randn(IN, OUT, device="cuda", dtype=torch.float16)
+    right = torch.where(mask.expand(), x, 0).double() @ weight.double()
+    assert_close(dsd(x, weight.t(), mask), right, torch.float16)

@@ -1,0 +1,134 @@
+"""Block-masked products for PyTorch, by PyTorch's own and by the kernels in the emulator, against dense ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
+    BlockMaskTensor,
+    dsd,
+    dsd_transposed,
+    masked_prepared,
+    sdd,
+)
+
+TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 2e-1}
+
+
+def tensors(dtype: Any, *, grad: bool = False) -> dict[str, Any]:
+    torch.manual_seed(0)
+    shapes = {"x": (TOKENS, IN), "d": (TOKENS, OUT), "w": (OUT, IN), "bias": (OUT,)}
+    return {name: torch.randn(shape).to(dtype).requires_grad_(grad) for name, shape in shapes.items()}
+
+
+def some_mask() -> BlockMaskTensor:
+    live = torch.from_numpy(np.random.default_rng(0).random((3, 2)) < 0.6)
+    assert 0 < live.sum() < 6
+    return BlockMaskTensor.from_blocks(live, BLOCK, (TOKENS, IN))
+
+
+def ours(given: dict[str, Any], mask: BlockMaskTensor) -> dict[str, Any]:
+    x, d, w, bias = given.values()
+    return {
+        "dsd": dsd(x, w, mask, scale=SCALE),
+        "bias": dsd(x, w, mask, bias, scale=SCALE),
+        "relu": dsd(x, w, mask, bias, scale=SCALE, relu=True),
+        "dsd_transposed": dsd_transposed(x, d, mask, scale=SCALE),
+        "sdd": sdd(d, w, mask, scale=SCALE),
+    }
+
+
+def dense(given: dict[str, Any], live: Any) -> dict[str, Any]:
+    x, d, w, bias = given.values()
+    masked = torch.where(live, x, 0) * SCALE
+    return {
+        "dsd": masked @ w.t(),
+        "bias": masked @ w.t() + bias,
+        "relu": (masked @ w.t() + bias).relu(),
+        "dsd_transposed": d.t() @ masked,
+        "sdd": torch.where(live, d @ w, 0) * SCALE,
+    }
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_products_and_gradients_are_those_of_dense_ones(
+    place: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators = masked_prepared.Operators()
+    monkeypatch.setattr(masked_prepared, "operators", operators)
+    mask, given = some_mask(), tensors(dtype, grad=True)
+    wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
+    expected = dense(wide, mask.expand())
+    close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * 5}
+    for name, found in ours(given, mask).items():
+        assert found.dtype is dtype and found.is_contiguous()
+        torch.testing.assert_close(found.double(), expected[name], **close)
+        seed = torch.randn_like(found)
+        grads = torch.autograd.grad(found, list(given.values()), seed, allow_unused=True)
+        theirs = torch.autograd.grad(
+            expected[name], list(wide.values()), seed.double(), allow_unused=True, retain_graph=True
+        )
+        for mine, right in zip(grads, theirs, strict=True):
+            assert (mine is None) == (right is None)
+            if mine is not None:
+                torch.testing.assert_close(mine.double(), right, **close)
+    kernels_ran = place == "emulator" and dtype is not torch.float64
+    assert bool(operators.found) == kernels_ran
+
+
+def test_gradients_of_any_order() -> None:
+    mask = some_mask()
+    x, d, w, bias = (t.requires_grad_() for t in tensors(torch.float64).values())
+    small = {"atol": 1e-6, "nondet_tol": 0.0}
+    for function, inputs in (
+        (lambda x, w, b: dsd(x, w, mask, b, scale=SCALE), (x, w, bias)),
+        (lambda x, d: dsd_transposed(x, d, mask, scale=SCALE), (x, d)),
+        (lambda d, w: sdd(d, w, mask, scale=SCALE), (d, w)),
+    ):
+        assert torch.autograd.gradcheck(function, inputs, fast_mode=True, **small)
+        assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True, **small)
+
+
+def test_operators_are_what_they_say() -> None:
+    mask, given = some_mask(), tensors(torch.float32, grad=True)
+    rest = (mask.words, SCALE, *BLOCK, mask.density)
+    ops = torch.ops.sparsegen
+    torch.library.opcheck(ops.dsd, (given["x"], given["w"], given["bias"], *rest, True))
+    torch.library.opcheck(ops.dsd_transposed, (given["x"], given["d"], *rest))
+    torch.library.opcheck(ops.sdd, (given["d"], given["w"], *rest))
+
+
+def test_a_transposed_weight_is_read_where_it_lies(place: str) -> None:
+    mask, given = some_mask(), tensors(torch.float16)
+    turned = {**given, "w": given["w"].t().contiguous().t()}
+    for name, found in ours(turned, mask).items():
+        torch.testing.assert_close(found, ours(given, mask)[name])
+
+
+def test_no_tokens() -> None:
+    mask, given = some_mask(), tensors(torch.float32)
+    nothing = given["x"][:0]
+    assert dsd(nothing, given["w"], mask, given["bias"]).shape == (0, OUT)
+    assert torch.equal(dsd_transposed(nothing, given["d"][:0], mask), torch.zeros(OUT, IN))
+
+
+def test_bad_operands() -> None:
+    mask, given = some_mask(), tensors(torch.float32)
+    x, d, w, bias = given.values()
+    with pytest.raises(OperandError, match=r"weight: expected shape 24 × 56, got \(24, 55\)"):
+        dsd(x, w[:, 1:], mask)
+    with pytest.raises(OperandError, match=r"bias: expected torch\.float32 .* got torch\.float16"):
+        dsd(x, w, mask, bias.half())
+    with pytest.raises(OperandError, match=r"mask: expected one over 64 × 56 elements in blocks of 16 × 32"):
+        dsd(torch.ones(64, IN), w, mask)
+    with pytest.raises(OperandError, match="needs a bias"):
+        dsd(x, w, mask, relu=True)
+    with pytest.raises(OperandError, match="is no BlockMaskTensor"):
+        sdd(d, w, mask.words)  # type: ignore[arg-type]
