@@ -15,6 +15,8 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
 
+STARTED = time.monotonic()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
@@ -54,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line(line)
     ran = sum(len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed", "skipped"))
     if exitstatus == 0:
-        expectations.remember(config, ran, time.time() - terminalreporter._sessionstarttime)
+        expectations.remember(config, ran, time.monotonic() - STARTED)
 
 
 @pytest.fixture(scope="session")
