@@ -91,11 +91,11 @@ class MaskedTilesConfig(Config):
     """One point of the tuning space of the `MaskedTiles` families."""
 
     tile_m: int = tunable(128, (32, 64, 128), "rows of the result per block")
-    tile_n: int = tunable(128, (32, 64, 128), "columns of the result per block")
+    tile_n: int = tunable(128, (32, 64, 128, 256), "columns of the result per block")
     step: int = tunable(32, (16, 32, 64), "elements of the contraction that a step brings")
     warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
     warps_n: int = tunable(4, (1, 2, 4), "warps side by side along the columns")
-    stages: int = tunable(3, (2, 3, 4), "steps in shared memory")
+    stages: int = tunable(3, (2, 3, 4, 5), "steps in shared memory")
 
 
 P = TypeVar("P", bound=MaskedProblem)
@@ -156,6 +156,7 @@ class MaskedTiles(Family[P, C]):
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
+            "even_columns": side.columns % 2 == 0,
             "vector_a": widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
             "vector_b": widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
             **batch_constants(problem),
