@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,10 +25,12 @@ from sparsegen.backends.cuda.inspection import find_disassembler
 from sparsegen.backends.cuda.toolkit import OFF, find_nvrtc
 from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
 from sparsegen.cli.common import emit, json_option
-from sparsegen.errors import DeviceUnavailableError, SparsegenError
+from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings
+from sparsegen.system.private import private_folder
 from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.project import is_there
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
 
@@ -103,7 +105,7 @@ def run_checks(settings: Settings) -> list[Check]:
             )
         ),
         _database(settings),
-        _folder("compile cache", settings.cache, "compiled variants", "SPARSEGEN_CACHE"),
+        _cache(settings),
         _look(
             "NVIDIA driver",
             _driver,
@@ -205,7 +207,7 @@ def _database(settings: Settings) -> Check:
     location = Location.parse(settings.db)
     if location.path is None:
         return Check("database", True, str(location), "tuning results", NEEDED)
-    if location.path.exists():
+    if is_there(location.path):
         ok = location.path.is_file() and os.access(location.path, os.R_OK | os.W_OK)
         found = str(location.path) if ok else f"{location.path} cannot be written"
         return Check(
@@ -219,9 +221,24 @@ def _database(settings: Settings) -> Check:
     return _folder("database", location.path.parent, "tuning results", "SPARSEGEN_DB")
 
 
+def _cache(settings: Settings) -> Check:
+    found = _folder("compile cache", settings.cache, "compiled variants", "SPARSEGEN_CACHE")
+    if not found.ok or not settings.cache.exists():
+        return found
+    try:
+        private_folder(settings.cache)
+    except CacheError as error:
+        fix = f"chmod go-w {settings.cache}, or set SPARSEGEN_CACHE to a folder of your own"
+        return replace(found, ok=False, found=str(error).partition(", and could")[0], fix=fix)
+    return found
+
+
 def _folder(name: str, folder: Path, purpose: str, variable: str) -> Check:
     """A folder in which a file can be made; the nearest one that exists stands for one that does not yet."""
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not folder.is_absolute():
+        why = f"{folder}: this user has no home folder, or the working folder is gone"
+        return Check(name, False, why, purpose, NEEDED, f"set {variable} to a place that you may write")
+    nearest = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110 no error
     try:
         with tempfile.TemporaryFile(dir=nearest):
             return Check(name, True, str(folder), purpose, NEEDED)

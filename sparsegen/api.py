@@ -41,7 +41,7 @@ from sparsegen.plan.saved_operator import read_operator, save_operator
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.report import PruneReport
-from sparsegen.settings import Settings
+from sparsegen.settings import Settings, absolute
 from sparsegen.tuning.report import Budget, Effort, Progress, silent
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
 from sparsegen.tuning_db.store import Store
@@ -496,7 +496,7 @@ _layers_lock = threading.Lock()
 def _shared_layers(db: str | Path | None) -> Layers:
     """The open databases, opened again when one of their files has changed."""
     settings, db = Settings.from_environment(), _place(db)
-    key = f"{db or settings.db} {Path.cwd()}"
+    key = f"{db or settings.db} {absolute(Path())}"
     with _layers_lock:
         state = files_state(settings, db)
         kept = _layers.get(key)

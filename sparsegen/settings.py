@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+
+
+def absolute(path: Path) -> Path:
+    """The path with the home folder for ``~``, from the root on; as it is where there is no home or working folder."""
+    try:
+        return path.expanduser().absolute()
+    except (RuntimeError, OSError):
+        return path
+
+
+def _users(folder: Callable[[str], str], unknown: str) -> str:
+    """One of the user's own folders; ``unknown`` where the user has no home folder."""
+    try:
+        return folder("sparsegen")
+    except RuntimeError:
+        return unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +31,11 @@ class Settings:
     """Places and defaults.
 
     Attributes:
-        db: ``SPARSEGEN_DB``, a path or SQLAlchemy URL; default below the user's data folder.
+        db: ``SPARSEGEN_DB``, a path or SQLAlchemy URL; default below the user's data folder. It begins with ``~`` for
+            a user without a home folder, and then nothing can be written there.
         cache: ``SPARSEGEN_CACHE``, the folder of compiled variants, absolute (compilers run in other folders);
-            default below the user's cache folder.
+            default below the user's cache folder. It is not absolute for a user without a home folder, or where the
+            working folder is gone, and then it cannot be used (`sparsegen.system.private.private_folder`).
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
         nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
@@ -38,12 +56,14 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         e = os.environ if environment is None else environment
-        data = Path(platformdirs.user_data_dir("sparsegen"))
         home = e.get("CUDA_HOME") or e.get("CUDA_ROOT") or e.get("CUDA_PATH") or "/usr/local/cuda"
         include = e.get("SPARSEGEN_CUDA_INCLUDE")
         return cls(
-            db=e.get("SPARSEGEN_DB") or str(data / "tuning.db"),
-            cache=Path(e.get("SPARSEGEN_CACHE") or platformdirs.user_cache_dir("sparsegen")).absolute(),
+            db=e.get("SPARSEGEN_DB")
+            or f"{_users(platformdirs.user_data_dir, '~/.local/share/sparsegen')}/tuning.db",
+            cache=absolute(
+                Path(e.get("SPARSEGEN_CACHE") or _users(platformdirs.user_cache_dir, "~/.cache/sparsegen"))
+            ),
             device=e.get("SPARSEGEN_DEVICE") or None,
             nvcc=e.get("SPARSEGEN_NVCC") or None,
             nvrtc=e.get("SPARSEGEN_NVRTC") or None,

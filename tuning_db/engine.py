@@ -14,7 +14,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from sparsegen.errors import (
     DatabaseLockedError,
     DatabaseReadOnlyError,
 )
+from sparsegen.settings import absolute
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Location:
     def parse(cls, text: str | Path) -> Location:
         """From a path or a SQLAlchemy URL (``sqlite:///file``, ``postgresql://user@host/name``)."""
         if isinstance(text, Path) or "://" not in text:
-            return cls(Path(text).expanduser().absolute(), None)
+            return cls(absolute(Path(text)), None)
         try:
             url = make_url(text)
         except (sa.exc.ArgumentError, ValueError):
@@ -56,7 +57,7 @@ class Location:
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
                 raise DatabaseError("a SQLite URL must name a file, as in sqlite:///tuning.db")
-            return cls(Path(url.database).expanduser().absolute(), None)
+            return cls(absolute(Path(url.database)), None)
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
         return cls(None, url)
@@ -154,6 +155,11 @@ def set_foreign_keys(connection: sa.Connection, *, on: bool) -> None:
 
 def _check_file(path: Path, *, read_only: bool) -> None:
     """Refuse what is not a SQLite file before SQLite touches it; make the folder for a new one."""
+    if not path.is_absolute():
+        raise DatabaseReadOnlyError(
+            f"{path} is no place for a database, as this user has no home folder, or the working folder is gone; name "
+            "one with --db or SPARSEGEN_DB"
+        )
     try:
         if path.is_file():
             if not _begins_like_sqlite(path):
@@ -172,9 +178,10 @@ def _check_file(path: Path, *, read_only: bool) -> None:
             raise DatabaseError(f"there is no database at {path}; `sparsegen tune` makes one")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = error.strerror if isinstance(error, OSError) else str(error)
         raise DatabaseReadOnlyError(
-            f"{path}: {error.strerror}; name another database with --db or SPARSEGEN_DB"
+            f"{path}: {why}; name another database with --db or SPARSEGEN_DB"
         ) from None
 
 
@@ -185,13 +192,11 @@ def _begins_like_sqlite(path: Path) -> bool:
     of it (fcntl(2)), but for SQLite's own, which it keeps open that long. Another process would then take itself for
     the last one, remove the log, and leave connections of this one with a "malformed" database.
     """
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        connection.execute("PRAGMA schema_version")
-    except sqlite3.Error as error:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:  # one that cannot be read among them: opening it says so
         return _primary_code(error) != sqlite3.SQLITE_NOTADB
-    finally:
-        connection.close()
     return True
 
 

@@ -25,6 +25,7 @@ from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.engine import Location
 from sparsegen.tuning_db.exchange import load
+from sparsegen.tuning_db.project import is_there, is_trusted
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Workload
 from sparsegen.tuning_db.store import Store, Tuned
 
@@ -205,13 +206,16 @@ def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
     All are opened for reading: whoever writes opens a `Store`.
 
     Raises:
-        DatabaseError: and its children, see `Store.open`. A broken database is never passed over in silence.
+        DatabaseError: and its children, see `Store.open`. A broken database, or one that cannot be reached, is never
+            passed over in silence.
     """
     layers: list[Layer] = []
     try:
         for place in (db or settings.db, PROJECT_DATABASE):
             location = Location.parse(place)
-            if (location.path is None or location.path.exists()) and not any(
+            if place is PROJECT_DATABASE and not is_trusted(place):
+                continue
+            if (location.path is None or is_there(location.path)) and not any(
                 isinstance(layer, Store) and layer.location == str(location) for layer in layers
             ):
                 layers.append(Store.open(place, read_only=True))

@@ -27,6 +27,7 @@ from traceback import format_exception
 from typing import Any
 
 from sparsegen.errors import MachineError, SparsegenError
+from sparsegen.settings import absolute
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +249,7 @@ def _search_path() -> list[str]:
     An interactive Python has "" there, which means the working folder of the moment. A sparsegen found by way of it is
     the child's too, wherever this process has gone since.
     """
-    paths = [path or str(Path.cwd()) for path in sys.path]
+    paths = [path or str(absolute(Path())) for path in sys.path]
     if HOME not in paths:
         paths.insert(sys.path.index("") if "" in sys.path else len(paths), HOME)
     return paths

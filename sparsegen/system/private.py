@@ -31,7 +31,8 @@ def private_folder(folder: Path) -> None:
     """
     if not folder.is_absolute():
         raise CacheError(
-            "there is no place for compiled variants, as this user has no home folder: set SPARSEGEN_CACHE to a folder"
+            f"{folder} is no place for compiled variants, as this user has no home folder, or the working folder is "
+            "gone: set SPARSEGEN_CACHE to a folder"
         )
     try:
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
