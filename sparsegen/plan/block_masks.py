@@ -57,9 +57,7 @@ class BlockMaskMaker:
         The state is two 64-bit words, a seed and a step (`new_state`); every launch draws the mask that these name, and
         adds one to the step. The mask is that of `sparsegen.matrix.block_mask_draw.draw_blocks`, on every device.
         """
-        amount = draw.amount(self.layout)
-        signed = amount - (1 << 32) if amount >= 1 << 31 else amount
-        return self._bind(f"draw_{draw.drawn}", signed, None)
+        return self._bind(f"draw_{draw.drawn}", as_signed(draw.amount(self.layout)), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
         """Likewise ``bound(stream, given, mask)``: the mask of live blocks that lie on the device."""
@@ -70,6 +68,11 @@ class BlockMaskMaker:
         launch = Launch((-(-self.layout.rows // BAND), 1, 1), (WARP * BAND, 1, 1))
         sizes = (self.layout.rows, self.layout.columns)
         return self._executor.bind(kernel, launch, [*sizes, *arguments, self._scratch, None])
+
+
+def as_signed(word: int) -> int:
+    """The signed integer with the bits of a 32-bit word, as launches take it."""
+    return word - (1 << 32) if word >= 1 << 31 else word
 
 
 def new_state(executor: Executor, seed: int, step: int = 0) -> Buffer:

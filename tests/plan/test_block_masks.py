@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -13,16 +12,17 @@ from sparsegen.backends.emulator.executor import EmulatorExecutor
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import plain_source
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.bits import packed_rows
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
 from sparsegen.matrix.csr import Array
-from sparsegen.plan.block_masks import BlockMaskMaker, Given, new_state
+from sparsegen.plan.block_masks import BlockMaskMaker, Given, as_signed, new_state
 
 LAYOUTS = [(1, 1), (3, 5), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]
-SOURCE = (files("sparsegen.backends.plain") / "block_mask.cu").read_text(encoding="utf-8")
+SOURCE = plain_source("block_mask.cu")
 
 
 @pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -133,9 +133,7 @@ def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str
         if entry.startswith("draw"):
             draw = MaskDraw(0.5, Drawn(entry.removeprefix("draw_")))
             live = draw_blocks(layout, draw, 4, 0)
-            amount = draw.amount(layout)
-            signed = amount - (1 << 32) if amount >= 1 << 31 else amount
-            given = [signed, np.array([4, 0], dtype=np.uint64)]
+            given = [as_signed(draw.amount(layout)), np.array([4, 0], dtype=np.uint64)]
         launch = Launch((-(-rows // 32), 1, 1), (1024, 1, 1))
         *_, left, found = run_sanitized(compiled.binary, launch, [rows, columns, *given, scratch, mask])
         np.testing.assert_array_equal(found, packed(live))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
@@ -16,6 +17,7 @@ from sparsegen.kernels.packed import empty_as_one
 from sparsegen.system.device_memory import WARP, Buffer
 
 THREADS = 256
+_INCLUDED = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
 def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[LoadedKernel]:
@@ -24,11 +26,16 @@ def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[Loaded
 
     def compiled(name: tuple[str, str]) -> CompiledKernel:
         file, entry = name
-        source = (files(__name__) / file).read_text(encoding="utf-8")
-        return toolchain.compile("plain", entry, source)
+        return toolchain.compile("plain", entry, plain_source(file))
 
     with ThreadPoolExecutor(len(names)) as pool:
         return [executor.load(kernel) for kernel in pool.map(compiled, names)]
+
+
+def plain_source(file: str) -> str:
+    """A file of this folder, with those that it includes from here in their places."""
+    text = (files(__name__) / file).read_text(encoding="utf-8")
+    return _INCLUDED.sub(lambda found: plain_source(found[1]), text)
 
 
 class PlainKernels:

@@ -14,7 +14,7 @@ constexpr int kKeyShift = 0;  // tests make keys equal by it
 constexpr unsigned kWholeWarp = 0xffffffffu;
 static_assert(1 << kLineBits == kMostLines, "a key's lower bits name a line");
 
-using Word = unsigned long long;
+#include "philox.cuh"
 
 struct Shape {
   int rows, columns, row_words, column_words;
@@ -25,33 +25,12 @@ struct Shape {
   __device__ Word* column_bits(Word* scratch) const { return scratch + 2 + static_cast<long long>(rows) * row_words; }
 };
 
-// Salmon et al., SC 2011: ten rounds.
-__device__ __forceinline__ uint4 philox(uint4 counter, unsigned key, unsigned other_key) {
-  #pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const unsigned high = __umulhi(0xD2511F53u, counter.x), low = 0xD2511F53u * counter.x;
-    const unsigned other_high = __umulhi(0xCD9E8D57u, counter.z), other_low = 0xCD9E8D57u * counter.z;
-    counter = make_uint4(other_high ^ counter.y ^ key, other_low, high ^ counter.w ^ other_key, low);
-    key += 0x9E3779B9u, other_key += 0xBB67AE85u;
-  }
-  return counter;
+// What exact counts compare: the smallest are live, of equal ones the first.
+__device__ __forceinline__ void keys_of(const Random& random, int row, int quad, unsigned (&found)[4]) {
+  const uint4 words = random(row, quad);
+  found[0] = words.x >> kKeyShift, found[1] = words.y >> kKeyShift;
+  found[2] = words.z >> kKeyShift, found[3] = words.w >> kKeyShift;
 }
-
-// Each block's random word, four neighbours at a time.
-struct Random {
-  Word seed, step;
-  __device__ explicit Random(const Word* state) : seed(state[0]), step(state[1]) {}
-  __device__ __forceinline__ uint4 operator()(int row, int quad) const {
-    const uint4 counter = make_uint4(quad, row, static_cast<unsigned>(step), static_cast<unsigned>(step >> 32));
-    return philox(counter, static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
-  }
-  // What exact counts compare: the smallest are live, of equal ones the first.
-  __device__ __forceinline__ void keys(int row, int quad, unsigned (&found)[4]) const {
-    const uint4 words = (*this)(row, quad);
-    found[0] = words.x >> kKeyShift, found[1] = words.y >> kKeyShift;
-    found[2] = words.z >> kKeyShift, found[3] = words.w >> kKeyShift;
-  }
-};
 
 __device__ __forceinline__ int sum_before(int value, int lane) {
   int sum = value;
@@ -91,7 +70,7 @@ __device__ Cut cut_after(int live, const Shape& shape, const Random& random, int
     for (long long item = thread; item < static_cast<long long>(rows) * quads; item += kThreadsTogether) {
       const int row = first_row + static_cast<int>(item / quads), quad = static_cast<int>(item % quads);
       unsigned keys[4];
-      random.keys(row, quad, keys);
+      keys_of(random, row, quad, keys);
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool is_candidate = shift + kDigitBits == kWordBits || keys[i] >> (shift + kDigitBits) == prefix;
@@ -133,7 +112,7 @@ __device__ int equals_before(const Cut& cut, const Shape& shape, const Random& r
   for (long long item = lane; item < static_cast<long long>(row) * quads; item += kWarp) {
     const int quad = static_cast<int>(item % quads);
     unsigned keys[4];
-    random.keys(static_cast<int>(item / quads), quad, keys);
+    keys_of(random, static_cast<int>(item / quads), quad, keys);
     #pragma unroll
     for (int i = 0; i < 4; ++i) found += 4 * quad + i < shape.columns && keys[i] == cut.key;
   }
@@ -168,7 +147,7 @@ struct BelowCut {
   int columns, equals;  // that came before
   __device__ __forceinline__ unsigned operator()(int row, int quad) {
     unsigned keys[4], four = 0;
-    random.keys(row, quad, keys);
+    keys_of(random, row, quad, keys);
     #pragma unroll
     for (int i = 0; i < 4; ++i) four |= keys[i] < cut.key || (!cut.has_more_equals && keys[i] == cut.key) ? 1u << i : 0u;
     if (!cut.has_more_equals) return four;

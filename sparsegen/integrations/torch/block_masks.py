@@ -11,9 +11,8 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
-from sparsegen.integrations.torch.mask_launches import draw_on, pack_on
+from sparsegen.integrations.torch.mask_launches import blocks_of, draw_on, drop_on, expanded, pack_on
 from sparsegen.matrix import block_mask_formats
-from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
 
@@ -138,27 +137,15 @@ def draw_block_mask(
     shape, block = checked_blocks(shape, block)
     draw = MaskDraw(p, Drawn(drawn))
     if state is None:
-        state = torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device)
+        state = new_state(device)
     layout = grid(shape, block)
     words = torch.ops.sparsegen.draw_block_mask(state, layout.rows, layout.columns, draw.p, str(draw.drawn))
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
-def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
-    """bool, rows × columns of blocks, of a mask's buffer."""
-    signed = words.view(torch.int64)
-    bits = signed[: layout.row_order_at].reshape(layout.rows, layout.row_words)
-    order = signed[layout.row_order_at : layout.column_bits_at].view(torch.int32)[: layout.rows].long()
-    places = torch.arange(WORD_BITS, device=words.device)
-    ranked = ((bits[..., None] >> places) & 1).reshape(layout.rows, -1)[:, : layout.columns].bool()
-    return torch.empty_like(ranked).index_copy(0, order, ranked)
-
-
-def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
-    """A value for each element, of one for each block."""
-    rows, columns = blocks.shape
-    tiles = blocks[:, None, :, None].expand(rows, block[0], columns, block[1])
-    return tiles.reshape(rows * block[0], columns * block[1])[: shape[0], : shape[1]]
+def new_state(device: torch.device | str | None = None) -> Tensor:
+    """A seed and a step by PyTorch's generator of a device, on it."""
+    return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device)
 
 
 # --- PyTorch's own forms ---
@@ -299,3 +286,31 @@ def _pack(live: Tensor) -> Tensor:
 @_pack.register_fake
 def _(live: Tensor) -> Tensor:
     return live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64)
+
+
+@torch.library.custom_op(
+    "sparsegen::block_dropout",
+    mutates_args=(),
+    schema="(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
+)
+def _drop(x: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int) -> Tensor:
+    return drop_on(x, state, p, (block_rows, block_columns))
+
+
+@_drop.register_fake
+def _(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, state, *ctx.rest = inputs
+    ctx.save_for_backward(state)
+
+
+def _drop_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """The same blocks of dY are dropped: the product is one with a diagonal matrix."""
+    (state,) = ctx.saved_tensors
+    return torch.ops.sparsegen.block_dropout(dy, state, *ctx.rest), *[None] * 4
+
+
+_drop.register_autograd(_drop_backward, setup_context=_remember)

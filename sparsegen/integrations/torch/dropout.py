@@ -5,6 +5,8 @@ A. Lo, Efficient Sparse Training with Structured Dropout.
 
 from __future__ import annotations
 
+import math
+import operator
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.block_masks import draw_block_mask, expanded
+from sparsegen.integrations.torch.block_masks import draw_block_mask, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.masked_products import dsd
 from sparsegen.operators import Block
@@ -42,23 +44,17 @@ def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = 
         OperandError: p out of range, or a block that is none.
     """
     p, sides = checked_p(p), checked_block(block)
-    if not training or p == 0 or not x.numel():
+    if not training or p == 0:
         return x
-    rows = x.reshape(-1, x.shape[-1])
-    (m, k), (height, width) = rows.shape, sides
-    kept = functional.dropout(x.new_ones(-(-m // height), -(-k // width)), p)
-    if m % height or k % width:
-        return (rows * expanded(kept, sides, (m, k))).reshape(x.shape)
-    tiles = rows.reshape(m // height, height, k // width, width)
-    return (tiles * kept[:, None, :, None]).reshape(x.shape)
+    return _dropped(x, new_state(x.device), p, sides)
 
 
 class DropoutLinear(nn.Linear):
     """Structured dropout and a linear layer in one, in place of ``Sequential(Dropout(p), Linear(...))``.
 
     While it trains, blocks of the input are dropped, each with probability p, and neither the product nor its gradients
-    read or compute them; with p = 0 or in evaluation it is the dense layer. Dense products run on what is left where
-    they are expected to be faster (`masked_products_pay`), with the same distribution of masks. The masks come from
+    read or compute them; with p = 0 or in evaluation it is the dense layer. Where dense products are faster, which is
+    tried when sizes are first met (`masked_products_pay`), they run, with the same masks. The masks come from
     PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
 
     Attributes:
@@ -122,14 +118,16 @@ class DropoutLinear(nn.Linear):
         dtype = x.dtype
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
-        tokens = x.numel() // x.shape[-1] if x.shape[-1] else 0
+        # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
+        tokens = operator.index(math.prod(x.shape[:-1]))
         sizes = tokens, self.in_features, self.out_features
+        state = new_state(x.device)  # names the mask, whichever products run
         if not masked_products_pay(*sizes, self.block, self.p, dtype, str(x.device)):
-            dropped = block_dropout(x, self.p, self.block)
+            dropped = _dropped(x, state, self.p, self.block)
             return self._activated(functional.linear(dropped, self.weight, self.bias))
         bias = None if self.bias is None else self.bias.to(dtype)
-        rows, weight = x.reshape(-1, x.shape[-1]).to(dtype), self.weight.to(dtype)
-        mask = draw_block_mask(sizes[:2], self.block, self.p, device=x.device)
+        rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
+        mask = draw_block_mask(sizes[:2], self.block, self.p, state=state)
         fuses = self.activation is Activation.RELU and bias is not None
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
         y = y.reshape(*x.shape[:-1], self.out_features)
@@ -146,6 +144,15 @@ class DropoutLinear(nn.Linear):
     def extra_repr(self) -> str:
         block = f"{self.block[0]}x{self.block[1]}"
         return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}"
+
+
+def _dropped(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
+    """X without the blocks that the mask of a state drops."""
+    if not x.numel():
+        return x
+    rows = x.reshape(-1, x.shape[-1])
+    result: Tensor = torch.ops.sparsegen.block_dropout(rows, state, p, *block)
+    return result.reshape(x.shape)
 
 
 def checked_p(p: Any) -> float:

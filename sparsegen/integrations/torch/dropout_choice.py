@@ -1,18 +1,23 @@
-"""Whether a linear layer behind structured dropout runs block-masked products, or dense ones."""
+"""Whether a linear layer behind structured dropout runs block-masked products, or dense ones: both are tried."""
 
 from __future__ import annotations
 
-from functools import cache
+import statistics
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from sparsegen import api
-from sparsegen.integrations.torch.masked_prepared import Call, Masked
+from sparsegen.integrations.torch.block_masks import draw_block_mask
+from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
-from sparsegen.operators import Layout
 
-DRAW_US = 8.0  # of a mask on an H100, up to 64 × 64 blocks, within a graph
-PRODUCTS = 3  # forward, and the gradients of input and weight
+WARM_UP, ROUNDS = 2, 5
+
+_decided: dict[tuple[Any, ...], bool] = {}
+_lock = threading.Lock()
 
 
 @torch.compiler.assume_constant_result
@@ -25,36 +30,77 @@ def masked_products_pay(
     dtype: torch.dtype,
     device: str,
 ) -> bool:
-    """Whether a mask and its three products are expected to take less time than dropout and three dense products.
+    """Whether a mask and its three products take less time than dropout of blocks and three dense products.
 
-    Times of the products are those that were measured, on these sizes or near ones, else predicted. Where no kernel
-    runs, and of float32 unless PyTorch may use TF32, dense ones run. On the emulator, which has no time, the kernels
-    do.
+    On a GPU the first call with these sizes times both, forward and backward, `ROUNDS` times in turn, and the process
+    remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's generators as
+    they are. Time of the host counts where the device waits for it. Inside a CUDA graph's capture nothing can be timed,
+    and sizes that were never met run dense.
+
+    Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
+    time, the kernels do.
     """
     where = torch.device(device)
     if dtype not in DTYPES or tokens * in_features * out_features == 0:
         return False
     if dtype is torch.float32 and torch.get_float32_matmul_precision() == "highest":
         return False
-    return _pays(tokens, in_features, out_features, block, p, dtype, where)
+    found = kernel_device_of(where)
+    if found is None or found.backend == "emulator":
+        return found is not None
+    key = tokens, in_features, out_features, block, p, dtype, where
+    with _lock:
+        if key not in _decided:
+            if torch.cuda.is_current_stream_capturing():
+                return False
+            masked, dense = _both((tokens, in_features, out_features), block, p, dtype, where)
+            _decided[key] = masked < dense
+        return _decided[key]
 
 
-@cache
-def _pays(
-    m: int, k: int, n: int, block: tuple[int, int], p: float, dtype: torch.dtype, where: torch.device
-) -> bool:
-    device = kernel_device_of(where)
-    if device is None or device.backend == "emulator":
-        return device is not None
-    rates, size = device.expected_rates, dtype.itemsize
-    flop = {torch.float32: rates.tf32_flop_per_us, torch.float16: rates.float16_flop_per_us}
-    product = rates.launch_us + 2.0 * m * k * n / flop.get(dtype, rates.bfloat16_flop_per_us)
-    # Dropout reads and writes X and writes its mask of bytes; its gradient reads that and dX, and writes dX.
-    passes = 2 * (rates.launch_us + m * k * (2 * size + 1) / rates.copy_bytes_per_us)
-    masked, dense = DRAW_US, passes
-    for kind in Masked:
-        call = Call(kind, m, k, n, block, 1 - p)
-        choice = api.lookup(problem=call.problem(DTYPES[dtype], Layout.COLUMN), device=device)
-        masked += (choice.expected_us if choice.expected_us is not None else choice.predicted_us) or 0.0
-        dense += product if choice.dense_us is None else choice.dense_us
-    return masked < dense
+def _both(
+    sizes: tuple[int, int, int], block: tuple[int, int], p: float, dtype: torch.dtype, where: torch.device
+) -> tuple[float, float]:
+    """Milliseconds of a step with masked and with dense products."""
+    tokens, ins, outs = sizes
+    generator = torch.Generator(where).manual_seed(0)
+    x, weight, dy = (
+        torch.randn(shape, dtype=dtype, device=where, generator=generator)
+        for shape in ((tokens, ins), (outs, ins), (tokens, outs))
+    )
+    state = torch.zeros(2, dtype=torch.int64, device=where)
+
+    def masked() -> None:
+        mask = draw_block_mask((tokens, ins), block, p, state=state)
+        scale = 1 / mask.density
+        dsd(x, weight, mask, scale=scale)
+        sdd(dy, weight, mask, scale=scale)
+        dsd_transposed(x, dy, mask, scale=scale)
+
+    def dense() -> None:
+        def drop(tensor: Tensor) -> Tensor:
+            result: Tensor = torch.ops.sparsegen.block_dropout(tensor, state, p, *block)
+            return result
+
+        dropped = drop(x)
+        torch.mm(dropped, weight.t())
+        drop(torch.mm(dy, weight))
+        torch.mm(dy.t(), dropped)
+
+    times: tuple[list[float], list[float]] = ([], [])
+    with torch.no_grad():
+        for turn in range(WARM_UP + ROUNDS):
+            for run, found in zip((masked, dense), times, strict=True):
+                ms = _milliseconds(run)
+                if turn >= WARM_UP:
+                    found.append(ms)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _milliseconds(run: Callable[[], None]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))

@@ -1,4 +1,4 @@
-"""Launches of the kernels that make masks of blocks, on tensors; without a device of ours by NumPy."""
+"""Launches of the kernels that make masks of blocks and drop them, on tensors; without a device of ours by NumPy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.pattern import kernel_device_of
+from sparsegen.integrations.torch.pattern import DTYPES, kernel_device, kernel_device_of
+from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.block_mask import BlockMaskLayout, packed
+from sparsegen.matrix.bits import WORD_BITS
+from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
+from sparsegen.operators import DType
+from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import BlockMaskMaker, Given
 from sparsegen.plan.executors import shared_executor
 
 Key = tuple[Device, int, BlockMaskLayout]
+Dropout = tuple[tuple[int, int], tuple[int, int], float, DType]  # shape, block, p and dtype
 
 
 class _Makers(threading.local):
@@ -24,6 +29,7 @@ class _Makers(threading.local):
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
         self.launches: dict[tuple[Key, MaskDraw | Given], Callable[..., None]] = {}
+        self.drops: dict[tuple[Device, int, Dropout], Callable[..., None]] = {}
 
     def launch(self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given) -> Callable[..., None]:
         key = device, device.index, layout
@@ -37,6 +43,15 @@ class _Makers(threading.local):
                 bound = maker.bind_draw(what) if isinstance(what, MaskDraw) else maker.bind_finish(what)
             self.launches[key, what] = bound
         return self.launches[key, what]
+
+    def drop(self, device: Device, what: Dropout) -> Callable[..., None]:
+        key = device, device.index, what
+        if key not in self.drops:
+            executor = shared_executor(device)
+            with executor.entered():
+                executor.activate()
+                self.drops[key] = bind_block_dropout(executor, *what)
+        return self.drops[key]
 
 
 _here = _Makers()
@@ -65,6 +80,38 @@ def pack_on(live: Tensor) -> Tensor:
     words = torch.empty(layout.words, dtype=torch.uint64, device=live.device)
     _here.launch(device, layout, Given.BOOLS)(_stream(live), live.data_ptr(), words.data_ptr())
     return words
+
+
+def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
+    """X, a matrix, without the blocks that the mask of a state drops, the others divided by the share that is left."""
+    shape, draw = (x.shape[0], x.shape[1]), MaskDraw(p)
+    device = kernel_device(x)
+    if device is None:
+        layout = grid(shape, block)
+        live = blocks_of(draw_on(state.clone(), layout, draw), layout)
+        return torch.where(expanded(live, block, shape), x / draw.density(layout), 0)
+    x = aligned(x)
+    y = torch.empty_like(x)
+    launch = _here.drop(device, (shape, block, p, DTYPES[x.dtype]))
+    launch(_stream(x), state.data_ptr(), x.data_ptr(), y.data_ptr())
+    return y
+
+
+def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
+    """bool, rows × columns of blocks, of a mask's buffer."""
+    signed = words.view(torch.int64)
+    bits = signed[: layout.row_order_at].reshape(layout.rows, layout.row_words)
+    order = signed[layout.row_order_at : layout.column_bits_at].view(torch.int32)[: layout.rows].long()
+    places = torch.arange(WORD_BITS, device=words.device)
+    ranked = ((bits[..., None] >> places) & 1).reshape(layout.rows, -1)[:, : layout.columns].bool()
+    return torch.empty_like(ranked).index_copy(0, order, ranked)
+
+
+def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+    """A value for each element, of one for each block."""
+    rows, columns = blocks.shape
+    tiles = blocks[:, None, :, None].expand(rows, block[0], columns, block[1])
+    return tiles.reshape(rows * block[0], columns * block[1])[: shape[0], : shape[1]]
 
 
 def _stream(tensor: Tensor) -> int:

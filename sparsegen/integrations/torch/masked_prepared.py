@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsegen import api
-from sparsegen.integrations.torch.block_masks import blocks_of, expanded
+from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import aligned, is_capturing

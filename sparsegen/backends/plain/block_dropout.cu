@@ -1,0 +1,63 @@
+// Y = X with blocks dropped and the others scaled: the mask is that of block_mask.cu for the same seed and step, made again
+// where it is needed, which costs less than to store and read it. Dropped blocks are not read.
+#if !defined(SPARSEGEN_EMULATOR)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+constexpr int kRows = 4;  // of a thread, all in one block: sides are multiples of 16
+
+#include "philox.cuh"
+
+__device__ __forceinline__ float times(float x, float scale) { return x * scale; }
+__device__ __forceinline__ __half times(__half x, float scale) { return __float2half_rn(__half2float(x) * scale); }
+__device__ __forceinline__ __nv_bfloat16 times(__nv_bfloat16 x, float scale) {
+  return __float2bfloat16_rn(__bfloat162float(x) * scale);
+}
+
+template <class T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Vector {
+  T of[kWidth];
+};
+
+// A thread takes kWidth neighbours of kRows rows. The grid's y goes over groups of rows.
+template <class T, int kWidth>
+__device__ __forceinline__ void drop(int rows, int columns, int block_rows, int block_columns, unsigned threshold,
+                                     float scale, const Random& random, const T* x, T* y) {
+  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * kWidth;
+  if (column >= columns) return;
+  for (int first = blockIdx.y * kRows; first < rows; first += gridDim.y * kRows) {
+    const int block = column / block_columns, place = block % 4;
+    const uint4 words = random(first / block_rows, block / 4);
+    const unsigned word = place == 0 ? words.x : place == 1 ? words.y : place == 2 ? words.z : words.w;
+    const bool is_live = word >= threshold;
+    Vector<T, kWidth> part[kRows] = {};
+    #pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (is_live && first + i < rows) {
+        part[i] = *reinterpret_cast<const Vector<T, kWidth>*>(x + static_cast<long long>(first + i) * columns + column);
+      }
+    }
+    #pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      #pragma unroll
+      for (int j = 0; j < kWidth; ++j) part[i].of[j] = times(part[i].of[j], scale);
+      if (first + i < rows) {
+        *reinterpret_cast<Vector<T, kWidth>*>(y + static_cast<long long>(first + i) * columns + column) = part[i];
+      }
+    }
+  }
+}
+
+#define SPARSEGEN_DROP(name, type, width)                                                                       \
+  extern "C" __global__ void name(int rows, int columns, int block_rows, int block_columns, unsigned threshold, \
+                                  int scale_bits, const Word* state, const type* x, type* y) {                  \
+    drop<type, width>(rows, columns, block_rows, block_columns, threshold, __int_as_float(scale_bits), Random(state), x, y); \
+  }
+
+SPARSEGEN_DROP(drop_float32_4, float, 4)
+SPARSEGEN_DROP(drop_float32_1, float, 1)
+SPARSEGEN_DROP(drop_float16_8, __half, 8)
+SPARSEGEN_DROP(drop_float16_1, __half, 1)
+SPARSEGEN_DROP(drop_bfloat16_8, __nv_bfloat16, 8)
+SPARSEGEN_DROP(drop_bfloat16_1, __nv_bfloat16, 1)

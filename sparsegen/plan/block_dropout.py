@@ -1,0 +1,47 @@
+"""Dropout of blocks of a dense matrix on a device, in one launch."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import compiled_kernels
+from sparsegen.kernels.launch import Launch
+from sparsegen.matrix.block_mask import grid
+from sparsegen.matrix.block_mask_draw import MaskDraw
+from sparsegen.operators import DType
+from sparsegen.plan.block_masks import as_signed
+
+ROWS = 4  # of a thread, as in block_dropout.cu
+THREADS = 128
+VECTOR_BYTES = 16
+MOST_BLOCKS = 65535  # of a grid along y
+
+
+def bind_block_dropout(
+    executor: Executor, shape: tuple[int, int], block: tuple[int, int], p: float, dtype: DType
+) -> Callable[..., None]:
+    """A launch for one thread to start many times: ``bound(stream, state, x, y)``, addresses all.
+
+    It writes to Y the matrix X with blocks dropped, each with probability p, and the others divided by the share that
+    is expected to be left. The mask is the one that `BlockMaskMaker.bind_draw` makes for the same state, which stays as
+    it is. X and Y are row-major, and begin at multiples of 16 bytes.
+
+    Args:
+        shape: rows and columns of X.
+        block: of 16 rows and columns or multiples of that.
+
+    Raises:
+        MatrixError: p is outside [0, 1).
+        CompileError, DeviceUnavailableError: the kernel cannot be compiled.
+    """
+    draw, layout = MaskDraw(p), grid(shape, block)
+    width = VECTOR_BYTES // dtype.itemsize
+    if shape[1] % width:
+        width = 1
+    (kernel,) = compiled_kernels(executor, ("block_dropout.cu", f"drop_{dtype}_{width}"))
+    across, down = -(-shape[1] // (width * THREADS)), -(-shape[0] // ROWS)
+    (scale,) = struct.unpack("<i", struct.pack("<f", 1 / draw.density(layout)))
+    arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, None, None, None]
+    return executor.bind(kernel, Launch((across, min(down, MOST_BLOCKS), 1), (THREADS, 1, 1)), arguments)
