@@ -28,7 +28,7 @@ from sparsegen.cli.common import emit, json_option
 from sparsegen.errors import DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings
-from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.location import Location
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"
 

@@ -36,9 +36,10 @@ from sparsegen.tuning.report import (
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Space
-from sparsegen.tuning_db.layers import Layers, seeds, with_rates
+from sparsegen.tuning_db.layers import Layers, with_rates
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
 __all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
@@ -263,7 +264,7 @@ def _similar(workload: Workload, device: Device, store: Store, families: Sequenc
         return family in families and family.suits(problem, features, config, device)
 
     layers = Layers([store, seeds()])
-    known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
+    known = [t for t in layers.list_workloads(kind=problem.kind, like=device) if t.workload != workload]
     near = nearest(problem, features, device, known)[:NEIGHBOURS]
     votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
     predictions = predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
