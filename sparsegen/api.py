@@ -310,7 +310,6 @@ def tune(
         What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
     """
     from sparsegen.tuning import tuner
-    from sparsegen.tuning_db.store import Store
 
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
@@ -320,19 +319,18 @@ def tune(
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
     where, place = _device(device), _place(db)
-    with Store.open(place or Settings.from_environment().db) as store:
-        return tuner.tune(
-            wanted.matrix,
-            wanted.problem,
-            device=where,
-            store=store,
-            budget=budget,
-            families=names,
-            baselines=compares,
-            again=anew,
-            seed=start,
-            progress=progress,
-        )
+    return tuner.tune(
+        wanted.matrix,
+        wanted.problem,
+        device=where,
+        store=place or Settings.from_environment().db,
+        budget=budget,
+        families=names,
+        baselines=compares,
+        again=anew,
+        seed=start,
+        progress=progress,
+    )
 
 
 def pruned_times(

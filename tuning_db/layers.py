@@ -197,6 +197,12 @@ def open_to_read(place: str | Path) -> SqliteReader | Store:
     return Store.open(place, read_only=True)
 
 
+def open_existing(place: str | Path) -> Layer:
+    """The database there for reading, as `open_to_read`; one without records where there is no file yet."""
+    path = Location.parse(place).path
+    return MemoryLayer([], []) if path is not None and not path.exists() else open_to_read(place)
+
+
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
     """The user's database (``db``, else the settings'), the project's, where there are any, and the seeds.
 

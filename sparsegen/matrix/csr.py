@@ -93,6 +93,14 @@ class CsrMatrix:
 
         return scipy.sparse.csr_array((self.values, self.column_indices, self.row_offsets), shape=self.shape)
 
+    def to_dense(self) -> Array:
+        """With its zeros, in the values' dtype."""
+        dense = np.zeros(self.shape, dtype=self.values.dtype)
+        dense[np.repeat(np.arange(self.shape[0]), np.diff(self.row_offsets)), self.column_indices] = (
+            self.values
+        )
+        return dense
+
     def with_values(self, values: Array) -> CsrMatrix:
         """The same pattern with other values (nnz of them)."""
         if values.shape != self.values.shape:
