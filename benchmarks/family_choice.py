@@ -30,8 +30,9 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows, uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
-from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
 SIZES = (256, 384, 512, 768, 1024, 1536, 2048)
@@ -76,7 +77,8 @@ def configs_of(
     def is_allowed(config: Config) -> bool:
         return family_of(config) is family and family.suits(case.problem, features, config, device)
 
-    near = nearest(case.problem, features, device, known.list_workloads(like=device))[:NEIGHBOURS]
+    listed = known.list_workloads(kind=case.problem.kind, like=device)
+    near = nearest(case.problem, features, device, listed)[:NEIGHBOURS]
     votes = [(n, known.measurements(n.workload, n.device)) for n in near]
     workload = Workload(case.problem, case.matrix.fingerprint(), features)
     found += [p.config for p in predict(workload, device, votes, is_allowed)[:2]]

@@ -22,8 +22,9 @@ import click
 from sparsegen.kernels import families
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.exchange import load
-from sparsegen.tuning_db.layers import MemoryLayer, seeds, with_rates
+from sparsegen.tuning_db.layers import MemoryLayer, with_rates
 from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from sparsegen.cli.streams import visible
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.load import load_matrix
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
@@ -167,13 +169,20 @@ def emit(as_json: bool, data: Mapping[str, Any], *parts: RenderableType) -> None
     """Print ``data`` as one JSON object, or else the parts for people.
 
     Lines of a plain string are wrapped on a terminal, further in than they began, and elsewhere left as they
-    are; tables have no trailing blanks in a file or a pipe.
+    are; tables have no trailing blanks in a file or a pipe. Without tables, rich is not imported.
     """
     if as_json:
         click.echo(to_json(data))
         return
+    texts = [part for part in parts if isinstance(part, str)]
+    is_terminal = sys.stdout.isatty()
+    if len(texts) == len(parts):
+        width = shutil.get_terminal_size().columns
+        shown = [_hanging(text, width) for text in texts] if is_terminal else texts
+        click.echo("\n".join(visible(line.rstrip()) for line in "\n".join(shown).split("\n")))
+        return
     console = make_console()
-    if console.is_terminal:
+    if is_terminal:
         for part in parts:
             console.print(_hanging(part, console.width) if isinstance(part, str) else part)
         return
@@ -207,15 +216,9 @@ def to_json(data: Mapping[str, Any]) -> str:
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that uses the terminal's width, and a fixed one where there is no terminal."""
+    from sparsegen.cli.console import SafeConsole
+
     stream = sys.stderr if stderr else sys.stdout
-    return _Console(
+    return SafeConsole(
         file=stream, highlight=False, emoji=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH
     )
-
-
-class _Console(Console):
-    """Writes what a terminal would obey as escapes, wherever it stands; its own colours are not text."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))

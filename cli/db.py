@@ -13,12 +13,13 @@ from rich.text import Text
 from sparsegen.cli.common import db_option, emit, json_option
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
-from sparsegen.tuning_db import exchange, migrations, ranking
+from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
-from sparsegen.tuning_db.engine import Location
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome
-from sparsegen.tuning_db.store import Added, Store, Tuned
+from sparsegen.tuning_db.location import Location
+from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Tuned
+from sparsegen.tuning_db.store import Added, Store
+from sparsegen.tuning_db.versions import HEAD
 
 SHOWN_VARIANTS = 10
 SHORT = 12  # digits of a fingerprint in a table
@@ -227,9 +228,9 @@ def migrate(db: str | None, as_json: bool) -> None:
     """Bring a database to this version's schema; a new one is made where there is none."""
     with open_store(db, read_only=False) as store:
         before, location = store.found_schema, store.location
-    data = {"location": location, "from": before, "to": migrations.HEAD}
-    was = "was up to date" if before == migrations.HEAD else f"migrated from {before or 'nothing'}"
-    emit(as_json, data, Text(f"{location}: schema {migrations.HEAD}, {was}"))
+    data = {"location": location, "from": before, "to": HEAD}
+    was = "was up to date" if before == HEAD else f"migrated from {before or 'nothing'}"
+    emit(as_json, data, Text(f"{location}: schema {HEAD}, {was}"))
 
 
 # --- records as JSON values

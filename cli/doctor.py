@@ -29,7 +29,7 @@ from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings
 from sparsegen.system.private import private_folder
-from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.project import is_there
 
 NEEDED, GPU, EMULATOR, OPTIONAL = "everything", "a GPU", "the emulator", "optional"

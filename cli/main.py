@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from sparsegen import __version__
+from sparsegen.backends.cuda import early_init
 from sparsegen.cli import verbose
 from sparsegen.cli.streams import checked_output, visible
 from sparsegen.errors import OutputError, SparsegenError
@@ -34,6 +35,7 @@ COMMANDS = {
     "doctor": "Say what is missing on this machine, and how to get it.",
     "cache": "Show or clear the cache of compiled variants.",
 }
+ON_A_DEVICE = {"lookup", "source", "verify", "tune", "tune-model", "devices"}  # they ask the driver for it
 
 
 def module_of(command: str) -> str:
@@ -50,6 +52,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in ON_A_DEVICE:
+            early_init.begin()
         command: click.Command = importlib.import_module(module_of(cmd_name)).command
         verbose.accept_verbose(command)
         return command

@@ -49,7 +49,8 @@ def facts(status: Status) -> list[tuple[str, str]]:
             name = CONTENDERS.get(baseline.contender, baseline.contender)
             shown.append((f"× {name}", f"{baseline.sample.median_us / max(time_us, 1e-9):.2f}"))
     counts = status.counts
-    shown.append(("trials", f"{counts.tried} of {status.planned}"))
+    of = f" of {status.planned}" if math.isfinite(status.planned) else ""
+    shown.append(("trials", f"{counts.tried}{of}"))
     for label, number in (("failed", counts.failed), ("resumed", counts.resumed), ("pruned", counts.pruned)):
         if number:
             shown.append((label, str(number)))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sparsegen.cli.common import db_option, emit, json_option, make_console
 from sparsegen.settings import Settings
-from sparsegen.tuning_db.engine import Location
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.store import Store
 
 

@@ -24,8 +24,8 @@ from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
 from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
 from sparsegen.settings import Settings
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
-from sparsegen.tuning_db.store import Store
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say nothing about a GPU's speed."
@@ -83,21 +83,21 @@ def command(
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
-    with Store.open(db or Settings.from_environment().db) as store:
-        with shown(as_json=as_json) as progress:
-            result = tune(
-                a,
-                problem,
-                device=where,
-                store=store,
-                families=families or None,
-                budget=Budget(trials, budget, effort),
-                progress=progress,
-                baselines=not no_baselines,
-                again=again,
-                seed=seed,
-            )
-        location = str(store.location)
+    place = db or Settings.from_environment().db
+    with shown(as_json=as_json) as progress:
+        result = tune(
+            a,
+            problem,
+            device=where,
+            store=place,
+            families=families or None,
+            budget=Budget(trials, budget, effort),
+            progress=progress,
+            baselines=not no_baselines,
+            again=again,
+            seed=seed,
+        )
+    location = str(Location.parse(place))
     lookup = (
         "sparsegen lookup"
         + (

@@ -3,8 +3,6 @@
 from sparsegen.api import load_operator as load_operator
 from sparsegen.api import lookup as lookup
 from sparsegen.api import prepare as prepare
-from sparsegen.api import prune as prune
-from sparsegen.api import save_operator as save_operator
 from sparsegen.api import tune as tune
 from sparsegen.attention.choice import Way as Way
 from sparsegen.attention.fused import FusedAttentionOperator as FusedAttentionOperator
@@ -41,5 +39,7 @@ from sparsegen.operators import SparseAttentionOperator as SparseAttentionOperat
 from sparsegen.operators import SparseAttentionProblem as SparseAttentionProblem
 from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
+from sparsegen.plan.saved_operator import save_operator as save_operator
+from sparsegen.pruning.pruner import prune as prune
 
 __version__: str

@@ -1,4 +1,4 @@
-"""What users import from `sparsegen`: load, prune, look up, prepare, tune."""
+"""What users import from `sparsegen`: look up, prepare, tune. What a call does not need is not imported for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, ove
 
 from sparsegen import arguments, backends
 from sparsegen.dispatch.choice import Choice, How, OnMiss, choose
-from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix, as_csr
-from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
@@ -34,19 +32,13 @@ from sparsegen.operators import (
     member,
     operator_named,
 )
-from sparsegen.plan import dense_launcher
-from sparsegen.plan.dense_launcher import DenseLauncher
-from sparsegen.plan.executors import shared_executor
-from sparsegen.plan.saved_operator import read_operator, save_operator
-from sparsegen.plan.variant_launcher import VariantLauncher
-from sparsegen.pruning.pruner import prune
-from sparsegen.pruning.report import PruneReport
 from sparsegen.settings import Settings, absolute
 from sparsegen.tuning.report import Budget, Effort, Progress, silent
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
-from sparsegen.tuning_db.store import Store
 
 if TYPE_CHECKING:
+    from sparsegen.dispatch.pruned_times import PrunedTimes
+    from sparsegen.pruning.report import PruneReport
     from sparsegen.tuning.tuner import TuneResult
 
 log = logging.getLogger(__name__)
@@ -54,14 +46,10 @@ O = TypeVar("O", bound=Operator)  # noqa: E741
 O_co = TypeVar("O_co", bound=Operator, covariant=True)
 
 __all__ = [
-    "as_csr",
-    "load_matrix",
     "load_operator",
     "lookup",
     "prepare",
-    "prune",
     "pruned_times",
-    "save_operator",
     "tune",
 ]
 
@@ -227,6 +215,11 @@ def prepare(
 
 
 def _launcher(choice: Choice, wanted: _Wanted, device: Device, kept: Mapping[str, Any]) -> Launcher:
+    from sparsegen.plan import dense_launcher
+    from sparsegen.plan.dense_launcher import DenseLauncher
+    from sparsegen.plan.executors import shared_executor
+    from sparsegen.plan.variant_launcher import VariantLauncher
+
     if choice.use_dense:
         if dense_launcher.is_available(device):
             return DenseLauncher(
@@ -264,6 +257,8 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
         ConfigError: the variant is not valid on this device.
         DeviceUnavailableError, CompileError, LaunchError: as for `prepare`.
     """
+    from sparsegen.plan.saved_operator import read_operator
+
     return read_operator(file, _device(device))
 
 
@@ -324,19 +319,18 @@ def tune(
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
     where, place = _device(device), _place(db)
-    with Store.open(place or Settings.from_environment().db) as store:
-        return tuner.tune(
-            wanted.matrix,
-            wanted.problem,
-            device=where,
-            store=store,
-            budget=budget,
-            families=names,
-            baselines=compares,
-            again=anew,
-            seed=start,
-            progress=progress,
-        )
+    return tuner.tune(
+        wanted.matrix,
+        wanted.problem,
+        device=where,
+        store=place or Settings.from_environment().db,
+        budget=budget,
+        families=names,
+        baselines=compares,
+        again=anew,
+        seed=start,
+        progress=progress,
+    )
 
 
 def pruned_times(
@@ -357,6 +351,9 @@ def pruned_times(
         ConfigError: n below 1, or an unknown dtype or layout.
         DatabaseError: the tuning database cannot be read.
     """
+    from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
+    from sparsegen.pruning.report import PruneReport
+
     arguments.instance(report, PruneReport, "report")
     where, database = _device(device), _shared_layers(db)
     kind, order = member(DType, dtype, "dtype"), member(Layout, layout, "layout")

@@ -1,22 +1,31 @@
-"""Family + problem + config -> CUDA source. The only importer of Jinja2."""
+"""Family + problem + config -> CUDA source. The only importer of Jinja2, and only where something is rendered."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import textwrap
+import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, meta
+from typing import TYPE_CHECKING
 
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config, Value
 from sparsegen.operators import Problem
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_REFERENCE = re.compile(r"{%-?\s*(?:include|import|from|extends)\s+(?:\"([^\"]+)\"|'([^']+)')")
+_first = threading.Lock()  # threads that render one template for the first time would all compile it
+
 
 @cache
 def environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     return Environment(
         loader=PackageLoader("sparsegen.templates", ""),
         undefined=StrictUndefined,
@@ -38,7 +47,7 @@ def template_digest(name: str) -> str:
 
 
 def parts_of(name: str) -> set[str]:
-    """A template, and those that it and these include or import."""
+    """A template, and those that it and these include or import, by names that are constants."""
     found, pending = set[str](), [name]
     while pending:
         part = pending.pop()
@@ -46,9 +55,7 @@ def parts_of(name: str) -> set[str]:
             continue
         found.add(part)
         text = files("sparsegen.templates").joinpath(part).read_text(encoding="utf-8")
-        for reference in meta.find_referenced_templates(environment().parse(text)):
-            assert reference is not None, f"{part} includes a template whose name is not a constant"
-            pending.append(reference)
+        pending += [one or other for one, other in _REFERENCE.findall(text)]
     return found
 
 
@@ -66,7 +73,6 @@ def render(family: AnyFamily, problem: Problem, config: Config) -> str:
     A config holds no value but its tunables' choices, so that nothing unchecked reaches a template.
     """
     constants = dict(family.constants(problem, config))
-    template = environment().get_template(family.template)
-    return template.render(
-        c=config, p=constants, family=family, digest=template_digest(family.template), described=described
-    )
+    with _first:
+        template, digest = environment().get_template(family.template), template_digest(family.template)
+        return template.render(c=config, p=constants, family=family, digest=digest, described=described)

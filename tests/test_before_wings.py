@@ -18,7 +18,7 @@ from sparsegen.operators import OPERATORS, DType, Epilogue, ItemValues, Layout, 
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import dump, export_json, import_file, load
-from sparsegen.tuning_db.layers import seeds
+from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
 BEFORE = Path(__file__).parent / "fixtures" / "before_wings"

@@ -121,6 +121,8 @@ class FakeToolchain:
         self.compiled: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
 
+    def warm_up(self, jobs: int) -> None: ...
+
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         time.sleep(self.seconds)
         if behaviour_of(json.loads(source)) == "does_not_compile":
@@ -298,6 +300,8 @@ class FakeBaselines:
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         assert matrix.shape == (problem.m, problem.k)
+
+    def load(self) -> None: ...
 
     def measure(self) -> list[Result]:
         return [

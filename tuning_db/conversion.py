@@ -1,4 +1,6 @@
-"""Between the plain values of `records` and the columns of `models`.
+"""Between the plain values of `records` and the columns of `models`: as they are written, and as `reading` lists them.
+
+No SQLAlchemy here.
 
 A problem is stored as its operator's name and `Problem.to_dict` in canonical JSON, in which fields that came later are
 left out where they have their defaults: so one problem has one form, whichever version wrote it.
@@ -11,6 +13,7 @@ import json
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -21,20 +24,30 @@ from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
-from sparsegen.tuning_db.models import (
-    BaselineRow,
-    DeviceRatesRow,
-    DeviceRow,
-    MatrixRow,
-    MeasurementRow,
-    ProblemRow,
-    TimedRow,
-    VariantRow,
+from sparsegen.tuning_db.records import (
+    Baseline,
+    DeviceRates,
+    Measurement,
+    Outcome,
+    Sample,
+    Tuned,
+    Variant,
+    Workload,
 )
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Sample, Variant, Workload
-from sparsegen.tuning_db.row_checks import LONGEST_REASON, damaged, require_sound
+from sparsegen.tuning_db.row_checks import LONGEST_REASON, Row, damaged, to_moment
 
-_OUTCOMES = frozenset(Outcome)
+DEVICE = (  # columns that make a device, in the order of its fields
+    "key",
+    "name",
+    "backend",
+    "compute_capability_major",
+    "compute_capability_minor",
+    "multiprocessors",
+    "shared_memory_per_block",
+    "shared_memory_per_multiprocessor",
+    "l2_bytes",
+)
+FEATURES = tuple(f.name for f in fields(Features))  # columns of a matrix, in the order of its features
 
 Columns = dict[str, Any]
 
@@ -143,25 +156,21 @@ def baseline_columns(baseline: Baseline) -> Columns:
 # --- rows to values ----------------------------------------------------------------------------------------
 
 
-def to_device(row: DeviceRow) -> Device:
-    """Raises DamagedRowError, as all of these do, for a row that sparsegen would not write."""
-    require_sound(row)
+def to_device(row: Row) -> Device:
+    return _device(*(row[f"device_{name}"] for name in DEVICE))
+
+
+@lru_cache(maxsize=256)  # there are few, and one comes with every row
+def _device(key: str, name: str, backend: str, major: int, minor: int, *sizes: int) -> Device:
+    multiprocessors, per_block, per_multiprocessor, l2_bytes = sizes
     return Device(
-        key=row.key,
-        name=row.name,
-        backend=row.backend,
-        compute_capability=(row.compute_capability_major, row.compute_capability_minor),
-        multiprocessors=row.multiprocessors,
-        shared_memory_per_block=row.shared_memory_per_block,
-        shared_memory_per_multiprocessor=row.shared_memory_per_multiprocessor,
-        l2_bytes=row.l2_bytes,
+        key, name, backend, (major, minor), multiprocessors, per_block, per_multiprocessor, l2_bytes
     )
 
 
-def to_problem(row: ProblemRow) -> Problem:
+def to_problem(row: Row) -> Problem:
     """Raises UnknownProblemError with the reason in words."""
-    require_sound(row)
-    return _problem(row.operator, row.fields, row.digest)
+    return _problem(row["problem_operator"], row["problem_fields"], row["problem_digest"])
 
 
 @lru_cache(maxsize=4096)  # a problem has many measurements, each of which comes with its row
@@ -178,88 +187,93 @@ def _problem(operator: str, fields: str, digest: str) -> Problem:
     return problem
 
 
-def to_rates(row: DeviceRatesRow) -> DeviceRates:
-    """The row with its device loaded."""
-    require_sound(row)
-    rates = Rates(**{f.name: getattr(row, f.name) for f in fields(Rates)})
-    return DeviceRates(to_device(row.device), rates, row.measured_at)
+@lru_cache(maxsize=4096)
+def _kind(problem: Problem) -> tuple[str, ...]:
+    return problem.kind
 
 
-def to_workload(matrix: MatrixRow, problem: ProblemRow) -> Workload:
-    """Raises UnknownProblemError for a problem that this version does not know."""
-    require_sound(matrix)
-    features = Features(
-        m=matrix.m,
-        k=matrix.k,
-        nnz=matrix.nnz,
-        row_mean=matrix.row_mean,
-        row_cov=matrix.row_cov,
-        row_max=matrix.row_max,
-        block_fill=matrix.block_fill,
-    )
-    of = to_problem(problem)
-    if of.matrix_shape != (matrix.m, matrix.k):
-        raise damaged(matrix, "m")
-    return Workload(of, matrix.fingerprint, features)
+def to_rates(row: Row) -> DeviceRates:
+    rates = Rates(**{f.name: row[f.name] for f in fields(Rates)})
+    return DeviceRates(to_device(row), rates, to_moment(row["measured_at"]))
 
 
-def to_variant(row: VariantRow) -> Variant:
-    require_sound(row)
+def to_workload(row: Row) -> Workload:
+    """Raises UnknownProblemError for a problem that this version does not know, DamagedRowError for another matrix."""
+    features = Features(*(row[f"matrix_{name}"] for name in FEATURES))
+    of = to_problem(row)
+    if of.matrix_shape != (features.m, features.k):
+        raise damaged(row, "matrices", "m")
+    return Workload(of, row["matrix_fingerprint"], features)
+
+
+def to_variant(row: Row) -> Variant:
+    """Raises DamagedRowError for a config that is not a JSON object."""
     try:
-        config = _read_config(row.family, row.config)
+        config = _read_config(row["variant_family"], row["variant_config"])
     except (ValueError, RecursionError):
-        raise damaged(row, "config") from None
-    return Variant(config, row.source_digest)
+        raise damaged(row, "variants", "config") from None
+    return Variant(config, row["variant_source_digest"])
 
 
-def to_sample(row: TimedRow) -> Sample | None:
-    if row.median_us is None:
+def to_sample(row: Row) -> Sample | None:
+    median = row["median_us"]
+    if median is None:
         return None
+    low, high, cold = row["low_us"], row["high_us"], row["cold"]
     return Sample(
-        median_us=row.median_us,
-        low_us=row.median_us if row.low_us is None else row.low_us,
-        high_us=row.median_us if row.high_us is None else row.high_us,
-        count=row.sample_count or 1,
-        cold=row.cold is not False,
-        clock_mhz=row.clock_mhz,
-        throttle_reasons=row.throttle_reasons,
+        median_us=median,
+        low_us=median if low is None else low,
+        high_us=median if high is None else high,
+        count=row["sample_count"] or 1,
+        cold=cold is None or bool(cold),
+        clock_mhz=row["clock_mhz"],
+        throttle_reasons=row["throttle_reasons"],
     )
 
 
-def to_measurement(row: MeasurementRow) -> Measurement:
-    """The row with its device, matrix, problem and variant loaded."""
-    require_sound(row)
-    if row.outcome not in _OUTCOMES or (row.median_us is None) == (row.outcome == Outcome.OK):
-        raise damaged(row, "outcome")
+def to_measurement(row: Row) -> Measurement:
     return Measurement(
-        workload=to_workload(row.matrix, row.problem),
-        device=to_device(row.device),
-        variant=to_variant(row.variant),
-        outcome=Outcome(row.outcome),
+        workload=to_workload(row),
+        device=to_device(row),
+        variant=to_variant(row),
+        outcome=Outcome(row["outcome"]),
         sample=to_sample(row),
-        reason=row.reason,
-        worst_error=row.worst_error,
-        registers=row.registers,
-        spill_bytes=row.spill_bytes,
-        compile_seconds=row.compile_seconds,
-        prepare_seconds=row.prepare_seconds,
-        packed_bytes=row.packed_bytes,
-        final=row.final,
-        measured_at=row.measured_at,
+        reason=row["reason"],
+        worst_error=row["worst_error"],
+        registers=row["registers"],
+        spill_bytes=row["spill_bytes"],
+        compile_seconds=row["compile_seconds"],
+        prepare_seconds=row["prepare_seconds"],
+        packed_bytes=row["packed_bytes"],
+        final=bool(row["final"]),
+        measured_at=to_moment(row["measured_at"]),
     )
 
 
-def to_baseline(row: BaselineRow) -> Baseline:
-    """The row with its device, matrix and problem loaded."""
-    require_sound(row)
+def to_baseline(row: Row) -> Baseline:
     sample = to_sample(row)
-    if sample is None:
-        raise damaged(row, "median_us")
+    assert sample is not None, "the table's CHECK constraint holds this"
     return Baseline(
-        workload=to_workload(row.matrix, row.problem),
-        device=to_device(row.device),
-        contender=row.contender,
-        version=row.version,
+        workload=to_workload(row),
+        device=to_device(row),
+        contender=row["contender"],
+        version=row["version"],
         sample=sample,
-        measured_at=row.measured_at,
+        measured_at=to_moment(row["measured_at"]),
     )
+
+
+def is_of_kind(row: Row, kind: tuple[str, ...]) -> bool:
+    """Whether a row's problem is of this kind, or unknown: then reading it says so."""
+    try:
+        return _kind(to_problem(row)) == kind
+    except UnknownProblemError:
+        return True
+
+
+def to_tuned(row: Row) -> Tuned:
+    try:
+        last = to_moment(row["last_measured_at"])
+    except (ValueError, OverflowError):  # the row with it is passed over where it is read
+        last = datetime.fromtimestamp(0, UTC)
+    return Tuned(to_workload(row), to_device(row), row["measurements"], row["ok"], last)

@@ -26,7 +26,7 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, Problem
-from sparsegen.tuning_db.conversion import LONGEST_REASON, described
+from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
@@ -38,6 +38,7 @@ from sparsegen.tuning_db.records import (
     Variant,
     Workload,
 )
+from sparsegen.tuning_db.row_checks import LONGEST_REASON
 from sparsegen.tuning_db.store import Added, Store
 
 FORMAT = "sparsegen-tuning"

@@ -2,40 +2,40 @@
 
 The user's (``--db``, ``SPARSEGEN_DB``, or the default below the user's data folder) is the only one that is
 written. The project's is ``.sparsegen/tuning.db`` in the working folder, to be kept with the code. The seeds
-are JSON exports inside the package. A workload known to an upper layer hides the same workload in those
+come inside the package (`seeds_reader`). A workload known to an upper layer hides the same workload in those
 below.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from sparsegen.errors import DatabaseError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
-from sparsegen.tuning_db.engine import Location
-from sparsegen.tuning_db.exchange import load
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.project import is_there, is_trusted
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Workload
-from sparsegen.tuning_db.store import Store, Tuned
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Tuned, Workload
+from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Store
 
 PROJECT_DATABASE = Path(".sparsegen") / "tuning.db"
 
 
+Kind = tuple[str, ...]  # see `Problem.kind`
+
+
 class Layer(Protocol):
-    """What dispatch reads; `Store`, `MemoryLayer` and `Layers` all have it."""
+    """What dispatch reads; `Store`, `SqliteReader`, `MemoryLayer` and `Layers` all have it."""
 
     @property
     def generation(self) -> int:
@@ -47,7 +47,10 @@ class Layer(Protocol):
 
     def rates(self, device: Device) -> Rates | None: ...
 
-    def list_workloads(self, *, like: Device | None = None) -> list[Tuned]: ...
+    def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]: ...
+
+    def close(self) -> None:
+        """Give back what is open; a later question opens it again."""
 
 
 def with_rates(device: Device, layer: Layer) -> Device:
@@ -93,7 +96,9 @@ class MemoryLayer:
     def rates(self, device: Device) -> Rates | None:
         return self._rates.get(device.key)
 
-    def list_workloads(self, *, like: Device | None = None) -> list[Tuned]:
+    def close(self) -> None: ...
+
+    def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
         return [
             Tuned(
                 workload=found[0].workload,
@@ -103,7 +108,8 @@ class MemoryLayer:
                 last_measured_at=found[-1].measured_at,
             )
             for found in self._measurements.values()
-            if like is None or _alike(found[0].device, like)
+            if (like is None or _alike(found[0].device, like))
+            and kind in (None, found[0].workload.problem.kind)
         ]
 
 
@@ -136,17 +142,16 @@ class Layers:
         found = (layer.rates(device) for layer in self.layers)
         return next((rates for rates in found if rates is not None), None)
 
-    def list_workloads(self, *, like: Device | None = None) -> list[Tuned]:
+    def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
         seen: dict[Key, Tuned] = {}
         for layer in self.layers:
-            for tuned in layer.list_workloads(like=like):
+            for tuned in layer.list_workloads(kind=kind, like=like):
                 seen.setdefault(_key(tuned.workload, tuned.device), tuned)
         return list(seen.values())
 
     def close(self) -> None:
         for layer in self.layers:
-            if isinstance(layer, Store):
-                layer.close()
+            layer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -155,28 +160,6 @@ class Layers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@cache
-def seeds() -> MemoryLayer:
-    """The packaged exports; one that does not fit this version's families is left out with a warning."""
-    measurements: list[Measurement] = []
-    baselines: list[Baseline] = []
-    rates: list[DeviceRates] = []
-    folder = files("sparsegen.tuning_db") / "seeds"
-    found = sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else []
-    for file in found:
-        if not file.name.endswith(".json"):
-            continue
-        try:
-            content = load(file.read_text(encoding="utf-8"), file.name)
-        except DatabaseError as error:
-            log.warning("packaged tuning results left out: %s", error)
-            continue
-        measurements += content.measurements
-        baselines += content.baselines
-        rates += content.rates
-    return MemoryLayer(measurements, baselines, rates)
 
 
 def files_state(settings: Settings, db: str | Path | None = None) -> tuple[tuple[int, int] | None, ...]:
@@ -200,6 +183,27 @@ def files_state(settings: Settings, db: str | Path | None = None) -> tuple[tuple
     return tuple(state)
 
 
+def open_to_read(place: str | Path) -> SqliteReader | Store:
+    """The database there, for reading: a SQLite file of the newest schema needs neither SQLAlchemy nor Alembic.
+
+    Raises:
+        DatabaseError: and its children, see `Store.open`.
+    """
+    path = Location.parse(place).path
+    reader = None if path is None else open_sqlite(path)
+    if reader is not None:
+        return reader
+    from sparsegen.tuning_db.store import Store
+
+    return Store.open(place, read_only=True)
+
+
+def open_existing(place: str | Path) -> Layer:
+    """The database there for reading, as `open_to_read`; one without records where there is no file yet."""
+    path = Location.parse(place).path
+    return MemoryLayer([], []) if path is not None and not path.exists() else open_to_read(place)
+
+
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
     """The user's database (``db``, else the settings'), the project's, where there are any, and the seeds.
 
@@ -209,17 +213,15 @@ def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
         DatabaseError: and its children, see `Store.open`. A broken database, or one that cannot be reached, is never
             passed over in silence.
     """
-    layers: list[Layer] = []
+    opened: dict[str, Layer] = {}
     try:
         for place in (db or settings.db, PROJECT_DATABASE):
             location = Location.parse(place)
             if place is PROJECT_DATABASE and not is_trusted(place):
                 continue
-            if (location.path is None or is_there(location.path)) and not any(
-                isinstance(layer, Store) and layer.location == str(location) for layer in layers
-            ):
-                layers.append(Store.open(place, read_only=True))
+            if (location.path is None or is_there(location.path)) and str(location) not in opened:
+                opened[str(location)] = open_to_read(place)
     except BaseException:
-        Layers(layers).close()
+        Layers(list(opened.values())).close()
         raise
-    return Layers([*layers, seeds()])
+    return Layers([*opened.values(), seeds()])

@@ -116,3 +116,14 @@ class Baseline:
     version: str  # of the library that ran it, e.g. "torch 2.11.0+cu130"
     sample: Sample
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A workload on a device, and how much is known about it."""
+
+    workload: Workload
+    device: Device
+    measurements: int
+    ok: int
+    last_measured_at: datetime

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import MAX_INDEX
-from sparsegen.tuning_db.models import Base
+from sparsegen.tuning_db.records import Outcome
 
 Check = Callable[[Any], bool]
 BIG = 2**63 - 1
@@ -26,27 +26,53 @@ LONGEST_SHOWN = 80  # characters of a value in a warning
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
+class Row(Protocol):
+    """What a query gave, by the names of its columns."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+def to_moment(value: Any) -> datetime:
+    """A moment in UTC; SQLite keeps it as text without a time zone.
+
+    Raises:
+        ValueError, OverflowError: it is none.
+    """
+    if not isinstance(value, str | datetime):
+        raise ValueError(f"no moment: {value!r}")
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
 class DamagedRowError(Exception):
     """A row that holds what sparsegen does not write; the message names table, row, column and value."""
 
 
-def require_sound(row: Base) -> None:
-    """Check every column of a row that was loaded.
+def require_sound(row: Row, tables: Iterable[str]) -> None:
+    """Check every column that a query of `reading` took from these tables.
 
     Raises:
         DamagedRowError: see there.
     """
-    values = vars(row)  # as SQLAlchemy loaded them: faster than an attribute each
-    for name, is_sound in _CHECKS[row.__tablename__].items():
-        if not is_sound(values[name]):
-            raise damaged(row, name)
+    for table in tables:
+        prefix = _PREFIX.get(table, "")
+        for name, is_sound in _CHECKS[table].items():
+            if not is_sound(row[prefix + name]):
+                raise damaged(row, table, name)
+    if "measurements" in tables and (
+        row["outcome"] not in _OUTCOMES or (row["median_us"] is None) == (row["outcome"] == Outcome.OK)
+    ):
+        raise damaged(row, "measurements", "outcome")
+    if "baselines" in tables and row["median_us"] is None:
+        raise damaged(row, "baselines", "median_us")
 
 
-def damaged(row: Base, column: str) -> DamagedRowError:
+def damaged(row: Row, table: str, column: str) -> DamagedRowError:
     """The error for a column that holds what it should not."""
-    shown = repr(vars(row)[column])
+    prefix = _PREFIX.get(table, "")
+    shown = repr(row[prefix + column])
     shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
-    return DamagedRowError(f"{row.__tablename__} row {vars(row)['id']}: {column} = {shown}")
+    return DamagedRowError(f"{table} row {row[prefix + 'id']}: {column} = {shown}")
 
 
 def _whole(low: int, high: int) -> Check:
@@ -69,7 +95,11 @@ def _text(longest: int, pattern: str = r"[\s\S]*") -> Check:
 
 
 def _is_moment(value: Any) -> bool:
-    return type(value) is datetime and value.year >= FIRST_YEAR
+    """SQLite keeps moments as text."""
+    try:
+        return to_moment(value).year >= FIRST_YEAR
+    except (ValueError, OverflowError):
+        return False
 
 
 def _is_number(value: Any) -> bool:
@@ -85,9 +115,17 @@ def _is_error(value: Any) -> bool:
 
 
 def _is_truth(value: Any) -> bool:
-    return type(value) is bool
+    """SQLite keeps False and True as 0 and 1."""
+    return type(value) in (bool, int) and value in (0, 1)
 
 
+_OUTCOMES = frozenset(Outcome)
+_PREFIX = {  # of a table's columns in the queries of `reading`
+    "devices": "device_",
+    "matrices": "matrix_",
+    "problems": "problem_",
+    "variants": "variant_",
+}
 _count, _size = _whole(0, BIG), _whole(0, MAX_INDEX)
 _SAMPLE: dict[str, Check] = {
     "median_us": _or_none(_is_time),

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, contains_eager
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.rates import Rates
-from sparsegen.tuning_db import conversion, forgetting, migrations, ranking
+from sparsegen.tuning_db import conversion, forgetting, migrations, versions
 from sparsegen.tuning_db.engine import (
     WRITES,
-    Location,
     copied_to_memory,
     create_engine,
     enter_wal_mode,
@@ -31,6 +26,7 @@ from sparsegen.tuning_db.engine import (
     typed_errors,
 )
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.models import (
     BaselineRow,
     DeviceRatesRow,
@@ -40,40 +36,12 @@ from sparsegen.tuning_db.models import (
     ProblemRow,
     VariantRow,
 )
+from sparsegen.tuning_db.reading import RecordsReader
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
-from sparsegen.tuning_db.row_checks import DamagedRowError
+from sparsegen.tuning_db.row_checks import Row
 
-log = logging.getLogger(__name__)
-
-R = TypeVar("R")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """A workload on a device, and how much is known about it."""
-
-    workload: Workload
-    device: Device
-    measurements: int
-    ok: int
-    last_measured_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownProblem:
-    """A problem that this sparsegen does not know, as a plug-in or a newer version writes it.
-
-    Attributes:
-        row: its number in the table of problems.
-        why: what is unknown of it, in words.
-        measurements: how many there are of it.
-    """
-
-    row: int
-    why: str
-    measurements: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +53,7 @@ class Added:
     rates: int = 0
 
 
-class Store:
+class Store(RecordsReader):
     """A tuning database. Every method may be called from any thread; many processes may hold the same file.
 
     ``generation`` counts the writes through this object, so that a cache above it knows when to look again.
@@ -93,13 +61,11 @@ class Store:
 
     def __init__(self, engine: sa.Engine, location: Location, *, read_only: bool) -> None:
         """Use `Store.open`."""
+        super().__init__()
         self._engine = engine
         self._location = location
         self._copy: sqlite3.Connection | None = None  # of an older file, migrated in memory
         self._writes = itertools.count(1)
-        self.passed_over: dict[
-            str, str
-        ] = {}  # rows that were not read, of each the reason; each was warned of once
         self.read_only = read_only
         self.generation = 0
         self.found_schema: str | None = None  # the version before this object migrated it; None for a new one
@@ -140,7 +106,7 @@ class Store:
             revision = self.found_schema = migrations.current_revision(connection)
         is_sqlite = self._engine.dialect.name == "sqlite"
         if self.read_only:
-            if revision == migrations.HEAD:
+            if revision == versions.HEAD:
                 return
             if revision is None or not is_sqlite:
                 raise DatabaseError(
@@ -155,7 +121,7 @@ class Store:
             return
         if is_sqlite:
             enter_wal_mode(self._engine, lock_timeout)
-        if revision != migrations.HEAD:
+        if revision != versions.HEAD:
             self._migrate()
         else:  # a file that cannot be written is refused now, not after the first measurement
             with self._writing():
@@ -184,11 +150,6 @@ class Store:
             connection.begin(),
         ):
             yield connection
-
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with typed_errors(self._location), Session(self._engine) as session:
-            yield session
 
     @property
     def location(self) -> str:
@@ -248,168 +209,12 @@ class Store:
 
     def count(self, selection: Selection) -> Forgotten:
         """How much `forget` would delete."""
-        with self._reading() as session:
-            return forgetting.count(session.connection(), selection)
+        with typed_errors(self._location), self._engine.connect() as connection:
+            return forgetting.count(connection, selection)
 
-    # --- reading -------------------------------------------------------------------------------------------
-
-    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
-        """Everything recorded of this workload on this device, whatever its outcome, oldest first."""
-        return self._measurements(*_exactly(workload, device))
-
-    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
-        """The baselines of this workload on this device, oldest first."""
-        return self._baselines(*_exactly(workload, device))
-
-    def rates(self, device: Device) -> Rates | None:
-        """What the device was last measured to do."""
-        known = self._rates(DeviceRow.key == device.key)
-        return known[-1].rates if known else None
-
-    def winner(self, workload: Workload, device: Device) -> Measurement | None:
-        """The best variant's newest measurement (see `ranking.ranked`), or None."""
-        return ranking.best(self.measurements(workload, device))
-
-    def winners(self, operator: str, device: Device, **fields: int | str) -> list[Measurement]:
-        """The winner of every workload of an operator on devices of the same backend and compute capability.
-
-        Args:
-            fields: values that the problem's fields must have.
-        """
-        tuned = self.list_workloads(operator=operator, like=device, **fields)
-        found = (self.winner(t.workload, t.device) for t in tuned if t.ok)
-        return [winner for winner in found if winner is not None]
-
-    def list_workloads(
-        self, *, operator: str | None = None, like: Device | None = None, **fields: int | str
-    ) -> list[Tuned]:
-        """What was measured, by device and problem; every argument narrows it.
-
-        Args:
-            like: only devices of this one's backend and compute capability.
-            fields: values that the problem's fields must have; problems without such a field are left out.
-        """
-        conditions = [] if operator is None else [ProblemRow.operator == operator]
-        if like is not None:
-            columns = conversion.device_columns(like)
-            names = ("backend", "compute_capability_major", "compute_capability_minor")
-            conditions += [getattr(DeviceRow, name) == columns[name] for name in names]
-        counted = (
-            sa.select(
-                MeasurementRow.device_id,
-                MeasurementRow.matrix_id,
-                MeasurementRow.problem_id,
-                sa.func.count().label("total"),
-                sa.func.sum(sa.case((MeasurementRow.outcome == "ok", 1), else_=0)).label("ok"),
-                sa.func.max(MeasurementRow.measured_at).label("last"),
-            )
-            .group_by(MeasurementRow.device_id, MeasurementRow.matrix_id, MeasurementRow.problem_id)
-            .subquery()
-        )
-        query = (
-            sa.select(DeviceRow, MatrixRow, ProblemRow, counted.c.total, counted.c.ok, counted.c.last)
-            .join(counted, counted.c.device_id == DeviceRow.id)
-            .join(MatrixRow, counted.c.matrix_id == MatrixRow.id)
-            .join(ProblemRow, counted.c.problem_id == ProblemRow.id)
-            .where(*conditions)
-            .order_by(DeviceRow.key, ProblemRow.id, MatrixRow.id)
-        )
-        with self._reading() as session:
-            listed = [
-                tuned
-                for row in session.execute(query)
-                if (tuned := self._known(row.ProblemRow, _to_tuned, *row)) is not None
-            ]
-        return [t for t in listed if fields.items() <= _values(t.workload).items()]
-
-    def unknown_problems(self) -> list[UnknownProblem]:
-        """Those that reading passes over with a warning."""
-        count = sa.func.count(MeasurementRow.id)
-        query = sa.select(ProblemRow, count).outerjoin(MeasurementRow).group_by(ProblemRow.id)
-        found = []
-        with self._reading() as session:
-            for problem, measurements in session.execute(query.order_by(ProblemRow.id)):
-                try:
-                    conversion.to_problem(problem)
-                except DamagedRowError:
-                    continue
-                except conversion.UnknownProblemError as error:
-                    found.append(UnknownProblem(problem.id, str(error), measurements))
-        return found
-
-    def all_measurements(self) -> list[Measurement]:
-        """Everything, oldest first."""
-        return self._measurements()
-
-    def all_baselines(self) -> list[Baseline]:
-        """Everything, oldest first."""
-        return self._baselines()
-
-    def all_rates(self) -> list[DeviceRates]:
-        """Everything, oldest first."""
-        return self._rates()
-
-    def _rates(self, *conditions: sa.ColumnElement[bool]) -> list[DeviceRates]:
-        row = DeviceRatesRow
-        query = sa.select(row).join(row.device).options(contains_eager(row.device))
-        query = query.where(*conditions).order_by(row.measured_at, row.id)
-        with self._reading() as session:
-            return [
-                known
-                for found in session.scalars(query)
-                if (known := self._known(None, conversion.to_rates, found)) is not None
-            ]
-
-    def _measurements(self, *conditions: sa.ColumnElement[bool]) -> list[Measurement]:
-        row = MeasurementRow
-        query = (
-            sa.select(row)
-            .join(row.device)
-            .join(row.matrix)
-            .join(row.problem)
-            .join(row.variant)
-            .options(*(contains_eager(r) for r in (row.device, row.matrix, row.problem, row.variant)))
-            .where(*conditions)
-            .order_by(row.measured_at, row.id)
-        )
-        with self._reading() as session:
-            return [
-                known
-                for found in session.scalars(query)
-                if (known := self._known(found.problem, conversion.to_measurement, found)) is not None
-            ]
-
-    def _baselines(self, *conditions: sa.ColumnElement[bool]) -> list[Baseline]:
-        row = BaselineRow
-        query = (
-            sa.select(row)
-            .join(row.device)
-            .join(row.matrix)
-            .join(row.problem)
-            .options(*(contains_eager(r) for r in (row.device, row.matrix, row.problem)))
-            .where(*conditions)
-            .order_by(row.measured_at, row.id)
-        )
-        with self._reading() as session:
-            return [
-                known
-                for found in session.scalars(query)
-                if (known := self._known(found.problem, conversion.to_baseline, found)) is not None
-            ]
-
-    def _known(self, problem: ProblemRow | None, convert: Callable[..., R], *rows: Any) -> R | None:
-        """What the rows stand for; None, and once a warning, where they are damaged or their problem is unknown."""
-        try:
-            return convert(*rows)
-        except conversion.UnknownProblemError as error:
-            assert problem is not None, "rates have no problem"
-            row, why = f"problem {problem.id}", str(error)
-        except DamagedRowError as error:
-            row, _, why = str(error).partition(": ")
-        if row not in self.passed_over:
-            self.passed_over[row] = why
-            log.warning("%s: %s is passed over: %s", self.location, row, why)
-        return None
+    def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+        with typed_errors(self._location), self._engine.connect() as connection:
+            return list(connection.execute(sa.text(query), parameters).mappings())
 
     # --- upkeep --------------------------------------------------------------------------------------------
 
@@ -425,28 +230,6 @@ class Store:
             return [str(error)]
         lost = [f"{table} row {row}: no such row of {parent}" for table, row, parent, _ in dangling]
         return [line for line in pages if line != "ok"] + lost
-
-
-def _to_tuned(
-    device: DeviceRow, matrix: MatrixRow, problem: ProblemRow, total: int, ok: int, last: datetime | None
-) -> Tuned:
-    # The latest moment is none if what stands there is none; its row is passed over where it is read.
-    workload = conversion.to_workload(matrix, problem)
-    return Tuned(workload, conversion.to_device(device), total, ok, last or datetime.fromtimestamp(0, UTC))
-
-
-def _values(workload: Workload) -> dict[str, int | str]:
-    """Every field of the workload's problem by name."""
-    problem = workload.problem
-    return {name: getattr(problem, name) for name in problem.fields}
-
-
-def _exactly(workload: Workload, device: Device) -> list[sa.ColumnElement[bool]]:
-    return [
-        DeviceRow.key == device.key,
-        MatrixRow.fingerprint == workload.fingerprint,
-        ProblemRow.digest == conversion.problem_columns(workload.problem)["digest"],
-    ]
 
 
 def _add_measurement(connection: sa.Connection, m: Measurement, ids: Ids) -> bool:

@@ -1,14 +1,19 @@
-"""Which devices there are, and the toolchain and executor of each: CUDA GPUs and the emulator."""
+"""Which devices there are, and the toolchain and executor of each: CUDA GPUs and the emulator.
+
+Compile servers import a module of this package, a dozen of them at once: so NumPy and all else is imported when it is
+asked for.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from sparsegen import arguments
-from sparsegen.backends.executor import Executor, Toolchain
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.kernels.base import Device
-from sparsegen.settings import Settings
+
+if TYPE_CHECKING:
+    from sparsegen.backends.executor import Executor, Toolchain
+    from sparsegen.kernels.base import Device
 
 
 def gpu_devices() -> list[Device]:
@@ -44,6 +49,9 @@ def find_device(name: str | None = None) -> Device:
         DeviceUnavailableError: there is no such device; the message says why and lists those there are.
         ConfigError: the name is no text.
     """
+    from sparsegen import arguments
+    from sparsegen.settings import Settings
+
     if name is not None:
         arguments.text(name, "device")
     name = name or Settings.from_environment().device

@@ -59,6 +59,9 @@ class Toolchain(Protocol):
     def fingerprint(self) -> str:
         """Compiler, version, options and architecture: all that shapes the binary beside the source."""
 
+    def warm_up(self, jobs: int) -> None:
+        """Start in the background what so many compiles at once will need; returns at once, and fails at none."""
+
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """Compile, or find in the cache.
 

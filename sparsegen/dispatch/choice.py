@@ -194,7 +194,7 @@ class _Search:
                 self.problem,
                 self.workload.features,
                 self.device,
-                self.database.list_workloads(like=self.device),
+                self.database.list_workloads(kind=self.problem.kind, like=self.device),
             )
             found = self.bucket(near)
             if found is None:

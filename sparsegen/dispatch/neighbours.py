@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,7 @@ from sparsegen.kernels.similarity import differences
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.records import Measurement, Outcome, Workload
-from sparsegen.tuning_db.store import Tuned
+from sparsegen.tuning_db.records import Measurement, Outcome, Tuned, Workload
 
 NEIGHBOURS = 12  # that vote
 CANDIDATES = 24  # best configs of each neighbour that are voted on
@@ -65,38 +64,40 @@ class Prediction:
 
 def position(problem: Problem, features: Features) -> Array:
     """The workload's place in feature space: float64, in octaves."""
-    return np.array(
-        [
-            math.log2(features.m + 1),  # with the dense sizes it says how many tiles there are
-            0.5 * math.log2(features.k + 1),
-            *(math.log2(getattr(problem, name)) for name in problem.dense_sizes),
-            *(place for value in problem.parameters.values() for place in value.octaves),
-            0.5
-            * math.log2(
-                problem.batch
-            ),  # more tiles of the same kind: they change little once a device is full
-            0.5 * math.log2(features.nnz + 1),
-            math.log2(features.row_mean + 1),
-            features.row_cov,
-            0.5 * math.log2(features.row_max + 1),
-            0.5 * math.log2(1e-3 + features.block_fill),
-        ]
+    return np.array(_place(problem, features))
+
+
+def _place(problem: Problem, features: Features) -> tuple[float, ...]:
+    log2 = math.log2
+    return (
+        log2(features.m + 1),  # with the dense sizes it says how many tiles there are
+        0.5 * log2(features.k + 1),
+        *(log2(getattr(problem, name)) for name in problem.dense_sizes),
+        *(place for value in problem.parameters.values() for place in value.octaves),
+        0.5 * log2(problem.batch),  # more tiles of the same kind: they change little once a device is full
+        0.5 * log2(features.nnz + 1),
+        log2(features.row_mean + 1),
+        features.row_cov,
+        0.5 * log2(features.row_max + 1),
+        0.5 * log2(1e-3 + features.block_fill),
     )
 
 
-def nearest(problem: Problem, features: Features, device: Device, known: Iterable[Tuned]) -> list[Neighbour]:
+def nearest(problem: Problem, features: Features, device: Device, known: Sequence[Tuned]) -> list[Neighbour]:
     """Measured workloads of the same kind (see `Problem.kind`), nearest first."""
-    here, kind = position(problem, features), problem.kind
-    found = []
-    for tuned in known:
-        other = tuned.workload.problem
-        if not tuned.ok or other.kind != kind:
-            continue
-        distance = float(np.linalg.norm(here - position(other, tuned.workload.features)))
-        distance += OTHER_EPILOGUE * (other.traits != problem.traits)
-        distance += OTHER_DEVICE * (tuned.device.key != device.key)
-        found.append(Neighbour(tuned.workload, tuned.device, distance))
-    return sorted(found, key=lambda n: n.distance)
+    kind, traits = problem.kind, problem.traits
+    kinds = {other: other.kind == kind for other in {tuned.workload.problem for tuned in known}}
+    alike = [tuned for tuned in known if tuned.ok and kinds[tuned.workload.problem]]
+    if not alike:
+        return []
+    places = np.array([_place(t.workload.problem, t.workload.features) for t in alike])
+    apart = np.linalg.norm(places - position(problem, features), axis=1)
+    penalties = {
+        other: OTHER_EPILOGUE * (other.traits != traits) for other, is_alike in kinds.items() if is_alike
+    }
+    apart += [penalties[t.workload.problem] + OTHER_DEVICE * (t.device.key != device.key) for t in alike]
+    order = np.argsort(apart, kind="stable").tolist()
+    return [Neighbour(alike[i].workload, alike[i].device, float(apart[i])) for i in order]
 
 
 def suspects(measurements: Iterable[Measurement]) -> set[Config]:
@@ -130,9 +131,10 @@ def predict(
         candidates |= dict.fromkeys(sorted(times, key=times.__getitem__)[:CANDIDATES])
     configs = [c for c in candidates if c not in doubtful and is_allowed(c)]
     # A family's guess, where what it guesses on some neighbour was measured there.
-    there = [guessed(n.workload.problem, n.workload.features, n.device) for n, _ in voters]
+    timed = {config.family_name for _, times in voters for config in times}
+    there = [guessed(n.workload.problem, n.workload.features, n.device, timed) for n, _ in voters]
     tried = {f for g, (_, times) in zip(there, voters, strict=True) for f, c in g.items() if c in times}
-    mine = guessed(workload.problem, workload.features, device)
+    mine = guessed(workload.problem, workload.features, device, timed)
     guesses = {f: c for f, c in mine.items() if f in tried and c not in doubtful and is_allowed(c)}
     listed = [*configs, *guesses.values()]
     if not listed:
@@ -194,9 +196,12 @@ def _telling(times: dict[Config, float]) -> list[Config]:
     return kept
 
 
-def guessed(problem: Problem, features: Features, device: Device) -> dict[str, Config]:
-    """What each family of the operator guesses, by its name."""
-    return {f.name: f.guess(problem, features, device) for f in families_of(problem.operator)}
+def guessed(
+    problem: Problem, features: Features, device: Device, names: Collection[str] | None = None
+) -> dict[str, Config]:
+    """What each family of the operator guesses, by its name; ``names``: of these families alone."""
+    asked = (f for f in families_of(problem.operator) if names is None or f.name in names)
+    return {f.name: f.guess(problem, features, device) for f in asked}
 
 
 def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
 from sparsegen.kernels.base import Array
 from sparsegen.kernels.config import Config
@@ -48,7 +47,7 @@ def expected(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Ar
     """
     covariance = _likeness(known, known)
     covariance[np.diag_indices_from(covariance)] += NOISE + NOISE_OF_SLOW * logs**2
-    weights = scipy.linalg.cho_solve(scipy.linalg.cho_factor(covariance, lower=True), logs - UNKNOWN)
+    weights = np.linalg.solve(covariance, logs - UNKNOWN)
     mean: Array = UNKNOWN + _likeness(wanted, known) @ weights
     return mean
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Self, cast
@@ -96,6 +96,16 @@ class Config:
                 raise cls._none_of(name, value)
             chosen[name] = match[0]
         return cls(**chosen)
+
+    @classmethod
+    def of_choices(cls, values: Iterable[tuple[str, Value]]) -> Self:
+        """A config of all tunables with values that were taken from their choices, and so are not checked again.
+
+        A search makes hundreds of thousands, most of which break a constraint.
+        """
+        config = object.__new__(cls)
+        config.__dict__.update(values)
+        return config
 
     @classmethod
     def _none_of(cls, name: str, value: object) -> ConfigError:

@@ -7,8 +7,11 @@ with that difference is each model's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, cast
 
 import numpy as np
 
@@ -36,20 +39,20 @@ class Points:
     @classmethod
     def of(cls, configs: Sequence[Config]) -> Points:
         """Encode configs of any families."""
-        kinds: list[type[Config]] = list(dict.fromkeys(type(config) for config in configs))
-        ordered = [(kind, t) for kind in kinds for t in kind.tunables() if _is_ordered(t)]
-        others = [(kind, t) for kind in kinds for t in kind.tunables() if not _is_ordered(t)]
-        numbers, words = np.zeros((len(configs), len(ordered))), np.full((len(configs), len(others)), -1)
-        family = np.array([kinds.index(type(config)) for config in configs], dtype=np.int64)
-        for number, kind in enumerate(kinds):
-            mine: list[int] = np.flatnonzero(family == number).tolist()
-            for column, (owner, t) in enumerate(ordered):
-                if owner is kind:
-                    values = np.array([getattr(configs[i], t.name) for i in mine], dtype=np.float64)
-                    numbers[mine, column] = np.log2(values + 1.0) / WHOLLY
-            for column, (owner, t) in enumerate(others):
-                if owner is kind:
-                    words[mine, column] = [t.choices.index(getattr(configs[i], t.name)) for i in mine]
+        members: dict[type[Config], list[int]] = {}
+        for place, config in enumerate(configs):
+            members.setdefault(type(config), []).append(place)
+        columns = [_tunables(cast(Any, kind)) for kind in members]
+        numbers = np.zeros((len(configs), sum(len(ordered) for ordered, _ in columns)))
+        words = np.full((len(configs), sum(len(others) for _, others in columns)), -1)
+        family = np.zeros(len(configs), dtype=np.int64)
+        first_number = first_word = 0
+        for kind, (mine, (ordered, others)) in enumerate(zip(members.values(), columns, strict=True)):
+            encoded = [_encoded(configs[i]) for i in mine]
+            family[mine] = kind
+            numbers[mine, first_number : first_number + len(ordered)] = [found for found, _ in encoded]
+            words[mine, first_word : first_word + len(others)] = [found for _, found in encoded]
+            first_number, first_word = first_number + len(ordered), first_word + len(others)
         return cls(numbers, words, family)
 
     def differences(self, some: slice | Array, others: slice | Array) -> Array:
@@ -66,6 +69,21 @@ def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
     """By how much configs differ from others, float64 [some, others]; infinite between families."""
     points = Points.of([*some, *others])
     return points.differences(slice(0, len(some)), slice(len(some), None))
+
+
+@cache
+def _tunables(kind: type[Config]) -> tuple[tuple[Tunable, ...], tuple[Tunable, ...]]:
+    """Those whose choices are numbers, and the others."""
+    ordered = tuple(t for t in kind.tunables() if _is_ordered(t))
+    return ordered, tuple(t for t in kind.tunables() if t not in ordered)
+
+
+@lru_cache(maxsize=65536)  # a look-up compares the same configs again and again
+def _encoded(config: Config) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The config's row of `Points.numbers` and of `Points.words`, where these are its family's."""
+    ordered, others = _tunables(cast(Any, type(config)))
+    numbers = tuple(math.log2(getattr(config, t.name) + 1.0) / WHOLLY for t in ordered)
+    return numbers, tuple(t.choices.index(getattr(config, t.name)) for t in others)
 
 
 def _is_ordered(tunable: Tunable) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import operator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from sparsegen.errors import MatrixError
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 Array = npt.NDArray[Any]
 MAX_INDEX = 2**31 - 1
@@ -87,7 +89,17 @@ class CsrMatrix:
         return int(self.values.shape[0])
 
     def to_scipy(self) -> scipy.sparse.csr_array:
+        import scipy.sparse
+
         return scipy.sparse.csr_array((self.values, self.column_indices, self.row_offsets), shape=self.shape)
+
+    def to_dense(self) -> Array:
+        """With its zeros, in the values' dtype."""
+        dense = np.zeros(self.shape, dtype=self.values.dtype)
+        dense[np.repeat(np.arange(self.shape[0]), np.diff(self.row_offsets)), self.column_indices] = (
+            self.values
+        )
+        return dense
 
     def with_values(self, values: Array) -> CsrMatrix:
         """The same pattern with other values (nnz of them)."""
@@ -100,6 +112,8 @@ class CsrMatrix:
     def transposition(self) -> Transposition:
         """The transposed pattern; made at the first use and kept, also for matrices that `with_values` makes later."""
         if self._transposition is None:
+            import scipy.sparse
+
             numbered = scipy.sparse.csr_array(
                 (np.arange(self.nnz, dtype=np.int32), self.column_indices, self.row_offsets), shape=self.shape
             ).tocsc()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
@@ -93,10 +92,16 @@ def as_csr(
 
 def describe(obj: Any) -> str:
     """A word for an object's type in messages: ``scipy.sparse csr_array``, ``torch Tensor``."""
-    if scipy.sparse.issparse(obj):
+    if _is_scipy(obj):
         return f"scipy.sparse {type(obj).__name__}"
     root = type(obj).__module__.partition(".")[0]
     return type(obj).__name__ if root == "builtins" else f"{root} {type(obj).__name__}"
+
+
+def _is_scipy(obj: Any) -> bool:
+    """Whether it is a sparse matrix or array of SciPy, which is imported if it is."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(obj))
 
 
 def _unwrap(obj: Any, source: str) -> Any:
@@ -182,7 +187,7 @@ def _to_csr(obj: Any, source: str) -> CsrMatrix:
         return _from_compressed(obj, source)
     if isinstance(obj, Coordinates):
         return _from_coordinates(obj, source)
-    if scipy.sparse.issparse(obj):
+    if _is_scipy(obj):
         return _from_scipy(obj, source)
     if isinstance(obj, np.ndarray):
         return _from_dense(np.asarray(obj), source)
@@ -253,6 +258,8 @@ def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:
     if values.size > MAX_INDEX:
         raise MatrixError(f"{values.size} stored values are over the 32-bit index range", source=source)
     MemoryBudget.of_machine(source).require_matrix(shape, values.size)
+    import scipy.sparse
+
     offsets, indices = offsets.astype(np.int32), indices.astype(np.int32)
     match stored.layout:
         case "csr":
@@ -293,6 +300,8 @@ def _from_coordinates(stored: Coordinates, source: str) -> CsrMatrix:
     if values.size > MAX_INDEX:
         raise MatrixError(f"{values.size} nonzeros are over the 32-bit index range", source=source)
     MemoryBudget.of_machine(source).require_matrix(shape, values.size)
+    import scipy.sparse
+
     rows, columns = stored.rows.astype(np.int32), stored.columns.astype(np.int32)
     return _canonical(scipy.sparse.coo_array((values, (rows, columns)), shape=shape).tocsr())
 

@@ -172,6 +172,7 @@ class BaselineBench:
 
     def __init__(self, set_up: SetUpBaselines) -> None:
         self._session = named(set_up.session)(set_up.matrix, set_up.problem, set_up.device)
+        self._session.load()
 
     def measure(self, request: MeasureBaselines | MeasureRates, wait_for_turn: Callable[[], None]) -> Any:
         wait_for_turn()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import erf
 
 from sparsegen.operators.dtype import Array
 
@@ -35,5 +34,7 @@ class Epilogue(StrEnum):
 
 def gelu(x: Array) -> Array:
     """x · Φ(x) in float64 (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016)."""
+    from scipy.special import erf
+
     result: Array = 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))
     return result

@@ -167,11 +167,13 @@ class SpmmProblem(Problem):
 
         The magnitude of an element is |A|·|B| + |bias| + |residual|, its terms are the nonzeros of the row.
         """
-        a = matrix.with_values(self.dtype.rounded(matrix.values).astype(np.float64)).to_scipy()
+        a = _factor(matrix, self.dtype.rounded(matrix.values).astype(np.float64))
         stored = self.dtype.from_storage(operands["b"]).astype(np.float64)
         b = stored if self.layout is Layout.ROW else stored.T
         exact, magnitude = np.empty((self.m, self.n)), np.empty((self.m, self.n))
         absolute = abs(a)
+        if self.m == 1:
+            b = b[matrix.column_indices]
 
         def columns(start: int, stop: int) -> None:
             part = np.ascontiguousarray(b[:, start:stop])
@@ -256,6 +258,14 @@ def missing_bias(problem: SpmmProblem) -> OperandError:
     if problem.epilogue.has_bias:
         return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
     return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
+
+
+def _factor(matrix: CsrMatrix, values: Array) -> Any:
+    """What a dense matrix is multiplied with: of a lone row, as device's references are sampled, its nonzeros alone.
+
+    SciPy takes longer to import than a GPU takes to be ready.
+    """
+    return values[None, :] if matrix.shape[0] == 1 else matrix.with_values(values).to_scipy()
 
 
 def missing_residual(problem: SpmmProblem) -> OperandError:

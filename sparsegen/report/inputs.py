@@ -12,8 +12,8 @@ from sparsegen.bench.results import Results
 from sparsegen.errors import ReportError
 from sparsegen.report import points, words
 from sparsegen.report.points import Point
-from sparsegen.tuning_db.records import Baseline, Measurement
-from sparsegen.tuning_db.store import Store, Tuned
+from sparsegen.tuning_db.records import Baseline, Measurement, Tuned
+from sparsegen.tuning_db.store import Store
 
 Progress = Callable[[str], None]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
@@ -13,12 +15,19 @@ from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.report import Counts
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.layers import Layer
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Workload
-from sparsegen.tuning_db.store import Store
+
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Store
 
 
 class Ledger:
     """Measurements of a search space's variants on one workload and device.
+
+    Args:
+        known: what earlier runs recorded, for reading.
+        store: gives the database that is written; not called before there is something to write.
 
     Attributes:
         measurements: in the order in which they were made; finalists' times among them.
@@ -27,11 +36,11 @@ class Ledger:
         failed_once: candidates that failed in an earlier run, and are to be tried once more.
     """
 
-    def __init__(self, workload: Workload, device: Device, store: Store) -> None:
+    def __init__(self, workload: Workload, device: Device, known: Layer, store: Callable[[], Store]) -> None:
         self.workload, self.device = workload, device
-        self._store = store
+        self._known, self._store = known, store
         self.measurements: list[Measurement] = []
-        self.baselines: list[Baseline] = store.baselines(workload, device)
+        self.baselines: list[Baseline] = known.baselines(workload, device)
         self.counts = Counts()
         self.failures: Counter[str] = Counter()
         self.failed_once: list[Config] = []
@@ -53,7 +62,7 @@ class Ledger:
         today: dict[Config, str] = {}  # digests
         latest: dict[Config, Measurement] = {}
         failures: Counter[Config] = Counter()  # since it last was right
-        for m in self._store.measurements(self.workload, self.device):
+        for m in self._known.measurements(self.workload, self.device):
             candidate = m.variant.config
             if candidate not in candidates:
                 continue
@@ -75,7 +84,7 @@ class Ledger:
 
     def record(self, measurement: Measurement) -> None:
         """Store a measurement of this run; it is safe when this returns."""
-        self._store.add_measurement(measurement)
+        self._store().add_measurement(measurement)
         self._take(measurement)
         if measurement.outcome is Outcome.OK:
             self.counts = replace(self.counts, done=self.counts.done + (not measurement.final))
@@ -84,16 +93,16 @@ class Ledger:
 
     def record_baselines(self, baselines: list[Baseline]) -> None:
         for baseline in baselines:
-            self._store.add_baseline(baseline)
+            self._store().add_baseline(baseline)
         self.baselines += baselines
 
     @property
     def needs_rates(self) -> bool:
         """Whether no database knows what the device does."""
-        return self.device.rates is None and self._store.rates(self.device) is None
+        return self.device.rates is None and self._known.rates(self.device) is None
 
     def record_rates(self, rates: DeviceRates) -> None:
-        self._store.add_rates(rates)
+        self._store().add_rates(rates)
 
     def _take(self, m: Measurement) -> None:
         self.measurements.append(m)

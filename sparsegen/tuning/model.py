@@ -21,8 +21,9 @@ from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
 from sparsegen.tuning.report import Budget, Progress, silent
 from sparsegen.tuning.tuner import tune
-from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
 

@@ -15,6 +15,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.plan.variants import CompiledVariant, RenderedVariant
+from sparsegen.tuning import background
 
 
 def cores() -> int:
@@ -56,6 +57,7 @@ class CompileAhead:
         self._numbers = itertools.count()
         self._pending = 0
         self._recent_seconds: deque[float] = deque(maxlen=2 * self.jobs)
+        background.begin(lambda: toolchain.warm_up(self.jobs), "warm up")
 
     @property
     def pending(self) -> int:

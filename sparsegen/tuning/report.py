@@ -97,14 +97,14 @@ class Status:
     """Where a run stands.
 
     Attributes:
-        planned: trials at the most.
+        planned: trials at the most; infinite where only time ends the search and its candidates are not counted yet.
         seconds_left: until the budget ends; infinite without a limit.
     """
 
     workload: Workload
     phase: Phase
     counts: Counts
-    planned: int
+    planned: float
     best: Measurement | None
     baselines: tuple[Baseline, ...]
     seconds: float

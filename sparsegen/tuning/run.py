@@ -19,11 +19,11 @@ from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
 from sparsegen.tuning import finalists
+from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.ledger import Ledger
 from sparsegen.tuning.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Budget, Phase, Progress, Status
-from sparsegen.tuning.search import Search
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ HOPELESS = 1.75  # times the best: such a variant gets no more than the first sa
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
 FIRST = 3  # proposals that are tried however short the budget is
+BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
 READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
@@ -46,21 +47,21 @@ class Limits:
     """A budget on the clock of `time.monotonic`.
 
     Attributes:
-        trials: earlier runs' included; no more than there are candidates.
+        trials: earlier runs' included; infinite without a limit.
         finalists_seconds: kept for the finalists before ``ends``.
     """
 
-    trials: int
+    trials: float
     began: float
     ends: float
     finalists_seconds: float
 
     @classmethod
-    def of(cls, budget: Budget, began: float, candidates: int) -> Limits:
+    def of(cls, budget: Budget, began: float) -> Limits:
         trials, seconds = budget.limits
         least, most = FINALISTS_SECONDS
         share = min(most, max(least, FINALISTS_SHARE * seconds))
-        return cls(int(min(trials, candidates)), began, began + seconds, share)
+        return cls(trials, began, began + seconds, share)
 
 
 class Run:
@@ -69,6 +70,7 @@ class Run:
     Args:
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
+        measures_rates: whether to measure what the device does, where no database knows it.
 
     Attributes:
         was_interrupted: Ctrl-C ended it.
@@ -79,18 +81,20 @@ class Run:
         self,
         session: Session,
         baselines: BaselineSession | None,
-        search: Search,
+        search: EarlySearch,
         ahead: CompileAhead,
         ledger: Ledger,
         limits: Limits,
         progress: Progress,
         stop: threading.Event,
         suggest: Callable[[], Iterable[Config]],
+        measures_rates: bool = True,
     ) -> None:
         self._session, self._baselines, self._search, self._ahead = session, baselines, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
+        self._measures_rates = measures_rates
         self._phase = Phase.STARTING
         self._compiled: dict[Variant, CompiledVariant] = {}
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
@@ -119,13 +123,13 @@ class Run:
         while self._ledger.trials < self._limits.trials and self._goes_on():
             if self._stop.is_set():
                 raise Interrupted("interrupted")
-            if self._suggest and not self._first_left and self._is_half_over():
+            if self._suggest and not self._first_left and self._is_half_over() and self._search.is_set_up:
                 self._search.prefer(self._suggest())
                 self._suggest = None
             self._propose()
-            if not self._ahead.pending:
+            if not self._ahead.pending and self._search.has_next:
                 break
-            if self._baselines and self._baselines.is_ready() and self._session.is_ready():
+            if self._baselines and self._ledger.trials >= BEFORE_BASELINES and self._baselines.is_ready():
                 self._time_baselines()
             if not self._session.is_ready():
                 time.sleep(WAIT_SECONDS / 10)
@@ -149,14 +153,15 @@ class Run:
 
     def _is_half_over(self) -> bool:
         limits, now = self._limits, time.monotonic()
-        return 2 * self._ledger.trials >= limits.trials or 2 * now >= limits.began + self._search_ends
+        return 2 * self._ledger.trials >= self._planned or 2 * now >= limits.began + self._search_ends
 
     def _propose(self) -> None:
         """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""
         ahead = self._ahead
         enough = READY_AHEAD if self._session.is_ready() else READY_AT_START * ahead.jobs
         while (
-            ahead.has_free_core
+            self._search.has_next
+            and ahead.has_free_core
             and ahead.ready < enough
             and self._ledger.trials + ahead.pending < self._limits.trials
             and (self._first_left or not self._is_late(ahead.typical_seconds))
@@ -233,7 +238,7 @@ class Run:
         except CANNOT_BE_TIMED as error:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
-        if self.baselines_failed or not self._ledger.needs_rates:
+        if self.baselines_failed or not self._measures_rates or not self._ledger.needs_rates:
             self._baselines.close()
         else:  # cuBLAS is loaded in its process alone
             self._with_cublas = self._baselines
@@ -309,13 +314,20 @@ class Run:
             self._phase = phase
             self._progress(self._status())
 
+    @property
+    def _planned(self) -> float:
+        """Trials at the most: no more than there are candidates, once these are listed."""
+        if not self._search.is_set_up:
+            return self._limits.trials
+        return min(self._limits.trials, len(self._search.complete().space.candidates))
+
     def _status(self) -> Status:
         now = time.monotonic()
         return Status(
             workload=self._ledger.workload,
             phase=self._phase,
             counts=self._ledger.counts,
-            planned=self._limits.trials,
+            planned=self._planned,
             best=self._ledger.fastest,
             baselines=tuple(self._ledger.baselines),
             seconds=now - self._limits.began,

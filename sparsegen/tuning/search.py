@@ -109,6 +109,10 @@ class Search:
         self._trials: dict[Config, optuna.Trial] = {}
         self.study = optuna.create_study(sampler=self._sampler)
 
+    @property
+    def space(self) -> Space:
+        return self._space
+
     def ask(self) -> Config | None:
         """The next candidate, or None when every one was proposed; never the same twice."""
         if self._sampler.is_exhausted:

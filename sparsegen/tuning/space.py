@@ -119,9 +119,9 @@ def _axes(family: AnyFamily, *, whole: bool) -> list[tuple[Value, ...]]:
 
 def _product(family: AnyFamily, *, whole: bool) -> Iterator[Config]:
     """All configs, valid or not."""
-    names = [t.name for t in family.config_type.tunables()]
+    names, kind = [t.name for t in family.config_type.tunables()], family.config_type
     for point in itertools.product(*_axes(family, whole=whole)):
-        yield family.config_type(**dict(zip(names, point, strict=True)))
+        yield kind.of_choices(zip(names, point, strict=True))
 
 
 def _explore(family: AnyFamily, starts: list[Config], is_wanted: Test, *, whole: bool) -> list[Config]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
 
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import Points
@@ -32,8 +31,8 @@ TRIED = 2
 class Surrogate:
     """A model of log time over a fixed list of candidates.
 
-    The Cholesky factor grows by one row for every candidate that is proposed or known, so that a proposal
-    costs O(known · candidates) operations.
+    The inverse of the Cholesky factor grows by one row for every candidate that is proposed or known, so that a
+    proposal costs O(known · candidates) operations.
 
     Args:
         candidates: the configs, at least one.
@@ -46,7 +45,7 @@ class Surrogate:
         self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
         self._beliefs: list[float] = []  # what was expected of them, in standard deviations
         self._place: dict[int, int] = {}
-        self._factor = np.zeros((64, 64))  # the Cholesky factor L of K(known, known)
+        self._inverse = np.zeros((64, 64))  # L⁻¹, of the Cholesky factor L of K(known, known)
         self._whitened = np.empty((64, len(family)))  # L⁻¹ K(known, all)
         self._variance = np.full(len(family), 1.0 + FAMILY_VARIANCE)
 
@@ -79,14 +78,15 @@ class Surrogate:
         if number in self._place:
             return
         n = len(self._known)
-        if n == len(self._factor):
-            self._factor = np.pad(self._factor, ((0, n), (0, n)))
+        if n == len(self._inverse):
+            self._inverse = np.pad(self._inverse, ((0, n), (0, n)))
             self._whitened = np.concatenate([self._whitened, np.empty_like(self._whitened)])
         past = self._whitened[:n]
         row, entries = self.covariance(number), past[:, number].copy()
         pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - entries @ entries, NOISE_VARIANCE / 2)))
         self._beliefs.append(float(self._residual_mean(past[:, number])))
-        self._factor[n, :n], self._factor[n, n] = entries, pivot
+        self._inverse[n, :n] = -(entries @ self._inverse[:n, :n]) / pivot
+        self._inverse[n, n] = 1.0 / pivot
         self._whitened[n] = (row - entries @ past) / pivot
         self._variance -= self._whitened[n] ** 2
         self._place[number] = n
@@ -138,6 +138,5 @@ class Surrogate:
         mean, deviation = self._scale()
         standard = (np.array(self._log_times) - mean) / deviation - self._centres()[self._family[self._known]]
         residual = np.where(np.isnan(standard), self._beliefs, np.minimum(standard, WORST))
-        weights = solve_triangular(self._factor[:n, :n], residual, lower=True, check_finite=False)
-        posterior: Vector = weights @ whitened
+        posterior: Vector = (self._inverse[:n, :n] @ residual) @ whitened
         return posterior

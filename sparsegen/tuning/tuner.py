@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparsegen import kernels
 from sparsegen.backends.executor import Toolchain
@@ -20,6 +22,8 @@ from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.tuning import background
+from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.ledger import Ledger
 from sparsegen.tuning.pipeline import CompileAhead, cores
@@ -34,12 +38,15 @@ from sparsegen.tuning.report import (
     silent,
 )
 from sparsegen.tuning.run import Limits, Run
-from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Space
-from sparsegen.tuning_db.layers import Layers, seeds, with_rates
+from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
-from sparsegen.tuning_db.store import Store
+from sparsegen.tuning_db.seeds_reader import seeds
+
+if TYPE_CHECKING:
+    from sparsegen.tuning.search import Search
+    from sparsegen.tuning_db.store import Store
 
 __all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
 
@@ -95,7 +102,7 @@ def tune(
     problem: Problem,
     *,
     device: Device,
-    store: Store,
+    store: Store | str | Path,
     families: Sequence[str] | None = None,
     budget: Budget | None = None,
     progress: Progress = silent,
@@ -112,6 +119,7 @@ def tune(
 
     Args:
         matrix: of the shape that the problem says.
+        store: open, or where it is: then it is opened while the worker starts, and closed at the end.
         families: names; by default every family of the operator.
         budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
@@ -157,9 +165,11 @@ def tune(
                 )
             )
         )
+        ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
+        known, written = _databases(store, resources)
         workload = Workload.of(problem, matrix)
-        device = with_rates(device, Layers([store, seeds()]))
-        ledger = Ledger(workload, device, store)
+        device = with_rates(device, Layers([known, seeds()]))
+        ledger = Ledger(workload, device, known, written)
         baseline_session = None
         if not ledger.baselines and backend.baseline_session:
             baseline_session = resources.enter_context(
@@ -169,19 +179,30 @@ def tune(
                     )
                 )
             )
-        space, first = _where_to_search(workload, device, store, named, whole=budget.effort is Effort.MAX)
-        ledger.counts = replace(ledger.counts, pruned=sum(space.pruned.values()))
-        known = ledger.resume(space, backend.toolchain, again=again)
-        search = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
-        for candidate, measurement in known.items():
-            search.remember(candidate, measurement.sample.median_us if measurement.sample else None)
-        ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
-        limits = Limits.of(budget, began, len(space.candidates))
+        first = _first_to_try(workload, device, known, named)
+        whole, resumes = budget.effort is Effort.MAX, bool(known.measurements(workload, device))
+
+        def set_up() -> Search:
+            from sparsegen.tuning.search import Search
+
+            space = _space(workload, device, named, first, whole=whole)
+            done = ledger.resume(space, backend.toolchain, again=again) if resumes else {}
+            found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
+            for candidate, measurement in done.items():
+                found.remember(candidate, measurement.sample.median_us if measurement.sample else None)
+            return found
+
+        search = EarlySearch([] if resumes else first, set_up)
+        if resumes:
+            search.complete()  # what earlier runs recorded counts from the first moment
         run = Run(
-            session, baseline_session, search, ahead, ledger, limits, progress, stop,
-            suggest=lambda: _similar(workload, device, store, named),
+            session, baseline_session, search, ahead, ledger, Limits.of(budget, began), progress, stop,
+            suggest=lambda: _similar(workload, device, written(), named),
+            measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
         run.go()
+        space = search.complete().space
+        ledger.counts = replace(ledger.counts, pruned=sum(space.pruned.values()))
         winners = ledger.winners()
         if not winners:
             if run.was_interrupted:
@@ -203,23 +224,35 @@ def tune(
         )
 
 
-def _where_to_search(
-    workload: Workload,
-    device: Device,
-    store: Store,
-    families: Sequence[AnyFamily],
-    *,
-    whole: bool,
-) -> tuple[Space, list[Config]]:
-    """The space, and where to begin.
+def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Callable[[], Store]]:
+    """What can be read at once, and what gives the store that is written, as soon as it is open.
+
+    A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
+    """
+    if not isinstance(store, str | Path):
+        return store, lambda: store
+    known = open_existing(store)
+    resources.callback(known.close)
+    opened = background.begin(lambda: _open_store(store), "store")
+    resources.callback(lambda: None if opened.exception() else opened.result().close())
+    return known, opened.result
+
+
+def _open_store(place: str | Path) -> Store:
+    from sparsegen.tuning_db.store import Store
+
+    return Store.open(place)
+
+
+def _first_to_try(
+    workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
+) -> list[Config]:
+    """Where to begin; without repeats.
 
     What dispatch would take comes first, so that tuning does not end with something slower: the fastest of the packaged
     seeds on this very workload, or what is expected to be the fastest after similar workloads, in the store and the
     seeds. Then the guess of the most promising family, which may know more than the seeds; what else was good on this
     and on similar workloads, the other guesses, and what was published.
-
-    Raises:
-        NoVariantError: no config is valid, or none suits the matrix.
     """
     problem, features = workload.problem, workload.features
 
@@ -227,7 +260,7 @@ def _where_to_search(
         return [c for c in candidates if family_of(c).suits(problem, features, c, device)]
 
     packaged = suited(_packaged(workload, device, families))
-    similar = suited(_similar(workload, device, store, families))
+    similar = suited(_similar(workload, device, known, families))
     promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
     guesses = suited(
         config
@@ -239,13 +272,29 @@ def _where_to_search(
     )
     published = suited(config for f in promising for config in f.published())
     parts = (packaged[:1], similar[:1], guesses[:1], packaged[1:], similar[1:], guesses[1:], published)
-    first = list(dict.fromkeys(config for part in parts for config in part))
+    return list(dict.fromkeys(config for part in parts for config in part))
+
+
+def _space(
+    workload: Workload,
+    device: Device,
+    families: Sequence[AnyFamily],
+    first: Sequence[Config],
+    *,
+    whole: bool,
+) -> Space:
+    """All that is valid, ``first`` first.
+
+    Raises:
+        NoVariantError: no config is valid, or none suits the matrix.
+    """
+    problem, features = workload.problem, workload.features
     space = Space.build(families, problem, device, features=features, first=first, whole=whole)
     if not space.candidates:
         unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
         raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
-    return space, first
+    return space
 
 
 def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily]) -> list[Config]:
@@ -254,7 +303,7 @@ def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily])
     return [config for config in found if config.is_known and family_of(config) in families][:FROM_SEEDS]
 
 
-def _similar(workload: Workload, device: Device, store: Store, families: Sequence[AnyFamily]) -> list[Config]:
+def _similar(workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]) -> list[Config]:
     """What was good on similar workloads, in the store and the packaged seeds, best first."""
     problem, features = workload.problem, workload.features
 
@@ -262,9 +311,9 @@ def _similar(workload: Workload, device: Device, store: Store, families: Sequenc
         family = family_of(config)
         return family in families and family.suits(problem, features, config, device)
 
-    layers = Layers([store, seeds()])
-    known = [t for t in layers.list_workloads(like=device) if t.workload != workload]
-    near = nearest(problem, features, device, known)[:NEIGHBOURS]
+    layers = Layers([known, seeds()])
+    others = [t for t in layers.list_workloads(kind=problem.kind, like=device) if t.workload != workload]
+    near = nearest(problem, features, device, others)[:NEIGHBOURS]
     votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
     predictions = predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
     return [p.config for p in predictions]

@@ -24,6 +24,8 @@ SECONDS = 20.0
 def serve(connection: Connection) -> None:
     """Does what the source says, and answers with the server's process."""
     for _, source in requests(connection):
+        if source is None:
+            continue
         match source.text.split():
             case ["hang"]:
                 time.sleep(3600)
@@ -66,6 +68,15 @@ def is_alive(process: int) -> bool:
 def test_one_after_the_other_takes_one_server(servers: CompileServers) -> None:
     assert ask(servers, "int x;").log == "int x;"
     assert len({pid(servers) for _ in range(5)}) == 1
+
+
+def test_servers_started_ahead_are_taken_first(servers: CompileServers) -> None:
+    servers.start(2)
+    started = {server.pid for server, _ in servers._idle}
+    servers.start(2)
+    assert len(started) == 2 == len(servers._idle), "there are enough"
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(lambda _: pid(servers, "sleep 0.3"), range(2))) == started
 
 
 def test_two_threads_take_two_servers(servers: CompileServers) -> None:

@@ -16,6 +16,7 @@ from sparsegen import api  # noqa: E402
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime  # noqa: E402
 from sparsegen.errors import MatrixError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
+from sparsegen.pruning.pruner import prune  # noqa: E402
 
 
 class Model(nn.Module):
@@ -57,7 +58,7 @@ def test_what_becomes_sparse_and_why_the_rest_does_not(model: Model) -> None:
 
 
 def test_results_are_those_of_the_pruned_model(model: Model) -> None:
-    pruned = api.prune(
+    pruned = prune(
         {n: model.mlp[int(n)].weight for n in "02"}, pattern="uniform", sparsity=0.5, scope="layer"
     )
     convert(model, "uniform", 0.5)

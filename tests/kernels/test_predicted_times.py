@@ -15,8 +15,9 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import ARCHITECTURES, Rates, architecture, estimated
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem, SddmmProblem, SparseAttentionProblem, SpmmProblem
-from sparsegen.tuning_db.layers import MemoryLayer, seeds, with_rates
+from sparsegen.tuning_db.layers import MemoryLayer, with_rates
 from sparsegen.tuning_db.records import DeviceRates, Outcome
+from sparsegen.tuning_db.seeds_reader import seeds
 
 SIZE = 8192
 DENSE = Features(SIZE, SIZE, SIZE * SIZE // 2, SIZE / 2, 0.01, SIZE // 2 + 100, 0.5)

@@ -321,3 +321,10 @@ def test_converting_does_not_import_pytorch_or_cupy() -> None:
         "assert not {'torch', 'cupy', 'pycuda'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dense_again() -> None:
+    dense = np.array([[0, 1.5, 0], [0, 0, 0], [-2, 0, 3]], dtype=np.float32)
+    found = as_csr(dense).to_dense()
+    np.testing.assert_array_equal(found, dense)
+    assert found.dtype == np.float32 and as_csr(np.zeros((0, 4))).to_dense().shape == (0, 4)

@@ -25,6 +25,23 @@ AFTER = {
 
 
 @pytest.mark.parametrize("layout", Layout)
+def test_a_lone_row_is_as_in_its_matrix(layout: Layout) -> None:
+    """It is computed without SciPy, which the other rows are computed with."""
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((3, 40)) < 0.3, rng.standard_normal((3, 40)), 0).astype(np.float32)
+    dense[1] = 0
+    b = rng.standard_normal((40, 5) if layout is Layout.ROW else (5, 40)).astype(np.float32)
+    whole = SpmmProblem(3, 40, 5, layout=layout).reference(as_csr(dense), {"b": b})
+    for row in range(3):
+        lone = SpmmProblem(1, 40, 5, layout=layout).reference(as_csr(dense[row : row + 1]), {"b": b})
+        rows = slice(row, row + 1)
+        places = rows if layout is Layout.ROW else (slice(None), rows)
+        np.testing.assert_allclose(lone.exact, whole.exact[places], rtol=1e-14)
+        np.testing.assert_allclose(lone.magnitude, whole.magnitude[places], rtol=1e-14)
+        np.testing.assert_array_equal(lone.terms.reshape(-1), whole.terms.reshape(-1)[rows])
+
+
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("epilogue", Epilogue)
 def test_every_epilogue(epilogue: Epilogue, layout: Layout) -> None:
     problem = SpmmProblem(2, 3, 2, layout=layout, epilogue=epilogue)

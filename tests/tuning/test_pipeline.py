@@ -21,6 +21,8 @@ class Waiting:
 
     fingerprint = "waiting"
 
+    def warm_up(self, jobs: int) -> None: ...
+
     def __init__(self) -> None:
         self.go = threading.Event()
 
@@ -49,6 +51,8 @@ class Broken:
     """A toolchain with a bug."""
 
     fingerprint = "broken"
+
+    def warm_up(self, jobs: int) -> None: ...
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         raise ZeroDivisionError("a bug")

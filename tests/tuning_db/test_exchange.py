@@ -45,8 +45,9 @@ from sparsegen.tuning_db.exchange import (
     merge,
 )
 from sparsegen.tuning_db.json_reader import parse_json, read_text
-from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers, seeds
+from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers
 from sparsegen.tuning_db.records import DeviceRates, Outcome, Variant
+from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
 RECORDS = Content(

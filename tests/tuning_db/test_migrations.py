@@ -22,7 +22,7 @@ from tuning_samples import H100, MEASURED_RATES, baseline, columns_of_before, ot
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
 from sparsegen.operators import ItemValues, SpmmProblem
-from sparsegen.tuning_db import migrations
+from sparsegen.tuning_db import migrations, versions
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.models import OUTCOMES, Base
 from sparsegen.tuning_db.records import DeviceRates, Measurement, Outcome
@@ -35,7 +35,7 @@ def test_revisions_are_those_on_disk() -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     scripts = ScriptDirectory.from_config(config)
-    assert tuple(s.revision for s in reversed(list(scripts.walk_revisions()))) == migrations.REVISIONS
+    assert tuple(s.revision for s in reversed(list(scripts.walk_revisions()))) == versions.REVISIONS
 
 
 def test_the_models_match_the_migrations(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_models_match_the_migrations(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"version_table": migrations.VERSION_TABLE, "compare_type": True}
+            connection, opts={"version_table": versions.VERSION_TABLE, "compare_type": True}
         )
         assert compare_metadata(context, Base.metadata) == []
         names = {
@@ -85,7 +85,7 @@ def older(
     path = tmp_path / "old.db"
     with monkeypatch.context() as patched:
         upgrade = command.upgrade
-        patched.setattr(migrations, "HEAD", revision)
+        patched.setattr(versions, "HEAD", revision)
         patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
         Store.open(path).close()
     old, new = sqlite3.connect(path), sqlite3.connect(current)
@@ -113,7 +113,7 @@ def older(
 def test_an_older_file_is_migrated_with_what_it_holds(older: tuple[Path, list[Measurement]]) -> None:
     path, written = older
     with Store.open(path) as store:
-        assert store.found_schema in migrations.REVISIONS[:2] and store.all_measurements() == written
+        assert store.found_schema in versions.REVISIONS[:2] and store.all_measurements() == written
         assert store.all_baselines() == [baseline(5.0)] and not check(store)
         assert store.rates(H100) is None
         store.add_rates(DeviceRates(H100, MEASURED_RATES))

@@ -11,7 +11,7 @@ from alembic import command
 from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.operators import ItemValues, Problem, SpmmProblem
-from sparsegen.tuning_db import migrations
+from sparsegen.tuning_db import versions
 from sparsegen.tuning_db.models import Base
 from sparsegen.tuning_db.store import Added, Store
 
@@ -78,7 +78,7 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             store.add_all(written, [baseline(5.0)])
         with monkeypatch.context() as patched:
             upgrade = command.upgrade
-            patched.setattr(migrations, "HEAD", revision)
+            patched.setattr(versions, "HEAD", revision)
             patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
             Store.open(old).close()
         problems = list(dict.fromkeys(m.workload.problem for m in written))
@@ -92,4 +92,4 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             assert store.measurements(written[0].workload, H100) == [written[0]]
             assert store.add_all(written, []) == Added(0, 0), "each problem has the form that it gets today"
         with Store.open(old) as store:
-            assert store.found_schema == migrations.HEAD
+            assert store.found_schema == versions.HEAD

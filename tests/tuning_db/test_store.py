@@ -43,6 +43,7 @@ from sparsegen.tuning_db import engine as engine_module
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import export_json, load
 from sparsegen.tuning_db.layers import Layers, MemoryLayer
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.store import Store
 
@@ -488,7 +489,7 @@ def test_odd_names(tmp_path: Path) -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    location = engine_module.Location.parse("postgresql://me:secret@host/db")
+    location = Location.parse("postgresql://me:secret@host/db")
     assert "secret" not in str(location)
 
 

@@ -1,6 +1,6 @@
 """Alembic migrations of the tuning database, run from Python: there is no alembic.ini.
 
-A schema change is one new file in ``versions`` and its name at the end of `REVISIONS`; the models must then
+A schema change is one new file in ``versions`` and its name at the end of `versions.REVISIONS`; the models must then
 match what the migrations make, which a test holds.
 """
 
@@ -13,11 +13,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseNewerError
+from sparsegen.tuning_db import versions
 from sparsegen.tuning_db.models import Base
-
-REVISIONS = ("0001", "0002", "0003", "0004")  # every schema version, oldest first
-HEAD = REVISIONS[-1]
-VERSION_TABLE = "sparsegen_version"  # not Alembic's default name, which another application's file may hold
 
 _ADVISORY_LOCK = 0x73706172  # any number, the same for all: "spar"
 _alembic_is_global = threading.Lock()  # Alembic's `context` and `op` stand for one migration at a time
@@ -31,7 +28,7 @@ def current_revision(connection: sa.Connection) -> str | None:
         DatabaseNewerError: a newer sparsegen wrote it.
     """
     tables = set(sa.inspect(connection).get_table_names())
-    if VERSION_TABLE not in tables:
+    if versions.VERSION_TABLE not in tables:
         ours = tables & set(Base.metadata.tables)
         foreign = tables if connection.dialect.name == "sqlite" else ours
         if foreign:
@@ -41,17 +38,17 @@ def current_revision(connection: sa.Connection) -> str | None:
             )
         return None
     # The table's name is a constant of ours.
-    found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()
+    found = connection.exec_driver_sql(f"SELECT version_num FROM {versions.VERSION_TABLE}").scalars().all()
     if len(found) != 1:
         raise DatabaseCorruptError(f"the database records {len(found)} schema versions instead of one")
     revision = str(found[0])
-    if revision not in REVISIONS:
+    if revision not in versions.REVISIONS:
         raise DatabaseNewerError(
-            f"the database has schema version {revision}, this sparsegen knows up to {HEAD}; "
+            f"the database has schema version {revision}, this sparsegen knows up to {versions.HEAD}; "
             "upgrade sparsegen, or name another database with --db"
         )
     missing = set(Base.metadata.tables) - tables
-    if revision == HEAD and missing:
+    if revision == versions.HEAD and missing:
         raise DatabaseCorruptError(f"the database lacks sparsegen's tables {', '.join(sorted(missing))}")
     return revision
 
@@ -65,7 +62,7 @@ def upgrade(connection: sa.Connection) -> str | None:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
     revision = current_revision(connection)
-    if revision == HEAD:
+    if revision == versions.HEAD:
         return revision
     # Alembic takes 0.2 s to import and is needed once in a database's life.
     command, config_module = import_module("alembic.command"), import_module("alembic.config")

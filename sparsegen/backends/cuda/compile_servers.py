@@ -44,6 +44,15 @@ class CompileServers:
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
+    def start(self, count: int) -> None:
+        """Have so many servers at least that nobody waits for, and let them load the compiler in the background."""
+        with self._lock:
+            missing = count - len(self._idle)
+        for _ in range(missing):
+            server = ChildProcess(self._target)
+            server.send_in_background((self._installation, None))
+            self._put_back(server)
+
     def compile(self, source: Source, *, timeout: float) -> Compilation:
         """Compile in a server that has nothing else to do; one that fails is replaced by the next compile.
 

@@ -122,6 +122,11 @@ class CudaToolchain:
             return " ".join((build, self.architecture, *NVCC_OPTIONS))
         return " ".join(("NVRTC", build, self.architecture, *NVRTC_OPTIONS))
 
+    def warm_up(self, jobs: int) -> None:
+        """See `Toolchain.warm_up`: compile servers, which take longer to start than many a kernel to compile."""
+        if self.nvrtc is not None:
+            compile_servers(self.nvrtc.installation).start(jobs)
+
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """See `Toolchain.compile`."""
         digest = hashlib.sha256((self.fingerprint + "\0" + source).encode()).hexdigest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
@@ -138,7 +139,14 @@ def _is_virtual(options: Sequence[str]) -> bool:
 
 
 def serve(connection: Connection) -> None:
-    """Runs in the child: answers pairs of `Installation` and `Source` with a `Compilation` each."""
+    """Runs in the child: answers pairs of `Installation` and `Source` with a `Compilation` each.
+
+    None in the place of a source asks for no answer: only the library is loaded, ahead of the first source.
+    """
     load = cache(Nvrtc)
     for installation, source in requests(connection):
+        if source is None:
+            with suppress(CompileError, DeviceUnavailableError):  # then the first source is answered with it
+                load(installation)
+            continue
         answer(connection, lambda: load(installation).compile(source))  # noqa: B023 - called at once

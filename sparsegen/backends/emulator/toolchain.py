@@ -92,6 +92,9 @@ class EmulatorToolchain:
         self._runtime_lock = threading.Lock()
         self._runtimes: set[str] = set()  # names of those that this process found whole, or made
 
+    def warm_up(self, jobs: int) -> None:
+        """See `Toolchain.warm_up`: nothing; each compile is a process of its own."""
+
     @cached_property
     def fingerprint(self) -> str:
         """Compiler, options, CUDA headers, the emulator's own sources and the architecture.

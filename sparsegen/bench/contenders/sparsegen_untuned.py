@@ -7,7 +7,8 @@ from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import UNTUNED
 from sparsegen.dispatch.choice import Choice, choose
 from sparsegen.kernels.base import Device
-from sparsegen.tuning_db.layers import Layers, seeds
+from sparsegen.tuning_db.layers import Layers
+from sparsegen.tuning_db.seeds_reader import seeds
 
 
 class SparsegenUntuned(Ours):

@@ -17,6 +17,7 @@ from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import DTYPES
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
+from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName
 
@@ -147,7 +148,7 @@ def convert(
     if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
         scope = Scope.LAYER
     weights = {name: module.weight for name, module in layers.items()}
-    pruned = api.prune(weights, pattern=pattern, sparsity=sparsity, scope=scope, block=block, nm=nm)
+    pruned = prune(weights, pattern=pattern, sparsity=sparsity, scope=scope, block=block, nm=nm)
     for copied in pruned.report.copied:
         dense[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
     for name in pruned.report.emptied:

@@ -16,6 +16,7 @@ from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear
 from sparsegen.matrix.formats import describe
+from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
 
 
@@ -82,7 +83,7 @@ class SparseLinear(PatternModule):
         if mask is not None and sparsity is not None:
             raise PruningError("give a mask or a sparsity, not both")
         if sparsity is not None:
-            mask = api.prune(weight, pattern=pattern, sparsity=sparsity).weights
+            mask = prune(weight, pattern=pattern, sparsity=sparsity).weights
         try:
             kept = (weight if mask is None else torch.as_tensor(mask)).to(weight.device) != 0
         except (RuntimeError, TypeError, ValueError) as error:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import scipy.sparse
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
@@ -185,6 +184,8 @@ def _from_diagonals(path: Path, shape: tuple[int, int], offsets: Array, data: Ar
         )
     if offsets.size and (offsets.max() > MAX_INDEX or offsets.min() < -MAX_INDEX):
         raise MatrixError("a diagonal is outside the 32-bit index range", source=path, place=place)
+    import scipy.sparse
+
     try:
         coordinates = scipy.sparse.dia_array((as_real(data, str(path)), offsets), shape=shape).tocoo()
     except ValueError as error:  # a diagonal given twice, for one

@@ -114,7 +114,7 @@ def calls(
     b: Array,
 ) -> Iterator[Call]:
     """The product with both storage orders of A; B and C in the problem's layout."""
-    dense = problem.dtype.to_storage(matrix.to_scipy().toarray())
+    dense = problem.dtype.to_storage(matrix.to_dense())
 
     def stored(by_rows: bool) -> Buffer:
         return executor.upload(dense if by_rows else np.ascontiguousarray(dense.T))

@@ -40,6 +40,14 @@ class Session(ABC):
     def verifier_of(self, call: Call) -> Verifier:
         """What knows a call's result."""
 
+    def load(self) -> None:
+        """Run each implementation once: libraries and their kernels take up to two seconds to load.
+
+        That is done before anybody waits for it, and needs no device to itself.
+        """
+        for call in self.calls():
+            self.is_right(call)
+
     def fastest(self) -> list[Call]:
         """The fastest right implementation of each library; without epilogues, which their products do not have."""
         best: dict[str, tuple[float, Call]] = {}

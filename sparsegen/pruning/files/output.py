@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import scipy.sparse
-
 from sparsegen.errors import OutputError, OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
 
@@ -59,6 +57,8 @@ class CsrFolder:
 
     def add(self, layer: str, matrix: CsrMatrix) -> None:
         with _reported(self._shown):
+            import scipy.sparse
+
             scipy.sparse.save_npz(self._folder / self._names[layer], matrix.to_scipy())
 
 

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
-import scipy.sparse
-
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.formats import as_csr
@@ -35,4 +33,6 @@ class SparseNpzFile(NumpyWeights):
 
     def write(self, target: BinaryIO, pruned: Collection[str], masks: Masks) -> None:
         for name in pruned:
+            import scipy.sparse
+
             scipy.sparse.save_npz(target, scipy.sparse.csr_array(self.pruned(name, masks(name))))

@@ -1,0 +1,83 @@
+"""Proposals from the first moment: what is known to be good is tried while the search is still being set up.
+
+Listing the valid configs takes up to a second, importing Optuna some tenths of one. What is to be tried first is known
+before, and takes as long to compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sparsegen.kernels.config import Config
+from sparsegen.tuning import background
+
+if TYPE_CHECKING:
+    from sparsegen.tuning.search import Search
+
+
+class EarlySearch:
+    """A search that a thread sets up, and the proposals that it would begin with, at once.
+
+    What was proposed and told meanwhile, the search is asked for and told when it is there: its study is the same as if
+    it had been there from the start.
+
+    Args:
+        first: what the search proposes first, in this order and without repeats.
+        set_up: makes the search; called once, in a thread of its own.
+    """
+
+    def __init__(self, first: Sequence[Config], set_up: Callable[[], Search]) -> None:
+        self._waiting = list(first)
+        self._asked: list[Config] = []
+        self._told: dict[Config, float | None] = {}
+        self._search: Search | None = None
+        self._future = background.begin(set_up, "search")
+
+    @property
+    def has_next(self) -> bool:
+        """Whether `ask` would answer at once, if only that nothing is left."""
+        return self._search is not None or bool(self._waiting) or self._future.done()
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether `complete` would return (or raise) at once."""
+        return self._search is not None or self._future.done()
+
+    def complete(self) -> Search:
+        """The search itself, once it is set up.
+
+        Raises:
+            What ``set_up`` raises.
+        """
+        if self._search is None:
+            search = self._future.result()
+            for candidate in self._asked:
+                asked = search.ask()
+                assert asked == candidate, "the search proposes the first candidates in their order"
+            for candidate, time_us in self._told.items():
+                search.tell(candidate, time_us)
+            self._search = search
+        return self._search
+
+    def ask(self) -> Config | None:
+        """The next candidate, or None when every one was proposed; never the same twice.
+
+        Waits for the search when nothing is left that comes before it.
+        """
+        if self._search is not None or self._future.done() or not self._waiting:
+            return self.complete().ask()
+        candidate = self._waiting.pop(0)
+        self._asked.append(candidate)
+        return candidate
+
+    def prefer(self, candidates: Iterable[Config]) -> None:
+        """See `Search.prefer`; waits for the search."""
+        self.complete().prefer(candidates)
+
+    def tell(self, candidate: Config, time_us: float | None) -> None:
+        """The time of a candidate that was asked for; None if it failed in any way."""
+        if self._search is None:
+            self._told[candidate] = time_us
+        else:
+            self._search.tell(candidate, time_us)

@@ -1,0 +1,68 @@
+"""What a command or a call does not need is not imported for it: imports were most of a short command's time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYER = ROOT / "examples" / "pruned_mlp_layer.npz"
+HEAVY = ("alembic", "jinja2", "matplotlib", "optuna", "rich", "scipy", "sqlalchemy", "torch")
+
+RUN = """
+import json, sys
+from sparsegen.cli.main import cli
+sys.argv[0] = "sparsegen"
+heavy = sys.argv.pop(1).split(",")
+try:
+    cli()
+except SystemExit as end:
+    assert not end.code, end.code
+finally:
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    print(json.dumps(sorted(loaded & set(heavy))), file=sys.stderr)
+"""
+
+
+def imported_for(tmp_path: Path, *arguments: str) -> set[str]:
+    """Which of the heavy packages a command imports, in a process of its own."""
+    environment = os.environ | {
+        "SPARSEGEN_DB": str(tmp_path / "tuning.db"),
+        "SPARSEGEN_CACHE": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, ",".join(HEAVY), *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (("--help",), set()),
+        (("lookup", "--matrix", str(LAYER), "-n", "64", "--device", "emulator"), set()),
+        (("source", "--matrix", str(LAYER), "-n", "64", "--device", "emulator"), {"jinja2"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_imports_what_it_needs(tmp_path: Path, command: tuple[str, ...], needed: set[str]) -> None:
+    assert imported_for(tmp_path, *command) <= needed
+
+
+def test_a_database_of_this_version_is_read_without_sqlalchemy(tmp_path: Path) -> None:
+    from sparsegen.tuning_db.store import Store
+
+    Store.open(tmp_path / "tuning.db").close()
+    command = ("lookup", "--matrix", str(LAYER), "-n", "64", "--device", "emulator")
+    assert imported_for(tmp_path, *command) == set()

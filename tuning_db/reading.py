@@ -1,0 +1,277 @@
+"""What is read from a tuning database: each query once, as SQL that SQLite and PostgreSQL understand.
+
+`Store` runs it through SQLAlchemy, on any database; `SqliteReader` directly, where SQLAlchemy need not be imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
+from sparsegen.tuning_db import conversion, ranking
+from sparsegen.tuning_db.conversion import DEVICE, FEATURES
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Tuned, Workload
+from sparsegen.tuning_db.row_checks import DamagedRowError, Row, require_sound
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+def _listed(table: str, prefix: str, names: Iterable[str]) -> str:
+    return ", ".join(f"{table}.{name} AS {prefix}{name}" for name in names)
+
+
+_DEVICE = _listed("d", "device_", ("id", *DEVICE))
+_WORKLOAD = ", ".join(
+    (
+        _listed("a", "matrix_", ("id", "fingerprint", *FEATURES)),
+        _listed("p", "problem_", ("id", "operator", "fields", "digest")),
+    )
+)
+_SAMPLE = (
+    "id",
+    "measured_at",
+    "median_us",
+    "low_us",
+    "high_us",
+    "sample_count",
+    "cold",
+    "clock_mhz",
+    "throttle_reasons",
+)
+_MEASUREMENT = (
+    *_SAMPLE,
+    "outcome",
+    "reason",
+    "worst_error",
+    "registers",
+    "spill_bytes",
+    "compile_seconds",
+    "prepare_seconds",
+    "packed_bytes",
+    "final",
+)
+_OF_WORKLOAD = (
+    "JOIN devices d ON d.id = x.device_id JOIN matrices a ON a.id = x.matrix_id "
+    "JOIN problems p ON p.id = x.problem_id"
+)
+MEASUREMENTS = (
+    f"SELECT {_listed('x', '', _MEASUREMENT)}, {_DEVICE}, {_WORKLOAD}, "
+    f"{_listed('v', 'variant_', ('id', 'family', 'config', 'source_digest'))} "
+    f"FROM measurements x {_OF_WORKLOAD} JOIN variants v ON v.id = x.variant_id"
+)
+BASELINES = (
+    f"SELECT {_listed('x', '', (*_SAMPLE, 'contender', 'version'))}, {_DEVICE}, {_WORKLOAD} "
+    f"FROM baselines x {_OF_WORKLOAD}"
+)
+RATES = (
+    f"SELECT {_listed('x', '', ('id', 'measured_at', *(f.name for f in fields(Rates))))}, {_DEVICE} "
+    "FROM device_rates x JOIN devices d ON d.id = x.device_id"
+)
+TUNED = (
+    f"SELECT {_DEVICE}, {_WORKLOAD}, x.measurements, x.ok, x.last_measured_at FROM ("
+    "SELECT device_id, matrix_id, problem_id, COUNT(*) AS measurements, MAX(measured_at) AS last_measured_at, "
+    "SUM(CASE WHEN outcome = 'ok' THEN 1 ELSE 0 END) AS ok "
+    f"FROM measurements GROUP BY problem_id, matrix_id, device_id) x {_OF_WORKLOAD}"
+)
+PROBLEMS = (
+    f"SELECT {_listed('p', 'problem_', ('id', 'operator', 'fields', 'digest'))}, COUNT(x.id) AS measurements "
+    "FROM problems p LEFT JOIN measurements x ON x.problem_id = p.id "
+    "GROUP BY p.id, p.operator, p.fields, p.digest ORDER BY p.id"
+)
+_OF_A_WORKLOAD = ("devices", "matrices", "problems")  # tables
+EXACTLY = {
+    "d.key": "device_key",
+    "a.fingerprint": "fingerprint",
+    "p.digest": "digest",
+}  # column -> parameter
+LIKE = {
+    "d.backend": "backend",
+    "d.compute_capability_major": "compute_capability_major",
+    "d.compute_capability_minor": "compute_capability_minor",
+}
+
+
+def _where(conditions: Mapping[str, str]) -> str:
+    """The columns that have to be as the parameters of these names."""
+    return " WHERE " + " AND ".join(f"{c} = :{p}" for c, p in conditions.items()) if conditions else ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownProblem:
+    """A problem that this sparsegen does not know, as a plug-in or a newer version writes it.
+
+    Attributes:
+        row: its number in the table of problems.
+        why: what is unknown of it, in words.
+        measurements: how many there are of it.
+    """
+
+    row: int
+    why: str
+    measurements: int
+
+
+class RecordsReader(ABC):
+    """The records of a database, whatever runs its queries."""
+
+    checks_rows = True  # False for a file that this sparsegen made from what was checked
+
+    def __init__(self) -> None:
+        # Rows that were not read, of each the reason; each was warned of once.
+        self.passed_over: dict[str, str] = {}
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """Where the database is: for people."""
+
+    @abstractmethod
+    def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """What a query gives.
+
+        Raises:
+            DatabaseError: and its children.
+        """
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
+        """Everything recorded of this workload on this device, whatever its outcome, oldest first."""
+        return self._measurements(EXACTLY, _exactly(workload, device))
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
+        """The baselines of this workload on this device, oldest first."""
+        return self._baselines(EXACTLY, _exactly(workload, device))
+
+    def rates(self, device: Device) -> Rates | None:
+        """What the device was last measured to do."""
+        known = self._rates({"d.key": "device_key"}, {"device_key": device.key})
+        return known[-1].rates if known else None
+
+    def winner(self, workload: Workload, device: Device) -> Measurement | None:
+        """The best variant's newest measurement (see `ranking.ranked`), or None."""
+        return ranking.best(self.measurements(workload, device))
+
+    def winners(self, operator: str, device: Device, **fields: int | str) -> list[Measurement]:
+        """The winner of every workload of an operator on devices of the same backend and compute capability.
+
+        Args:
+            fields: values that the problem's fields must have.
+        """
+        tuned = self._listed(operator, None, device, fields)
+        found = (self.winner(t.workload, t.device) for t in tuned if t.ok)
+        return [winner for winner in found if winner is not None]
+
+    def list_workloads(
+        self,
+        *,
+        operator: str | None = None,
+        kind: tuple[str, ...] | None = None,
+        like: Device | None = None,
+        **fields: int | str,
+    ) -> list[Tuned]:
+        """What was measured, by device and problem; every argument narrows it.
+
+        Args:
+            kind: only problems of this kind (see `Problem.kind`).
+            like: only devices of this one's backend and compute capability.
+            fields: values that the problem's fields must have; problems without such a field are left out.
+        """
+        return self._listed(operator, kind, like, fields)
+
+    def _listed(
+        self,
+        operator: str | None,
+        kind: tuple[str, ...] | None,
+        like: Device | None,
+        fields: Mapping[str, int | str],
+    ) -> list[Tuned]:
+        conditions: dict[str, str] = {}
+        values: dict[str, Any] = {}
+        if operator is None and kind is not None:
+            operator = kind[0]
+        if operator is not None:
+            conditions["p.operator"], values["operator"] = "operator", operator
+        if like is not None:
+            conditions |= LIKE
+            columns = conversion.device_columns(like)
+            values |= {name: columns[name] for name in LIKE.values()}
+        rows = self._rows(f"{TUNED}{_where(conditions)} ORDER BY d.key, p.id, a.id", values)
+        if kind is not None:
+            rows = [row for row in rows if conversion.is_of_kind(row, kind)]
+        listed = self._known(conversion.to_tuned, rows, _OF_A_WORKLOAD)
+        return [t for t in listed if fields.items() <= _values(t.workload).items()] if fields else listed
+
+    def unknown_problems(self) -> list[UnknownProblem]:
+        """Those that reading passes over with a warning."""
+        found = []
+        for row in self._rows(PROBLEMS, {}):
+            try:
+                require_sound(row, ["problems"])
+                conversion.to_problem(row)
+            except DamagedRowError:
+                continue
+            except conversion.UnknownProblemError as error:
+                found.append(UnknownProblem(row["problem_id"], str(error), row["measurements"]))
+        return found
+
+    def all_measurements(self) -> list[Measurement]:
+        """Everything, oldest first."""
+        return self._measurements({}, {})
+
+    def all_baselines(self) -> list[Baseline]:
+        """Everything, oldest first."""
+        return self._baselines({}, {})
+
+    def all_rates(self) -> list[DeviceRates]:
+        """Everything, oldest first."""
+        return self._rates({}, {})
+
+    def _rates(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[DeviceRates]:
+        rows = self._rows(f"{RATES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
+        return self._known(conversion.to_rates, rows, ("device_rates", "devices"))
+
+    def _measurements(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Measurement]:
+        rows = self._rows(f"{MEASUREMENTS}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
+        return self._known(conversion.to_measurement, rows, ("measurements", *_OF_A_WORKLOAD, "variants"))
+
+    def _baselines(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Baseline]:
+        rows = self._rows(f"{BASELINES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
+        return self._known(conversion.to_baseline, rows, ("baselines", *_OF_A_WORKLOAD))
+
+    def _known(self, convert: Callable[[Row], R], rows: Iterable[Row], tables: Sequence[str]) -> list[R]:
+        """What the rows stand for; without those, and once a warning, that are damaged or of an unknown problem."""
+        found = []
+        for row in rows:
+            try:
+                if self.checks_rows:
+                    require_sound(row, tables)
+                found.append(convert(row))
+                continue
+            except conversion.UnknownProblemError as error:
+                name, why = f"problem {row['problem_id']}", str(error)
+            except DamagedRowError as error:
+                name, _, why = str(error).partition(": ")
+            if name not in self.passed_over:
+                self.passed_over[name] = why
+                log.warning("%s: %s is passed over: %s", self.location, name, why)
+        return found
+
+
+def _values(workload: Workload) -> dict[str, int | str]:
+    """Every field of the workload's problem by name."""
+    problem = workload.problem
+    return {name: getattr(problem, name) for name in problem.fields}
+
+
+def _exactly(workload: Workload, device: Device) -> dict[str, str]:
+    return {
+        "device_key": device.key,
+        "fingerprint": workload.fingerprint,
+        "digest": conversion.problem_columns(workload.problem)["digest"],
+    }

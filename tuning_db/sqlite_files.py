@@ -1,0 +1,124 @@
+"""SQLite's files: what may be opened, how, and SQLite's failures as sparsegen's typed errors; no SQLAlchemy here."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from sparsegen.errors import (
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseLockedError,
+    DatabaseReadOnlyError,
+)
+
+
+def connect(path: Path, *, read_only: bool, lock_timeout: float) -> sqlite3.Connection:
+    """A connection that begins no transactions of its own and may be used from any thread.
+
+    Args:
+        lock_timeout: seconds to wait for another process.
+    """
+    mode = "rwc"
+    if read_only:
+        mode = "ro" if _can_share(path) else "ro&immutable=1"
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        timeout=lock_timeout,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def check_file(path: Path, *, read_only: bool) -> None:
+    """Refuse what is not a SQLite file before SQLite touches it; make the folder for a new one."""
+    if not path.is_absolute():
+        raise DatabaseReadOnlyError(
+            f"{path} is no place for a database, as this user has no home folder, or the working folder is gone; name "
+            "one with --db or SPARSEGEN_DB"
+        )
+    try:
+        if path.is_file():
+            if not _begins_like_sqlite(path):
+                raise DatabaseCorruptError(
+                    f"{path} is not a SQLite database; it is left as it is. Move it away, or name "
+                    "another with --db"
+                )
+            if not read_only and not _writable(path):
+                # SQLite would open it for reading in silence, and the first measurement would be lost.
+                raise DatabaseReadOnlyError(
+                    f"{path} is not writable; make it so, or name another database with --db or SPARSEGEN_DB"
+                )
+        elif path.exists():
+            raise DatabaseError(f"{path} is not a file; name another database with --db")
+        elif read_only:
+            raise DatabaseError(f"there is no database at {path}; `sparsegen tune` makes one")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise DatabaseReadOnlyError(
+            f"{path}: {why}; name another database with --db or SPARSEGEN_DB"
+        ) from None
+
+
+def _begins_like_sqlite(path: Path) -> bool:
+    """Whether the file is empty or has SQLite's first bytes, as SQLite sees it without a lock.
+
+    Not by reading it here: POSIX drops all of a process's locks on a file as soon as the process closes any descriptor
+    of it (fcntl(2)), but for SQLite's own, which it keeps open that long. Another process would then take itself for
+    the last one, remove the log, and leave connections of this one with a "malformed" database.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:  # one that cannot be read among them: opening it says so
+        return primary_code(error) != sqlite3.SQLITE_NOTADB
+    return True
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _can_share(path: Path) -> bool:
+    """Whether a reader can take part in WAL: it must write the shared-memory file beside the database.
+
+    On read-only media nobody writes, so the file may be read as immutable, unless a log is left beside it
+    whose content would be missed: then SQLite is asked to read it as far as it can, and says so where it
+    cannot.
+    """
+    if _writable(path.parent):
+        return True
+    wal = path.with_name(path.name + "-wal")
+    return wal.exists() and wal.stat().st_size > 0
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, 0 where the driver itself complains."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def typed(error: sqlite3.Error, location: object) -> DatabaseError:
+    code = primary_code(error)
+    facts = f"{location}: {error}"
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatabaseLockedError(
+            f"{facts}; another process holds it longer than the time limit, try again later"
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+        return DatabaseReadOnlyError(
+            f"{facts}; make the file and its folder writable, or name another database with --db"
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return DatabaseCorruptError(
+            f"{facts}; the file is left as it is. Move it away and import a backup (`sparsegen db import`), "
+            "or try SQLite's own `.recover`"
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return DatabaseFullError(f"{facts}; free some space and go on: what was measured is kept")
+    return DatabaseError(facts)

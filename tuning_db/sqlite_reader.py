@@ -1,0 +1,87 @@
+"""Reads a SQLite file of the newest schema with Python's own `sqlite3`: a look-up needs no SQLAlchemy."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparsegen.tuning_db import sqlite_files, versions
+from sparsegen.tuning_db.reading import RecordsReader
+from sparsegen.tuning_db.row_checks import Row
+
+LOCK_TIMEOUT = 30.0  # seconds to wait for another process
+
+
+class SqliteReader(RecordsReader):
+    """Records read through one connection, by any thread; nothing is ever written.
+
+    ``generation`` never grows: what other processes write is found by `layers.files_state`.
+    """
+
+    generation = 0
+
+    def __init__(self, location: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        """Use `open_sqlite`.
+
+        Args:
+            connect: called for the first query, and again for the first one after `close`.
+        """
+        super().__init__()
+        self._location, self._connect = location, connect
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self._connect()
+                    self._connection.row_factory = sqlite3.Row
+                return self._connection.execute(query, dict(parameters)).fetchall()
+            except sqlite3.Error as error:
+                raise sqlite_files.typed(error, self._location) from error
+
+    def has_newest_schema(self) -> bool:
+        """Whether the tables are those that the queries are made for."""
+        tables = {
+            row["name"] for row in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})
+        }
+        if not tables >= {*versions.TABLES, versions.VERSION_TABLE}:
+            return False
+        found = self._rows(f"SELECT version_num FROM {versions.VERSION_TABLE}", {})
+        return [row["version_num"] for row in found] == [versions.HEAD]
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+
+def open_sqlite(path: Path) -> SqliteReader | None:
+    """A reader of the file; None where its schema is not the newest, which `Store.open` has an answer to.
+
+    Raises:
+        DatabaseCorruptError, DatabaseReadOnlyError, DatabaseLockedError: see there; the file is left as it is.
+        DatabaseError: there is no such file.
+    """
+    sqlite_files.check_file(path, read_only=True)
+    reader = SqliteReader(
+        str(path), lambda: sqlite_files.connect(path, read_only=True, lock_timeout=LOCK_TIMEOUT)
+    )
+    try:
+        is_newest = reader.has_newest_schema()
+    except BaseException:
+        reader.close()
+        raise
+    if is_newest:
+        return reader
+    reader.close()
+    return None

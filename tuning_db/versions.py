@@ -1,0 +1,16 @@
+"""The schema versions of the tuning database; `migrations` leads from each to the next."""
+
+from __future__ import annotations
+
+REVISIONS = ("0001", "0002", "0003", "0004")  # every schema version, oldest first
+HEAD = REVISIONS[-1]
+VERSION_TABLE = "sparsegen_version"  # not Alembic's default name, which another application's file may hold
+TABLES = (  # of the newest version
+    "devices",
+    "device_rates",
+    "matrices",
+    "problems",
+    "variants",
+    "measurements",
+    "baselines",
+)
