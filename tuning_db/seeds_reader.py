@@ -12,7 +12,9 @@ import sqlite3
 from functools import cache
 from pathlib import Path
 
+from sparsegen.errors import CacheError
 from sparsegen.settings import Settings
+from sparsegen.system.private import private_folder
 from sparsegen.system.publish import publish_file
 from sparsegen.tuning_db import seed_file
 from sparsegen.tuning_db.sqlite_files import connect
@@ -41,17 +43,16 @@ def _connect() -> sqlite3.Connection:
         return _opened(packaged)
     documents = seed_file.seed_documents(FOLDER)
     kept = Settings.from_environment().cache / "seeds" / _name(FOLDER, documents)
-    if not kept.is_file():
-        try:
+    try:
+        private_folder(kept.parent)
+        if not kept.is_file():
             _make(documents, kept)
-        except (OSError, sqlite3.Error) as error:
-            log.warning(
-                "%s: %s; the packaged tuning results are read from JSON in every process", kept, error
-            )
-            memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            seed_file.fill(memory, documents)
-            return memory
-    return _opened(kept)
+        return _opened(kept)
+    except (CacheError, OSError, sqlite3.Error) as error:
+        log.warning("the packaged tuning results are read from JSON in every process: %s", error)
+        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        seed_file.fill(memory, documents)
+        return memory
 
 
 def _opened(file: Path) -> sqlite3.Connection:

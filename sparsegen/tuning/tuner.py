@@ -40,9 +40,11 @@ from sparsegen.tuning.report import (
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
+from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.sqlite_files import check_file
 
 if TYPE_CHECKING:
     from sparsegen.tuning.search import Search
@@ -228,9 +230,14 @@ def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, 
     """What can be read at once, and what gives the store that is written, as soon as it is open.
 
     A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
+
+    Raises:
+        DatabaseError: the place is none for a database.
     """
     if not isinstance(store, str | Path):
         return store, lambda: store
+    if (file := Location.parse(store).path) is not None:
+        check_file(file, read_only=False)
     known = open_existing(store)
     resources.callback(known.close)
     opened = background.begin(lambda: _open_store(store), "store")
