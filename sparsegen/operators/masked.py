@@ -344,4 +344,5 @@ def some_columns(count: int, rng: np.random.Generator) -> Array:
 
 def live_elements(mask: BlockMask, axis: int) -> Array:
     """How many elements are live along an axis, of each line across it."""
-    return np.count_nonzero(mask.expand(), axis=axis)
+    live: Array = np.count_nonzero(mask.expand(), axis=axis)
+    return live
