@@ -75,6 +75,10 @@ class EarlySearch:
         """See `Search.prefer`; waits for the search."""
         self.complete().prefer(candidates)
 
+    def hear(self, candidate: Config, time_us: float | None) -> None:
+        """See `Search.hear`; waits for the search."""
+        self.complete().hear(candidate, time_us)
+
     def tell(self, candidate: Config, time_us: float | None) -> None:
         """The time of a candidate that was asked for; None if it failed in any way."""
         if self._search is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sparsegen.backends.executor import Toolchain
@@ -16,10 +18,14 @@ from sparsegen.tuning.report import Counts
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Variant, Workload
 
 if TYPE_CHECKING:
     from sparsegen.tuning_db.store import Store
+
+
+FOLLOW_SECONDS = 1.0  # between two looks at what equal searches record
+LOOKING_SHARE = 20.0  # times what a look costs, at least
 
 
 class Ledger:
@@ -45,9 +51,13 @@ class Ledger:
         self.failures: Counter[str] = Counter()
         self.failed_once: list[Config] = []
         self._fastest: Measurement | None = None
+        self._tried: set[Config] = set()
+        self._taken: set[tuple[Variant, datetime, bool]] = set()
+        self._today: dict[Config, str] = {}  # digests
+        self._look_again = time.monotonic() + FOLLOW_SECONDS  # the store may not be open yet
 
-    def resume(self, space: Space, toolchain: Toolchain, *, again: bool = False) -> dict[Config, Measurement]:
-        """Take up what earlier runs recorded of the space's variants, as they render and compile today.
+    def resume(self, *, again: bool = False) -> dict[Config, Measurement]:
+        """Take up what earlier runs recorded of the variants that are expected, as they render and compile today.
 
         A variant that failed once stays unknown, and is one of `failed_once`: whatever made it fail may have been of
         that day. One that was wrong is known to be.
@@ -58,20 +68,12 @@ class Ledger:
         Returns:
             The candidates that need not be tried, each with the latest of its measurements.
         """
-        candidates = set(space.candidates)
-        today: dict[Config, str] = {}  # digests
         latest: dict[Config, Measurement] = {}
         failures: Counter[Config] = Counter()  # since it last was right
-        for m in self._known.measurements(self.workload, self.device):
+        for m in self._news(self._known):
             candidate = m.variant.config
-            if candidate not in candidates:
-                continue
-            if candidate not in today:
-                today[candidate] = RenderedVariant.of(candidate, self.workload.problem, toolchain).digest
-            if today[candidate] == m.variant.source_digest:
-                self._take(m)
-                latest[candidate] = m
-                failures[candidate] = 0 if m.outcome is Outcome.OK else failures[candidate] + 1
+            latest[candidate] = m
+            failures[candidate] = 0 if m.outcome is Outcome.OK else failures[candidate] + 1
         self.failed_once = [
             candidate
             for candidate, m in latest.items()
@@ -80,16 +82,64 @@ class Ledger:
         unknown = latest.keys() if again else self.failed_once
         known = {candidate: m for candidate, m in latest.items() if candidate not in unknown}
         self.counts = replace(self.counts, resumed=len(known))
+        self._tried |= known.keys()
         return known
+
+    def expect(self, space: Space, toolchain: Toolchain) -> None:
+        """The variants that count: before they are known, neither `resume` nor `follow` is to be called."""
+        self._candidates, self._toolchain = set(space.candidates), toolchain
+
+    def follow(self, *, at_once: bool = False) -> dict[Config, Measurement]:
+        """Take up what equal searches recorded meanwhile.
+
+        Args:
+            at_once: look now; otherwise only if the last look is long ago, for what looking costs.
+
+        Returns:
+            The candidates that are new, each with the latest of its measurements.
+        """
+        began = time.monotonic()
+        if not at_once and began < self._look_again:
+            return {}
+        news = {m.variant.config: m for m in self._news(self._store())}
+        cost = time.monotonic() - began
+        self._look_again = began + max(FOLLOW_SECONDS, LOOKING_SHARE * cost)
+        new = {candidate: m for candidate, m in news.items() if candidate not in self._tried}
+        self._tried |= new.keys()
+        self.counts = replace(self.counts, resumed=self.counts.resumed + len(new))
+        return new
+
+    def is_tried(self, candidate: Config) -> bool:
+        """Whether its outcome is known, of this run or others."""
+        return candidate in self._tried
+
+    def _news(self, source: Layer) -> Iterator[Measurement]:
+        """What is recorded of the space's variants, as they render and compile today, and was not taken up yet."""
+        for m in source.measurements(self.workload, self.device):
+            candidate = m.variant.config
+            if candidate not in self._candidates or _key(m) in self._taken:
+                continue
+            if candidate not in self._today:
+                rendered = RenderedVariant.of(candidate, self.workload.problem, self._toolchain)
+                self._today[candidate] = rendered.digest
+            if self._today[candidate] == m.variant.source_digest:
+                self._take(m)
+                yield m
 
     def record(self, measurement: Measurement) -> None:
         """Store a measurement of this run; it is safe when this returns."""
         self._store().add_measurement(measurement)
         self._take(measurement)
+        self._tried.add(measurement.variant.config)
         if measurement.outcome is Outcome.OK:
             self.counts = replace(self.counts, done=self.counts.done + (not measurement.final))
         else:
             self.counts = replace(self.counts, failed=self.counts.failed + (not measurement.final))
+
+    def has_baselines(self) -> bool:
+        """Whether an equal search has timed them meanwhile."""
+        self.baselines = self._store().baselines(self.workload, self.device)
+        return bool(self.baselines)
 
     def record_baselines(self, baselines: list[Baseline]) -> None:
         for baseline in baselines:
@@ -106,6 +156,7 @@ class Ledger:
 
     def _take(self, m: Measurement) -> None:
         self.measurements.append(m)
+        self._taken.add(_key(m))
         if m.outcome is not Outcome.OK:
             self.failures[f"{m.outcome.value}: {_gist(m.reason)}"] += 1
         elif median_us(m) < median_us(self._fastest):
@@ -132,6 +183,11 @@ class Ledger:
         for r in ranked:
             best.setdefault(r.variant.family, r.measurement)
         return best
+
+
+def _key(m: Measurement) -> tuple[Variant, datetime, bool]:
+    """What no two measurements of a workload have in common."""
+    return m.variant, m.measured_at, m.final
 
 
 def _gist(reason: str) -> str:

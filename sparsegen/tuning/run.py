@@ -19,6 +19,7 @@ from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
 from sparsegen.tuning import finalists
+from sparsegen.tuning.claims import Claims, Taken
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.ledger import Ledger
@@ -68,6 +69,7 @@ class Run:
     """Owns none of what it is given; whoever made it closes it.
 
     Args:
+        claims: of this search among equal ones.
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
         measures_rates: whether to measure what the device does, where no database knows it.
@@ -87,6 +89,7 @@ class Run:
         limits: Limits,
         progress: Progress,
         stop: threading.Event,
+        claims: Claims,
         suggest: Callable[[], Iterable[Config]],
         measures_rates: bool = True,
     ) -> None:
@@ -94,6 +97,8 @@ class Run:
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
+        self._claims = claims
+        self._elsewhere: list[Config] = []  # candidates that equal searches are trying
         self._measures_rates = measures_rates
         self._phase = Phase.STARTING
         self._compiled: dict[Variant, CompiledVariant] = {}
@@ -126,9 +131,13 @@ class Run:
             if self._suggest and not self._first_left and self._is_half_over() and self._search.is_set_up:
                 self._search.prefer(self._suggest())
                 self._suggest = None
+            self._follow()
             self._propose()
             if not self._ahead.pending and self._search.has_next:
-                break
+                if not self._elsewhere:
+                    break
+                self._ask_elsewhere()
+                continue
             if self._baselines and self._ledger.trials >= BEFORE_BASELINES and self._baselines.is_ready():
                 self._time_baselines()
             if not self._session.is_ready():
@@ -145,7 +154,8 @@ class Run:
         A slow start may use up a short budget, and the first proposals are what seeds, guesses and similar
         workloads say.
         """
-        return bool(self._first_left or self._first_pending) or not self._is_late()
+        has_first = bool(self._first_left or self._first_pending)
+        return has_first or bool(self._elsewhere and not self._ledger.fastest) or not self._is_late()
 
     def _is_late(self, seconds_needed: float = 0.0) -> bool:
         """Whether something that takes this long would end after the search's time."""
@@ -163,17 +173,53 @@ class Run:
             self._search.has_next
             and ahead.has_free_core
             and ahead.ready < enough
-            and self._ledger.trials + ahead.pending < self._limits.trials
+            and self._ledger.trials + ahead.pending + len(self._elsewhere) < self._limits.trials
             and (self._first_left or not self._is_late(ahead.typical_seconds))
         ):
             candidate = self._search.ask()
             if candidate is None:
                 self._first_left = 0
                 break
-            if self._first_left:
-                self._first_left -= 1
+            is_first = self._first_left > 0
+            self._first_left -= is_first
+            if not self._is_ours(candidate):
+                continue
+            if is_first:
                 self._first_pending.add(candidate)
             ahead.submit(candidate)
+
+    # --- equal searches ---
+
+    def _is_ours(self, candidate: Config) -> bool:
+        """Whether this search is to try it: no equal search is, or has done so."""
+        taken = self._claims.take(candidate)
+        if taken is Taken.BUSY:
+            self._elsewhere.append(candidate)
+            return False
+        if taken is Taken.AGAIN:
+            self._follow(at_once=True)
+            if self._ledger.is_tried(candidate):
+                self._claims.give_back(candidate)
+                return False
+        return True
+
+    def _follow(self, *, at_once: bool = False) -> None:
+        """Learn what equal searches recorded; not before the search is set up, unless it must be known at once."""
+        if at_once:
+            self._search.complete()
+        elif not self._search.is_set_up:
+            return
+        for candidate, m in self._ledger.follow(at_once=at_once).items():
+            self._search.hear(candidate, m.sample.median_us if m.sample else None)
+            self._progress(self._status())
+
+    def _ask_elsewhere(self) -> None:
+        """Wait for what equal searches are trying; try what they ended without."""
+        time.sleep(WAIT_SECONDS)
+        waiting, self._elsewhere = self._elsewhere, []
+        for candidate in waiting:
+            if self._is_ours(candidate):
+                self._ahead.submit(candidate)
 
     def _try(self, compiled: Compiled) -> None:
         if compiled.rendered is None or (compiled.error and not isinstance(compiled.error, CompileError)):
@@ -195,6 +241,7 @@ class Run:
             attempt = self._measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
             measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)
+        self._claims.give_back(compiled.candidate)
         self._first_pending.discard(compiled.candidate)
         self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
         self._progress(self._status(), measurement)
@@ -231,6 +278,10 @@ class Run:
 
     def _time_baselines(self) -> None:
         if self._baselines is None:
+            return
+        if self._ledger.has_baselines():
+            self._baselines.close()
+            self._baselines = None
             return
         self._enter(Phase.BASELINES)
         try:

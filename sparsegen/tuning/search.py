@@ -140,6 +140,13 @@ class Search:
         else:
             self.study.tell(trial, time_us)
 
+    def hear(self, candidate: Config, time_us: float | None) -> None:
+        """What an equal search measured meanwhile, whether it was asked for here or not."""
+        if candidate in self._trials:
+            self.tell(candidate, time_us)
+        else:
+            self.remember(candidate, time_us)
+
     def remember(self, candidate: Config, time_us: float | None) -> None:
         """What an earlier run measured: it is known, and not proposed again."""
         self._sampler.learn(candidate, time_us)

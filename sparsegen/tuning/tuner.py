@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning import background
+from sparsegen.tuning.claims import Claims
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.ledger import Ledger
@@ -188,7 +190,8 @@ def tune(
             from sparsegen.tuning.search import Search
 
             space = _space(workload, device, named, first, whole=whole)
-            done = ledger.resume(space, backend.toolchain, again=again) if resumes else {}
+            ledger.expect(space, backend.toolchain)
+            done = ledger.resume(again=again) if resumes else {}
             found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
             for candidate, measurement in done.items():
                 found.remember(candidate, measurement.sample.median_us if measurement.sample else None)
@@ -197,8 +200,9 @@ def tune(
         search = EarlySearch([] if resumes else first, set_up)
         if resumes:
             search.complete()  # what earlier runs recorded counts from the first moment
+        claims = resources.enter_context(closing(Claims(locks / _search_name(workload, device, store))))
         run = Run(
-            session, baseline_session, search, ahead, ledger, Limits.of(budget, began), progress, stop,
+            session, baseline_session, search, ahead, ledger, Limits.of(budget, began), progress, stop, claims,
             suggest=lambda: _similar(workload, device, written(), named),
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
@@ -302,6 +306,13 @@ def _space(
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
         raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
     return space
+
+
+def _search_name(workload: Workload, device: Device, store: Store | str | Path) -> str:
+    """The same for equal searches: for one workload on one device into one database."""
+    place = str(Location.parse(store)) if isinstance(store, str | Path) else store.location
+    facts = (workload.problem, workload.fingerprint, device.key, device.index, place)
+    return f"search-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}"
 
 
 def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily]) -> list[Config]:

@@ -538,7 +538,7 @@ def wait_until(condition, seconds: float = LONG) -> None:  # type: ignore[no-unt
 
 
 def start(database: Path, trials: int, seconds: float = 0.0) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "TOY_SECONDS": str(seconds)}
+    environment = {**os.environ, "TOY_SECONDS": str(seconds), "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen([sys.executable, str(FAKES), str(database), str(trials)], env=environment)
 
 
@@ -557,11 +557,33 @@ def test_kill_9_loses_nothing_and_leaves_no_process(store: Store, tmp_path: Path
 
 
 def test_two_tuners_share_one_database(store: Store, tmp_path: Path) -> None:
-    both = [start(tmp_path / "tuning.db", trials=6) for _ in range(2)]
+    both = [start(tmp_path / "tuning.db", trials=12, seconds=0.1) for _ in range(2)]
     assert [p.wait(LONG) for p in both] == [0, 0]
     measurements = recorded(store)
-    assert {m.outcome for m in measurements} == {Outcome.OK} and 6 <= len(measurements) <= 12
+    assert {m.outcome for m in measurements} == {Outcome.OK}
+    assert len(measurements) == len({m.variant for m in measurements}) == 12, (
+        "each is measured by one of them"
+    )
     assert store.winner(WORKLOAD, DEVICE) is not None
+    assert not list((tmp_path / "cache" / "locks").glob("search-*"))
+
+
+def test_what_a_killed_search_was_trying_is_tried_by_its_equal(store: Store, tmp_path: Path) -> None:
+    killed = start(tmp_path / "tuning.db", trials=12, seconds=0.3)
+    wait_until(lambda: len(recorded(store)) >= 1)
+    other = start(tmp_path / "tuning.db", trials=12, seconds=0.1)
+    wait_until(lambda: len(recorded(store)) >= 5)
+    killed.kill()
+    killed.wait()
+    assert other.wait(LONG) == 0
+    measurements = recorded(store)
+    assert len(measurements) == len({m.variant for m in measurements}) == 12
+
+
+def test_a_search_waits_for_the_one_variant_that_its_equal_measures(store: Store, tmp_path: Path) -> None:
+    both = [start(tmp_path / "tuning.db", trials=1, seconds=0.3) for _ in range(2)]
+    assert [p.wait(LONG) for p in both] == [0, 0]
+    assert len(recorded(store)) == 1
 
 
 def test_it_runs_in_a_thread(store: Store, tmp_path: Path) -> None:
