@@ -87,6 +87,15 @@ def memory_limit_option(function: F) -> F:
     )(function)
 
 
+def overflow_option(function: F) -> F:
+    """``allow_overflow``: bool."""
+    return click.option(
+        "--allow-overflow",
+        is_flag=True,
+        help="Let finite values of the matrix become infinite in a narrower dtype; they are counted.",
+    )(function)
+
+
 def device_option(function: F) -> F:
     """``device``: str | None, for `sparsegen.backends.find_device`."""
     return click.option(

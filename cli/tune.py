@@ -19,6 +19,7 @@ from sparsegen.cli.common import (
     json_option,
     load,
     matrix_options,
+    overflow_option,
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
 from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
@@ -49,6 +50,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     metavar="SECONDS",
     help="Time for the search, instead of the effort's limits.",
 )
+@overflow_option
 @device_option
 @db_option
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
@@ -66,6 +68,7 @@ def command(
     effort: Effort,
     trials: int | None,
     budget: float | None,
+    allow_overflow: bool,
     device: str | None,
     db: str | None,
     no_baselines: bool,
@@ -96,6 +99,7 @@ def command(
             baselines=not no_baselines,
             again=again,
             seed=seed,
+            allow_overflow=allow_overflow,
         )
     location = str(Location.parse(place))
     lookup = (

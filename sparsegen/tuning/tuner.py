@@ -21,6 +21,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
+from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings
 from sparsegen.tuning import background
 from sparsegen.tuning.early_search import EarlySearch
@@ -111,6 +112,7 @@ def tune(
     baselines: bool = True,
     again: bool = False,
     seed: int = 0,
+    allow_overflow: bool = False,
     backend: Backend | None = None,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
@@ -127,9 +129,11 @@ def tune(
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
         seed: of the dense operands.
+        allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
 
     Raises:
+        MatrixError: values overflow, and ``allow_overflow`` is not set.
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
@@ -142,6 +146,7 @@ def tune(
     budget = budget or Budget()
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
+    require_held(problem, matrix, allow_overflow=allow_overflow)
     named = (
         kernels.families_of(problem.operator)
         if families is None
