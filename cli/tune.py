@@ -12,7 +12,9 @@ from rich.text import Text
 
 from sparsegen import backends
 from sparsegen.cli.common import (
+    Copied,
     EnumChoice,
+    Part,
     db_option,
     device_option,
     emit,
@@ -22,8 +24,9 @@ from sparsegen.cli.common import (
     overflow_option,
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
-from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
+from sparsegen.cli.progress import CONTENDERS, figure, rates, shown
 from sparsegen.settings import Settings
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
@@ -110,7 +113,9 @@ def command(
             else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
         )
         + command_line(problem)
-        + _options(tensor=tensor, device=device, db=db)
+        + _options(
+            tensor=tensor, device=device, db=None if place == Settings.from_environment({}).db else place
+        )
     )
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
@@ -139,7 +144,7 @@ def _verdict(result: TuneResult) -> str:
     return "; ".join(parts) + "." + warning
 
 
-def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Text]:
+def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
     winner, sample = result.winner, result.winner.sample
     assert sample is not None
     gflops, gbytes = rates(result.workload, sample.median_us)
@@ -153,7 +158,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
     table.add_row(
         "time",
         f"{microseconds(sample.median_us)} (80 % of {sample.count} calls between "
-        f"{microseconds(sample.low_us)} and {microseconds(sample.high_us)})",
+        f"{microseconds(sample.low_us)} and {microseconds(sample.high_us)}{_in_turn(winner)})",
     )
     table.add_row("rate", f"{figure(gflops)} GFLOP/s, {figure(gbytes)} GB/s")
     for baseline in result.baselines:
@@ -174,12 +179,18 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
         f"{counts.done} measured, {counts.failed} failed, {counts.resumed} known from before, of "
         f"{result.space_size} valid configs ({counts.pruned} pruned) in {result.seconds:.1f} s",
     )
-    table.add_row("recorded", location)
-    table.add_row("look up", lookup)
-    table.add_row("source", lookup.replace("sparsegen lookup", "sparsegen source", 1))
+    commands = (lookup, lookup.replace("sparsegen lookup", "sparsegen source", 1))
+    parts = [table, Copied(f"recorded in {location}; look up what runs, and read its source:", *commands)]
     if result.was_interrupted:
-        return [table, Text("Interrupted: this is the best so far; the same command goes on from here.")]
-    return [table]
+        return [*parts, Text("Interrupted: this is the best so far; the same command goes on from here.")]
+    return parts
+
+
+def _in_turn(winner: Measurement) -> str:
+    """Why the time may be another than the best that the search showed."""
+    return (
+        "; timed in turn with the other finalists, the search's first samples beside compilers" * winner.final
+    )
 
 
 def _config_text(measurement: Measurement) -> str:

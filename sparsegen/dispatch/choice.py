@@ -27,6 +27,7 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Workload
@@ -115,13 +116,15 @@ class Choice:
         lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
         if self.expected_us is not None:
             verb = "measured" if self.how is How.EXACT else "estimated"
-            lines.append(f"  {verb} {self.expected_us:.1f} µs")
+            lines.append(f"  {verb} {microseconds(self.expected_us)}")
         elif self.predicted_us is not None:
-            lines.append(f"  predicted {self.predicted_us:.1f} µs")
-        if self.dense_is_faster:
-            lines.append(f"  dense wins: {self.dense_us:.1f} µs (cuBLAS) against {self.expected_us:.1f}")
+            lines.append(f"  predicted {microseconds(self.predicted_us)}")
+        if self.dense_us is not None and self.expected_us is not None and self.dense_is_faster:
+            lines.append(
+                f"  dense wins: {microseconds(self.dense_us)} (cuBLAS) against {microseconds(self.expected_us)}"
+            )
         elif self.dense_us is not None:
-            lines.append(f"  dense takes {self.dense_us:.1f} µs (cuBLAS)")
+            lines.append(f"  dense takes {microseconds(self.dense_us)} (cuBLAS)")
         if self.use_dense:
             because = "so" if self.dense_is_faster else "nothing measured is near:"
             lines.append(f"  {because} the dense product runs instead (on_miss=dense)")
@@ -162,11 +165,11 @@ def choose(
     if kept is not None and kept[0] == generation:
         return kept[1]
     choice = _Search(Workload(problem, fingerprint, features), device, database).choose(miss)
-    if choice.dense_is_faster and not choice.use_dense:
+    if choice.dense_is_faster and not choice.use_dense and choice.dense_us and choice.expected_us:
         log.warning(
-            "dense cuBLAS is faster here: %.1f µs against %.1f µs for %s",
-            choice.dense_us,
-            choice.expected_us,
+            "dense cuBLAS is faster here: %s against %s for %s",
+            microseconds(choice.dense_us),
+            microseconds(choice.expected_us),
             choice.family.name,
         )
     if len(cache) >= CACHED_CHOICES:
@@ -266,8 +269,8 @@ class _Search:
         least_us = self.device.expected_rates.least_us(cost.flop, from_memory, self.problem.dtype)
         if expected_us < least_us:
             return self.default(
-                f"a rule of thumb: by what is near it would take {expected_us:.3g} µs, and this device cannot do it "
-                f"in less than {least_us:.3g} µs"
+                f"a rule of thumb: by what is near it would take {microseconds(expected_us)}, and this device cannot "
+                f"do it in less than {microseconds(least_us)}"
             )
         percent = (first.slowdown - 1) * 100
         if len(asked) == 1:

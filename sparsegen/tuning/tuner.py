@@ -202,8 +202,9 @@ def tune(
         search = EarlySearch([] if resumes else first, set_up)
         if resumes:
             search.complete()  # what earlier runs recorded counts from the first moment
+        limits = Limits.of(budget, began + _made_ready(backend.toolchain))
         run = Run(
-            session, baseline_session, search, ahead, ledger, Limits.of(budget, began), progress, stop,
+            session, baseline_session, search, ahead, ledger, limits, progress, stop,
             suggest=lambda: _similar(workload, device, written(), named),
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
@@ -229,6 +230,13 @@ def tune(
             seconds=time.monotonic() - began,
             was_interrupted=run.was_interrupted,
         )
+
+
+def _made_ready(toolchain: Toolchain) -> float:
+    """Seconds that it took to build what all variants share, once: they are not the search's."""
+    began = time.monotonic()
+    toolchain.make_ready()
+    return time.monotonic() - began
 
 
 def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Callable[[], Store]]:
