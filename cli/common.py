@@ -38,7 +38,7 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
         return self._enum(super().convert(value, param, ctx))
 
 
-class ByteCount(click.ParamType):
+class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
     """Bytes: a whole number, perhaps with K, M, G or T (of 1024)."""
 
     name = "bytes"

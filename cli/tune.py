@@ -180,7 +180,10 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
         f"{result.space_size} valid configs ({counts.pruned} pruned) in {result.seconds:.1f} s",
     )
     commands = (lookup, lookup.replace("sparsegen lookup", "sparsegen source", 1))
-    parts = [table, Copied(f"recorded in {location}; look up what runs, and read its source:", *commands)]
+    parts: list[Part] = [
+        table,
+        Copied(f"recorded in {location}; look up what runs, and read its source:", *commands),
+    ]
     if result.was_interrupted:
         return [*parts, Text("Interrupted: this is the best so far; the same command goes on from here.")]
     return parts
