@@ -50,6 +50,18 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic only from
         return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
 
 
+def family_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of kernel families that begin so, for a shell's completion; of ``--operator``'s where that was given."""
+    from sparsegen.kernels import (  # whoever asks for no completion need not wait for them
+        families,
+        families_of,
+    )
+
+    operator = context.params.get("operator")
+    found = families_of(operator) if operator else families().values()
+    return [family.name for family in found if family.name.startswith(begun)]
+
+
 # --- options; each decorator names the parameter that the command receives ---
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import Listing, Part, db_option, emit, json_option
+from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, json_option
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
@@ -190,7 +190,9 @@ def report(as_json: bool, store: Store, added: Added) -> None:
 @command.command()
 @click.argument("matrix", default="")
 @click.option("--failed", is_flag=True, help="Only what failed: it is tried again by the next search.")
-@click.option("--family", default="", help="Only measurements of this kernel family.")
+@click.option(
+    "--family", default="", shell_complete=family_names, help="Only measurements of this kernel family."
+)
 @click.option("--device", default="", metavar="KEY", help="Only on this device (see `sparsegen db list`).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @db_option

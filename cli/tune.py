@@ -18,6 +18,7 @@ from sparsegen.cli.common import (
     db_option,
     device_option,
     emit,
+    family_names,
     json_option,
     load,
     matrix_options,
@@ -38,7 +39,13 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @click.command()
 @matrix_options(required=False)
 @problem_options()
-@click.option("--family", "families", multiple=True, help="Only this kernel family; may be repeated.")
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    shell_complete=family_names,
+    help="Only this kernel family; may be repeated.",
+)
 @click.option(
     "--effort",
     type=EnumChoice(Effort),
@@ -113,13 +120,16 @@ def command(
             else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
         )
         + command_line(problem)
-        + _options(
-            tensor=tensor, device=device, db=None if place == Settings.from_environment({}).db else place
-        )
+        + _options(tensor=tensor, device=device, db=db or _shown_place(place))
     )
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _shown_place(place: str) -> str | None:
+    """The database that the environment names, so that the command works elsewhere; no URL: it may hold a password."""
+    return None if "://" in place or place == Settings.from_environment({}).db else place
 
 
 def _options(**values: Any) -> str:

@@ -14,6 +14,7 @@ from sparsegen.cli.common import (
     db_option,
     device_option,
     emit,
+    family_names,
     json_option,
     load,
     matrix_options,
@@ -31,7 +32,12 @@ from sparsegen.verify.variants import worst_error
 @click.command()
 @matrix_options(required=False)
 @problem_options()
-@click.option("--family", metavar="NAME", help="This family instead of the one that would run.")
+@click.option(
+    "--family",
+    metavar="NAME",
+    shell_complete=family_names,
+    help="This family instead of the one that would run.",
+)
 @config_option
 @overflow_option
 @device_option
