@@ -97,7 +97,9 @@ def signature(name: str, what: Any) -> str:
     if len(short + text) > 100:
         inside, _, after = text[1:].rpartition(")")
         text = "(\n    " + ",\n    ".join(split_commas(inside)) + f",\n){after}"
-    return f"```python\n{short}{text}\n```\n"
+    if inspect.isclass(what):
+        return f"```text\n{short}{text.removesuffix(' -> None')}\n```\n"
+    return f"```python\ndef {short}{text}: ...\n```\n"
 
 
 def split_commas(text: str) -> list[str]:
