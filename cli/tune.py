@@ -201,9 +201,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
 
 def _in_turn(winner: Measurement) -> str:
     """Why the time may be another than the best that the search showed."""
-    return (
-        "; timed in turn with the other finalists, the search's first samples beside compilers" * winner.final
-    )
+    return "; timed again, in turn with the other finalists" * winner.final
 
 
 def _config_text(measurement: Measurement) -> str:
