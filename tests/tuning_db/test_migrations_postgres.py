@@ -97,17 +97,17 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             assert store.found_schema == versions.HEAD
 
 
-def test_a_fresh_database_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_database_can_be_read(postgres: str) -> None:
     """Before anything was recorded there are no tables, and reading makes none."""
     import psycopg
 
     settings = replace(Settings.from_environment(), db="/nowhere/tuning.db")
-    with schema("sparsegen_fresh") as url:
+    with schema(postgres, "sparsegen_fresh") as url:
         with Store.open(url, read_only=True) as store:
             assert not store.list_workloads() and not store.all_measurements()
         with open_layers(settings, url) as layers:
             assert not layers.measurements(workload(), H100)
-        with psycopg.connect(SERVER) as connection:
+        with psycopg.connect(postgres) as connection:
             counted = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'sparsegen_fresh'"
             assert connection.execute(counted).fetchone() == (0,)
         with Store.open(url) as store:
