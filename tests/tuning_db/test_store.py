@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -509,18 +508,3 @@ def test_opening_again_keeps_the_locks_of_open_connections(tmp_path: Path) -> No
             subprocess.run(other, check=True, capture_output=True)
             assert log.exists()
             assert reader.all_measurements()
-
-
-def test_a_database_without_tables_is_read_as_an_empty_one(tmp_path: Path) -> None:
-    """As a server's is before anything was recorded; it stays as it is."""
-    path = tmp_path / "tuning.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    before = path.read_bytes()
-    with Store.open(path, read_only=True) as store:
-        assert not store.list_workloads() and not store.all_measurements() and not store.damage()
-    assert path.read_bytes() == before
-    with Store.open(path) as store:
-        store.add_measurement(timed(10.0))
-    with Store.open(path, read_only=True) as store:
-        assert store.all_measurements() == [timed(10.0)]
