@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
 
@@ -38,7 +38,7 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
         return self._enum(super().convert(value, param, ctx))
 
 
-class ByteCount(click.ParamType):
+class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
     """Bytes: a whole number, perhaps with K, M, G or T (of 1024)."""
 
     name = "bytes"
@@ -48,6 +48,18 @@ class ByteCount(click.ParamType):
         if found is None or int(found[1]) == 0:
             self.fail(f"{value!r} is no number of bytes such as 800M or 8G", param, ctx)
         return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+
+
+def family_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of kernel families that begin so, for a shell's completion; of ``--operator``'s where that was given."""
+    from sparsegen.kernels import (  # whoever asks for no completion need not wait for them
+        families,
+        families_of,
+    )
+
+    operator = context.params.get("operator")
+    found = families_of(operator) if operator else families().values()
+    return [family.name for family in found if family.name.startswith(begun)]
 
 
 # --- options; each decorator names the parameter that the command receives ---
@@ -84,6 +96,15 @@ def memory_limit_option(function: F) -> F:
         "--memory-limit",
         type=ByteCount(),
         help="What reading the file may take, such as 8G; default 100 times its size, at least 256M.",
+    )(function)
+
+
+def overflow_option(function: F) -> F:
+    """``allow_overflow``: bool."""
+    return click.option(
+        "--allow-overflow",
+        is_flag=True,
+        help="Let finite values of the matrix become infinite in a narrower dtype; they are counted.",
     )(function)
 
 
@@ -165,7 +186,62 @@ def parse_config(pairs: Iterable[str]) -> dict[str, str]:
 # --- output ---
 
 
-def emit(as_json: bool, data: Mapping[str, Any], *parts: RenderableType) -> None:
+class Copied:
+    """Lines that people copy, such as commands and paths: never folded by us, however narrow the terminal.
+
+    Args:
+        heading: what they are, in words.
+        lines: each is printed as one line, indented.
+    """
+
+    def __init__(self, heading: str, *lines: str) -> None:
+        self.heading, self.lines = heading, lines
+
+
+class Listing:
+    """A table; where the terminal is too narrow for its columns, a block of lines for each row: no fact is cut."""
+
+    def __init__(self, *headings: str) -> None:
+        self.headings = headings
+        self.rows: list[tuple[str, ...]] = []
+
+    def add_row(self, *cells: str) -> None:
+        self.rows.append(cells)
+
+    @property
+    def width(self) -> int:
+        """Columns of a terminal that the table needs."""
+        from rich.cells import cell_len
+
+        lines = [self.headings, *self.rows]
+        return sum(2 + max(cell_len(line[i]) for line in lines) for i in range(len(self.headings)))
+
+    def fitting(self, width: int) -> RenderableType:
+        """The table, or the blocks."""
+        from rich.table import Table
+        from rich.text import Text
+
+        if self.width <= width:
+            table = Table(*self.headings, box=None)
+            for row in self.rows:
+                table.add_row(*map(Text, row))
+            return table
+        blocks = Table.grid(padding=(0, 2))
+        blocks.add_column(style="dim", no_wrap=True)
+        blocks.add_column(overflow="fold")
+        for number, row in enumerate(self.rows):
+            if number:
+                blocks.add_row("", "")
+            for heading, cell in zip(self.headings, row, strict=True):
+                if cell:
+                    blocks.add_row(heading, Text(cell))
+        return blocks
+
+
+Part: TypeAlias = "RenderableType | Copied | Listing"
+
+
+def emit(as_json: bool, data: Mapping[str, Any], *parts: Part) -> None:
     """Print ``data`` as one JSON object, or else the parts for people.
 
     Lines of a plain string are wrapped on a terminal, further in than they began, and elsewhere left as they
@@ -183,13 +259,29 @@ def emit(as_json: bool, data: Mapping[str, Any], *parts: RenderableType) -> None
         return
     console = make_console()
     if is_terminal:
+        from rich.text import Text
+
         for part in parts:
-            console.print(_hanging(part, console.width) if isinstance(part, str) else part)
+            is_text = isinstance(part, str | Text)
+            _print(console, _hanging(str(part), console.width) if is_text else part)
         return
+    # Whoever reads a pipe line by line gets tables, as wide as they are.
+    console.width = max(console.width, *(part.width for part in parts if isinstance(part, Listing)), 0)
     with console.capture() as printed:
         for part in parts:
-            console.print(part, soft_wrap=isinstance(part, str))
+            _print(console, part)
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def _print(console: Console, part: Part) -> None:
+    if isinstance(part, Copied):
+        _print(console, part.heading)
+        for line in part.lines:
+            console.print(f"  {line}", soft_wrap=True)  # the terminal wraps it, and copies it as one line
+    elif isinstance(part, Listing):
+        console.print(part.fitting(console.width))
+    else:
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def _hanging(text: str, width: int) -> str:

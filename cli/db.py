@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cli.common import db_option, emit, json_option
+from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, json_option
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
@@ -45,16 +44,16 @@ def list_workloads(db: str | None, as_json: bool) -> None:
     with open_store(db, read_only=True) as store:
         listed = [(tuned, store.winner(tuned.workload, tuned.device)) for tuned in store.list_workloads()]
         location = store.location
-    table = Table("matrix", "problem", "nonzeros", "device", "measured", "best", "family", box=None)
+    table = Listing("matrix", "problem", "nonzeros", "device", "measured", "best", "family")
     for tuned, winner in listed:
         table.add_row(
             tuned.workload.fingerprint[:SHORT],
-            Text(str(tuned.workload.problem)),
+            str(tuned.workload.problem),
             str(tuned.workload.features.nnz),
-            Text(tuned.device.key),
+            tuned.device.key,
             str(tuned.ok) + (f", {failed} failed" if (failed := tuned.measurements - tuned.ok) else ""),
-            "none" if winner is None else microseconds(winner),
-            "" if winner is None else Text(winner.variant.family),
+            "none" if winner is None or winner.sample is None else microseconds(winner.sample.median_us),
+            "" if winner is None else winner.variant.family,
         )
     data = {"location": location, "workloads": [workload_data(tuned, winner) for tuned, winner in listed]}
     emit(as_json, data, table if listed else Text(f"{location} holds no measurements"))
@@ -76,7 +75,7 @@ def show(matrix: str, db: str | None, as_json: bool) -> None:
             (t, store.measurements(t.workload, t.device), store.baselines(t.workload, t.device))
             for t in found
         ]
-    printed: list[RenderableType] = []
+    printed: list[Part] = []
     for tuned, measurements, baselines in details:
         printed += describe_workload(tuned, measurements, baselines)
     data = {
@@ -95,24 +94,22 @@ def show(matrix: str, db: str | None, as_json: bool) -> None:
     emit(as_json, data, *printed)
 
 
-def describe_workload(
-    tuned: Tuned, measurements: list[Measurement], baselines: list[Baseline]
-) -> list[RenderableType]:
+def describe_workload(tuned: Tuned, measurements: list[Measurement], baselines: list[Baseline]) -> list[Part]:
     """A heading, the best variants, how the others failed, and the baselines."""
     order = ranking.ranked(measurements)
-    table = Table("time", "spread", "registers", "error/bound", "variant", box=None)
+    table = Listing("time", "spread", "registers", "error/bound", "variant")
     for ranked in order[:SHOWN_VARIANTS]:
         m = ranked.measurement
         assert m.sample is not None, "only OK measurements are ranked"
         values = m.variant.config.settings.replace(" ", ", ")
         table.add_row(
-            f"{ranked.time_us:.2f} µs" + (" (final)" if m.final else ""),
-            f"{m.sample.low_us:.2f} to {m.sample.high_us:.2f}",
+            microseconds(ranked.time_us) + (" (final)" if m.final else ""),
+            f"{microseconds(m.sample.low_us)} to {microseconds(m.sample.high_us)}",
             "" if m.registers is None else str(m.registers),
             "" if m.worst_error is None else f"{m.worst_error:.2g}",
-            Text(f"{m.variant.family}: {values}"),
+            f"{m.variant.family}: {values}",
         )
-    lines: list[RenderableType] = [Text(f"{tuned.workload.problem} on {tuned.device.name}"), table]
+    lines: list[Part] = [Text(f"{tuned.workload.problem} on {tuned.device.name}"), table]
     if len(order) > SHOWN_VARIANTS:
         lines.append(Text(f"and {len(order) - SHOWN_VARIANTS} slower ones (all with --json)"))
     failures = [m for m in measurements if m.outcome is not Outcome.OK]
@@ -121,7 +118,7 @@ def describe_workload(
         if count:
             example = next(m.reason for m in failures if m.outcome is outcome).partition("\n")[0]
             lines.append(Text(f"{count} {outcome}, such as: {example}"))
-    lines += [Text(f"{b.contender} ({b.version}): {b.sample.median_us:.2f} µs") for b in baselines]
+    lines += [Text(f"{b.contender} ({b.version}): {microseconds(b.sample.median_us)}") for b in baselines]
     return lines
 
 
@@ -193,7 +190,9 @@ def report(as_json: bool, store: Store, added: Added) -> None:
 @command.command()
 @click.argument("matrix", default="")
 @click.option("--failed", is_flag=True, help="Only what failed: it is tried again by the next search.")
-@click.option("--family", default="", help="Only measurements of this kernel family.")
+@click.option(
+    "--family", default="", shell_complete=family_names, help="Only measurements of this kernel family."
+)
 @click.option("--device", default="", metavar="KEY", help="Only on this device (see `sparsegen db list`).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @db_option
@@ -246,7 +245,3 @@ def workload_data(tuned: Tuned, winner: Measurement | None) -> dict[str, Any]:
         "last_measured_at": tuned.last_measured_at.isoformat(),
         "winner": None if winner is None else exchange.measurement_dict(winner),
     }
-
-
-def microseconds(m: Measurement) -> str:
-    return "" if m.sample is None else f"{m.sample.median_us:.2f} µs"

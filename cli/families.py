@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen import backends, kernels
-from sparsegen.cli.common import device_option, emit, even_features, json_option
+from sparsegen.cli.common import device_option, emit, even_features, family_names, json_option
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import AnyFamily, Constraint, Device
@@ -26,7 +26,7 @@ VARIES = "results differ in their last bits from call to call: sums are added up
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=family_names)
 @problem_options(any_operator=True, without_matrix=True)
 @device_option
 @json_option

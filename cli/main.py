@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
             _fail(ctx, type(error).__name__, str(error), error.exit_code, trace)
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
-                error.message = visible(error.message)
+                error.message = visible(error.message)  # type: ignore[misc]  # final by declaration alone
                 raise  # click shows the usage with it
             kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
             _fail(ctx, kind, error.format_message(), error.exit_code)

@@ -13,17 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen.cli.common import make_console
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Progress, Status, silent
 from sparsegen.tuning_db.records import Measurement, Workload
 
 SECONDS_BETWEEN_LINES = 1.0
 CONTENDERS = {"cublas": "dense", "cusparse": "cuSPARSE"}
 BAR_WIDTH = 40
-
-
-def microseconds(value: float) -> str:
-    """A time in µs with four digits, the unit included."""
-    return f"{value:,.0f} µs" if value >= 1000 else f"{value:.4g} µs"
 
 
 def figure(value: float) -> str:

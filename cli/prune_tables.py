@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.table import Table
 
 from sparsegen.cli.common import emit
-from sparsegen.cli.progress import microseconds
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.pruner import Comparison
 from sparsegen.pruning.report import LayerReport, PruneReport
+from sparsegen.system.quantities import microseconds
 
 _SCOPES = {Scope.GLOBAL: ", one threshold over all layers", Scope.LAYER: ", every layer by itself", None: ""}
 

@@ -16,6 +16,7 @@ from sparsegen.cli.common import (
     db_option,
     device_option,
     even_features,
+    family_names,
     json_option,
     load,
     matrix_options,
@@ -47,7 +48,9 @@ class Choice:
 @click.command()
 @matrix_options(required=False)
 @problem_options(without_matrix=True)
-@click.option("--family", "family_name", metavar="NAME", help="See `sparsegen families`.")
+@click.option(
+    "--family", "family_name", metavar="NAME", shell_complete=family_names, help="See `sparsegen families`."
+)
 @config_option
 @device_option
 @db_option

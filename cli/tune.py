@@ -12,17 +12,22 @@ from rich.text import Text
 
 from sparsegen import backends
 from sparsegen.cli.common import (
+    Copied,
     EnumChoice,
+    Part,
     db_option,
     device_option,
     emit,
+    family_names,
     json_option,
     load,
     matrix_options,
+    overflow_option,
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
-from sparsegen.cli.progress import CONTENDERS, figure, microseconds, rates, shown
+from sparsegen.cli.progress import CONTENDERS, figure, rates, shown
 from sparsegen.settings import Settings
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
@@ -34,7 +39,13 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @click.command()
 @matrix_options(required=False)
 @problem_options()
-@click.option("--family", "families", multiple=True, help="Only this kernel family; may be repeated.")
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    shell_complete=family_names,
+    help="Only this kernel family; may be repeated.",
+)
 @click.option(
     "--effort",
     type=EnumChoice(Effort),
@@ -49,6 +60,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     metavar="SECONDS",
     help="Time for the search, instead of the effort's limits.",
 )
+@overflow_option
 @device_option
 @db_option
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
@@ -66,6 +78,7 @@ def command(
     effort: Effort,
     trials: int | None,
     budget: float | None,
+    allow_overflow: bool,
     device: str | None,
     db: str | None,
     no_baselines: bool,
@@ -96,6 +109,7 @@ def command(
             baselines=not no_baselines,
             again=again,
             seed=seed,
+            allow_overflow=allow_overflow,
         )
     location = str(Location.parse(place))
     lookup = (
@@ -106,11 +120,16 @@ def command(
             else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
         )
         + command_line(problem)
-        + _options(tensor=tensor, device=device, db=db)
+        + _options(tensor=tensor, device=device, db=db or _shown_place(place))
     )
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _shown_place(place: str) -> str | None:
+    """The database that the environment names, so that the command works elsewhere; no URL: it may hold a password."""
+    return None if "://" in place or place == Settings.from_environment({}).db else place
 
 
 def _options(**values: Any) -> str:
@@ -135,7 +154,7 @@ def _verdict(result: TuneResult) -> str:
     return "; ".join(parts) + "." + warning
 
 
-def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Text]:
+def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
     winner, sample = result.winner, result.winner.sample
     assert sample is not None
     gflops, gbytes = rates(result.workload, sample.median_us)
@@ -149,7 +168,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
     table.add_row(
         "time",
         f"{microseconds(sample.median_us)} (80 % of {sample.count} calls between "
-        f"{microseconds(sample.low_us)} and {microseconds(sample.high_us)})",
+        f"{microseconds(sample.low_us)} and {microseconds(sample.high_us)}{_in_turn(winner)})",
     )
     table.add_row("rate", f"{figure(gflops)} GFLOP/s, {figure(gbytes)} GB/s")
     for baseline in result.baselines:
@@ -170,12 +189,19 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Table | Tex
         f"{counts.done} measured, {counts.failed} failed, {counts.resumed} known from before, of "
         f"{result.space_size} valid configs ({counts.pruned} pruned) in {result.seconds:.1f} s",
     )
-    table.add_row("recorded", location)
-    table.add_row("look up", lookup)
-    table.add_row("source", lookup.replace("sparsegen lookup", "sparsegen source", 1))
+    commands = (lookup, lookup.replace("sparsegen lookup", "sparsegen source", 1))
+    parts: list[Part] = [
+        table,
+        Copied(f"recorded in {location}; look up what runs, and read its source:", *commands),
+    ]
     if result.was_interrupted:
-        return [table, Text("Interrupted: this is the best so far; the same command goes on from here.")]
-    return [table]
+        return [*parts, Text("Interrupted: this is the best so far; the same command goes on from here.")]
+    return parts
+
+
+def _in_turn(winner: Measurement) -> str:
+    """Why the time may be another than the best that the search showed."""
+    return "; timed again, in turn with the other finalists" * winner.final
 
 
 def _config_text(measurement: Measurement) -> str:

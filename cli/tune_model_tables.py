@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sparsegen.cli.common import emit
-from sparsegen.cli.progress import microseconds
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.pruned_layers import PrunedLayers
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.model import ModelTuning
 
 

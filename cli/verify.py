@@ -14,13 +14,16 @@ from sparsegen.cli.common import (
     db_option,
     device_option,
     emit,
+    family_names,
     json_option,
     load,
     matrix_options,
+    overflow_option,
     parse_config,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.errors import NoVariantError
+from sparsegen.operators.overflow import require_held
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.verify.variants import worst_error
@@ -29,8 +32,14 @@ from sparsegen.verify.variants import worst_error
 @click.command()
 @matrix_options(required=False)
 @problem_options()
-@click.option("--family", metavar="NAME", help="This family instead of the one that would run.")
+@click.option(
+    "--family",
+    metavar="NAME",
+    shell_complete=family_names,
+    help="This family instead of the one that would run.",
+)
 @config_option
+@overflow_option
 @device_option
 @db_option
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Fresh inputs.")
@@ -46,6 +55,7 @@ def command(
     wanted: ProblemOptions,
     family: str | None,
     config: tuple[str, ...],
+    allow_overflow: bool,
     device: str | None,
     db: str | None,
     rounds: int,
@@ -61,6 +71,7 @@ def command(
     found, problem = wanted.workload(
         None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     )
+    require_held(problem, found, allow_overflow=allow_overflow)
     where = backends.find_device(device)
     if family is None:
         choice = api.lookup(found if problem.has_pattern else None, problem, device=where, db=db)

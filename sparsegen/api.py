@@ -32,6 +32,7 @@ from sparsegen.operators import (
     member,
     operator_named,
 )
+from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings, absolute
 from sparsegen.tuning.report import Budget, Effort, Progress, silent
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
@@ -106,6 +107,7 @@ def prepare(
     db: str | Path | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
+    allow_overflow: bool = ...,
     **kept: Any,
 ) -> O: ...
 
@@ -128,6 +130,7 @@ def prepare(
     db: str | Path | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
+    allow_overflow: bool = ...,
 ) -> SparseOperator: ...
 
 
@@ -142,6 +145,7 @@ def prepare(
     db: str | Path | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
+    allow_overflow: bool = ...,
     **options: Any,
 ) -> Operator: ...
 
@@ -157,6 +161,7 @@ def prepare(
     db: str | Path | None = None,
     family: str | None = None,
     config: Mapping[str, Any] | None = None,
+    allow_overflow: bool = False,
     **options: Any,
 ) -> Operator:
     """Choose a variant for a problem on this matrix, compile it, pack and upload the matrix; do it once.
@@ -180,6 +185,7 @@ def prepare(
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
         family, config: run this family, its guess changed by ``config``, instead of what the database says.
+        allow_overflow: let finite values of the matrix become infinite in a narrower dtype; a warning counts them.
         options: fields of the problem, None for one that is not given; and operands to keep for every call: ``bias`` of
             ``spmm`` (m values; default None, to pass it with each call), ``scale`` of the softmaxes and of
             ``sparse_attention`` (a number, with which values are multiplied before the exponential; default 1, of
@@ -189,7 +195,7 @@ def prepare(
         The problem's operator object: for ``spmm`` a `SparseOperator`.
 
     Raises:
-        MatrixError: the matrix is malformed.
+        MatrixError: the matrix is malformed, or finite values of it are infinite in the problem's dtype.
         ConfigError: an unknown word, an option that the operator does not take or lacks, a problem of another shape, or
             a config that is not valid here.
         OperandError: a bias of the wrong shape.
@@ -200,6 +206,8 @@ def prepare(
     given, kept = _without_operands(_kind(operator, problem), options)
     wanted = _Wanted.of(matrix, problem, operator, transpose, given)
     held = wanted.problem.kept(kept)
+    overflows = arguments.flag(allow_overflow, "allow_overflow")
+    require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
     where, db, miss = _device(device), _place(db), OnMiss.parse(on_miss)
     if family is not None:
         changes = {} if config is None else config
@@ -209,7 +217,7 @@ def prepare(
     else:
         choice = _choose(wanted, where, db, miss)
         if miss is OnMiss.TUNE and not choice.is_hit:
-            tune(wanted.matrix, wanted.problem, device=where, db=db)
+            tune(wanted.matrix, wanted.problem, device=where, db=db, allow_overflow=overflows)
             choice = _choose(wanted, where, db, miss)
     return wanted.problem.operator_type(wanted.problem, _launcher(choice, wanted, where, held))
 
@@ -294,6 +302,7 @@ def tune(
     progress: Progress = silent,
     device: Device | str | None = None,
     db: str | Path | None = None,
+    allow_overflow: bool = False,
     **options: Any,
 ) -> TuneResult:
     """Find the fastest variant for a problem on this matrix, verify it and record it.
@@ -316,6 +325,7 @@ def tune(
     names = None if families is None else arguments.texts(families, "families")
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
     start = arguments.whole(seed, "seed", least=0)
+    overflows = arguments.flag(allow_overflow, "allow_overflow")
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
     where, place = _device(device), _place(db)
@@ -329,6 +339,7 @@ def tune(
         baselines=compares,
         again=anew,
         seed=start,
+        allow_overflow=overflows,
         progress=progress,
     )
 

@@ -106,11 +106,12 @@ ROWS = {
     "prepare": Row(
         sparsegen.prepare,
         {"matrix": CSR, "n": 4, "device": "emulator", "family": "csr_spmm"},
-        {**ASKED, "on_miss": WORD, "family": TEXT, "config": NAMES},
+        {**ASKED, "on_miss": WORD, "family": TEXT, "config": NAMES, "allow_overflow": FLAG},
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare, chosen": Row(
-        sparsegen.prepare, {"matrix": CSR, "n": 4, "device": "emulator"}, {**ASKED, "on_miss": WORD}, FIELDS,
+        sparsegen.prepare, {"matrix": CSR, "n": 4, "device": "emulator"},
+        {**ASKED, "on_miss": WORD, "allow_overflow": FLAG}, FIELDS,
         free=("family", "config"),
     ),
     "prune": Row(
@@ -145,6 +146,7 @@ ROWS = {
             **ASKED, "effort": WORD, "trials": (*SEED, 0), "seconds": (*NUMBER, 0, -1.0, np.nan),
             "families": (*TEXTS, ["nonsense"]), "baselines": FLAG, "again": FLAG, "seed": SEED,
             "progress": (7, "x", [1]),
+            "allow_overflow": FLAG,
         },
         FIELDS,
     ),

@@ -123,6 +123,9 @@ class FakeToolchain:
 
     def warm_up(self, jobs: int) -> None: ...
 
+    def make_ready(self) -> None:
+        pass
+
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         time.sleep(self.seconds)
         if behaviour_of(json.loads(source)) == "does_not_compile":

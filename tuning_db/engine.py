@@ -81,14 +81,20 @@ def _engine_of(connect: Callable[[], sqlite3.Connection]) -> sa.Engine:
     return engine
 
 
-def copied_to_memory(engine: sa.Engine) -> tuple[sa.Engine, sqlite3.Connection]:
-    """A copy of a SQLite database in this process's memory, which lives until the connection is closed."""
+def copied_to_memory(engine: sa.Engine | None) -> tuple[sa.Engine, sqlite3.Connection]:
+    """A copy of a SQLite database in this process's memory, which lives until the connection is closed.
+
+    Args:
+        engine: the database; None for an empty one.
+    """
     name = f"file:sparsegen-{uuid.uuid4().hex}?mode=memory&cache=shared"
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
 
     kept = connect()
+    if engine is None:
+        return _engine_of(connect), kept
     source = engine.raw_connection()
     try:
         opened = source.driver_connection

@@ -13,7 +13,8 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
 
 from sparsegen.errors import ImportFileError, SparsegenError
-from sparsegen.system.memory import available_bytes, size_text
+from sparsegen.system.memory import available_bytes
+from sparsegen.system.quantities import size_text
 from sparsegen.tuning_db.conversion import printable
 
 LONGEST_SHOWN = 80  # characters of a value in a complaint

@@ -108,14 +108,15 @@ class Store(RecordsReader):
         if self.read_only:
             if revision == versions.HEAD:
                 return
-            if revision is None or not is_sqlite:
+            if (revision is None) == is_sqlite:
                 raise DatabaseError(
                     f"{self.location} has schema version {revision or 'none'} and is opened to be read; "
                     "run `sparsegen db migrate` where it can be written"
                 )
-            # An older file is read as it would be once migrated, and stays as it is for those that wrote it.
+            # An older file is read as it would be once migrated, and stays as it is for those that wrote it. A
+            # server's database is there before anything was recorded: without tables it is read as an empty one.
             file = self._engine
-            self._engine, self._copy = copied_to_memory(file)
+            self._engine, self._copy = copied_to_memory(None if revision is None else file)
             file.dispose()
             self._migrate()
             return

@@ -62,6 +62,13 @@ class Toolchain(Protocol):
     def warm_up(self, jobs: int) -> None:
         """Start in the background what so many compiles at once will need; returns at once, and fails at none."""
 
+    def make_ready(self) -> None:
+        """Make what all compiles share; at once where it is there, or where there is nothing.
+
+        Raises:
+            CompileError, DeviceUnavailableError: as `compile` does.
+        """
+
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """Compile, or find in the cache.
 

@@ -37,6 +37,15 @@ class Rates:
     launch_us: float
     clock_mhz: float
 
+    def least_us(self, flop: int, nbytes: int, dtype: DType) -> float:
+        """The least time of so many operations on elements of a type, and so many bytes of memory."""
+        arithmetic = {
+            DType.FLOAT32: max(self.float32_flop_per_us, self.tf32_flop_per_us),
+            DType.FLOAT16: self.float16_flop_per_us,
+            DType.BFLOAT16: self.bfloat16_flop_per_us,
+        }[dtype]
+        return max(flop / arithmetic, nbytes / self.copy_bytes_per_us)
+
     def tensor_products_per_us(self, dtype: DType) -> float:
         """Multiply-adds on tensor cores; of float32 as three of two TF32 numbers each."""
         flop = {

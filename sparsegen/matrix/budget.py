@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
-from sparsegen.system.memory import available_bytes, size_text
+from sparsegen.system.memory import available_bytes
+from sparsegen.system.quantities import size_text
 
 ALWAYS = 256 * 2**20  # bytes that any file may take
 PER_FILE_BYTE = (

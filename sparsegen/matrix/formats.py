@@ -189,6 +189,10 @@ def _to_csr(obj: Any, source: str) -> CsrMatrix:
         return _from_coordinates(obj, source)
     if _is_scipy(obj):
         return _from_scipy(obj, source)
+    if isinstance(obj, np.ma.MaskedArray):
+        raise MatrixError(
+            "a masked array may hold anything where it is masked; use .filled(0)", source=source
+        )
     if isinstance(obj, np.ndarray):
         return _from_dense(np.asarray(obj), source)
     raise MatrixError(

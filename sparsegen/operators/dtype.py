@@ -33,6 +33,18 @@ class DType(StrEnum):
         """Half the distance from 1 to the next larger number."""
         return {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[self.value]
 
+    def overflows(self, values: Array) -> int:
+        """How many finite numbers become infinite where they are rounded to this type."""
+        # Halfway between the largest number and the next power of two rounds to even, which is infinite.
+        limit = {"float32": 2.0**128 - 2.0**103, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}[
+            self.value
+        ]
+        if values.dtype.kind not in "fiu" or (
+            values.dtype.kind == "f" and values.dtype.itemsize <= self.itemsize == 4
+        ):
+            return 0
+        return int(np.count_nonzero((np.abs(values) >= limit) & np.isfinite(values)))
+
     def to_storage(self, array: npt.ArrayLike) -> Array:
         """Real numbers to this type's storage, rounded to nearest even."""
         if self is not DType.BFLOAT16:

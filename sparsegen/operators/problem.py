@@ -246,6 +246,11 @@ class Problem(ABC):
         return alone
 
     @property
+    def heeds_values(self) -> bool:
+        """Whether the result depends on the matrix's values, not on its pattern alone."""
+        return False
+
+    @property
     def value_sets(self) -> int:
         """How many sets of the matrix's values there are: `batch` where each item has its own, else 1."""
         return 1

@@ -79,6 +79,10 @@ class SddmmProblem(Problem):
     def result(self, nnz: int) -> TensorSpec:
         return TensorSpec("d", self.of_batch((nnz,)), self.dtype, self.dtype.itemsize)
 
+    @property
+    def heeds_values(self) -> bool:
+        return self.epilogue is SddmmEpilogue.SCALE
+
     def cost(self, nnz: int) -> Cost:
         """The pattern as CSR or bits (and its values where they scale), A, B and D once each."""
         scales = self.epilogue is SddmmEpilogue.SCALE

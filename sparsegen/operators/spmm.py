@@ -127,6 +127,10 @@ class SpmmProblem(Problem):
         shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
         return TensorSpec("c", self.of_batch(shape), self.dtype)
 
+    @property
+    def heeds_values(self) -> bool:
+        return True
+
     def cost(self, nnz: int) -> Cost:
         """A as CSR or bits and values, B, bias, residual and C once each."""
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes

@@ -21,6 +21,7 @@ from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.operators import DType, TensorSpec
 from sparsegen.operators.dtype import ElementType
+from sparsegen.operators.overflow import require_values
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
 
@@ -270,7 +271,7 @@ def check_numpy(array: Any, spec: TensorSpec) -> Array:
         OperandError: wrong type, shape, dtype or memory order.
     """
     expected = numpy_type(spec.dtype)
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise mismatch(spec, "a", "numpy.ndarray", type(array).__name__)
     if array.shape != spec.shape:
         raise mismatch(spec, "shape", spec.shape, array.shape)
@@ -340,14 +341,25 @@ def encoded(values: Any, spec: TensorSpec) -> Array:
     found = host_values(values)
     if found.shape != spec.shape:
         raise OperandError(f"{spec.name}: expected shape {spec.shape}, got {found.shape}")
+    if isinstance(spec.dtype, DType):
+        require_values(found, spec.dtype, spec.name)
     return spec.dtype.to_storage(found)
 
 
 def host_values(array: Any) -> Array:
-    """A NumPy, PyTorch or CuPy array (or a sequence of numbers) as float32 or float64 on the host."""
+    """A NumPy, PyTorch or CuPy array (or a sequence of numbers) as float32 or float64 on the host.
+
+    Raises:
+        OperandError: no real numbers (complex ones, text), or a masked array.
+    """
     if hasattr(array, "detach"):
-        array = array.detach().float().cpu().numpy()
+        array = array.detach()
+        array = (array if array.is_complex() else array.float()).cpu().numpy()
     elif hasattr(array, "get") and not isinstance(array, np.ndarray):
         array = array.get()
+    if isinstance(array, np.ma.MaskedArray):
+        raise OperandError("a masked array may hold anything where it is masked; use .filled(0)")
     values = np.asarray(array)
+    if values.dtype.kind not in "fiub":
+        raise OperandError(f"expected real numbers, got {values.dtype}")
     return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)

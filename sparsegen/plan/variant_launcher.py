@@ -16,6 +16,7 @@ from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Operator
+from sparsegen.operators.overflow import require_values
 from sparsegen.plan.arrays import Call, Target, caller, encoded, host_values
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.new_values import new_values
@@ -126,7 +127,9 @@ class VariantLauncher:
         values = new_values(values, (nnz,) if own is None else own.shape, self.pattern)
         with self._changing:
             if not self._gather_on_device(values):
-                self.prepared.overwrite_values(self._problem.dtype.to_storage(host_values(values)))
+                found = host_values(values)
+                require_values(found, self._problem.dtype, "values")
+                self.prepared.overwrite_values(self._problem.dtype.to_storage(found))
 
     def _gather_on_device(self, values: Any) -> bool:
         """Gather a PyTorch tensor into the packed values where both lie; False when it is not there."""

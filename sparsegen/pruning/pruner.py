@@ -209,7 +209,7 @@ def _in_memory(given: Mapping[str, Any]) -> NumpyWeights | TorchWeights:
     if given and all(is_tensor(value) for value in given.values()):
         return TorchWeights(given)
     for name, value in given.items():
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
             raise MatrixError(
                 f"expected NumPy arrays or PyTorch tensors, all of one kind, got {describe(value)}",
                 source=SINGLE,

@@ -18,6 +18,12 @@ from sparsegen.report.sections import ALL
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.store import Store
 
+EMULATOR = "emulator"  # the key of the device that the CPU plays
+EMULATED = (
+    " These are times of a CPU that plays a GPU: they prove nothing about any GPU, neither how fast a variant is nor "
+    "which one is the fastest. What the emulator proves is that results are right."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -77,7 +83,8 @@ def compose(material: Material) -> Report:
     origin += [f"database: {inputs.database.rpartition('/')[2]}"] if inputs.database else []
     return Report(
         title=f"sparsegen report: {inputs.device_name}",
-        device=f"{words.count(len(material.points), 'workload')} on {inputs.device_name}. {material.origin}",
+        device=f"{words.count(len(material.points), 'workload')} on {inputs.device_name}. {material.origin}"
+        + (EMULATED if inputs.device_key == EMULATOR else ""),
         made=f"Made by sparsegen {__version__} from {'; '.join(origin)}.",
         facts=tuple(_facts(inputs)),
         sections=tuple(section(material) for section in ALL),

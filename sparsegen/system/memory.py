@@ -12,7 +12,6 @@ _GROUPS = (  # limit and use of a control group, as a container sees its own
         Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ),
 )
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def available_bytes() -> int | None:
@@ -20,14 +19,6 @@ def available_bytes() -> int | None:
     found = [_of_machine(), *(_of_group(*files) for files in _GROUPS)]
     known = [value for value in found if value is not None]
     return max(0, min(known)) if known else None
-
-
-def size_text(count: int) -> str:
-    """Bytes in words: ``17.2 GiB``."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.{0 if unit == 0 else 1}f} {_UNITS[unit]}"
 
 
 def _of_machine() -> int | None:

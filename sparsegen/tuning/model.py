@@ -204,6 +204,7 @@ def tune_model(
                     store=store,
                     budget=budget,
                     baselines=baselines,
+                    allow_overflow=True,  # a search is for many layers: what a layer loses is counted in the log
                     progress=progress,
                 )
         except NoVariantError as error:

@@ -22,6 +22,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
+from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings
 from sparsegen.tuning import background
 from sparsegen.tuning.claims import Claims
@@ -113,6 +114,7 @@ def tune(
     baselines: bool = True,
     again: bool = False,
     seed: int = 0,
+    allow_overflow: bool = False,
     backend: Backend | None = None,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
@@ -129,9 +131,11 @@ def tune(
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
         seed: of the dense operands.
+        allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
 
     Raises:
+        MatrixError: values overflow, and ``allow_overflow`` is not set.
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
@@ -144,6 +148,7 @@ def tune(
     budget = budget or Budget()
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
+    require_held(problem, matrix, allow_overflow=allow_overflow)
     named = (
         kernels.families_of(problem.operator)
         if families is None
@@ -200,9 +205,10 @@ def tune(
         search = EarlySearch([] if resumes else first, set_up)
         if resumes:
             search.complete()  # what earlier runs recorded counts from the first moment
+        limits = Limits.of(budget, began + _made_ready(backend.toolchain))
         claims = resources.enter_context(closing(Claims(locks / _search_name(workload, device, store))))
         run = Run(
-            session, baseline_session, search, ahead, ledger, Limits.of(budget, began), progress, stop, claims,
+            session, baseline_session, search, ahead, ledger, limits, progress, stop, claims,
             suggest=lambda: _similar(workload, device, written(), named),
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
@@ -228,6 +234,13 @@ def tune(
             seconds=time.monotonic() - began,
             was_interrupted=run.was_interrupted,
         )
+
+
+def _made_ready(toolchain: Toolchain) -> float:
+    """Seconds that it took to build what all variants share, once: they are not the search's."""
+    began = time.monotonic()
+    toolchain.make_ready()
+    return time.monotonic() - began
 
 
 def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Callable[[], Store]]:

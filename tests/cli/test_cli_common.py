@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from rich.cells import cell_len
+from rich.text import Text
 
+from sparsegen.cli import common
 from sparsegen.cli.common import (
+    Copied,
     emit,
     even_features,
     json_option,
@@ -71,3 +77,63 @@ def test_load_passes_its_flags(tmp_path: Path) -> None:
 def test_even_features() -> None:
     features = even_features(10, 40, 0.25)
     assert (features.nnz, features.row_max, features.row_cov, features.density) == (100, 10, 0.0, 0.25)
+
+
+# --- narrow terminals ---
+
+
+class Terminal(io.StringIO):
+    """A terminal of so many columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *parts: common.Part) -> str:
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", terminal)
+    emit(False, {}, *parts)
+    return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())  # styles have no width
+
+
+COMMAND = (
+    "sparsegen lookup --matrix 'a long folder/with a long name/pruned_mlp_layer.npz' -n 64 --db " + "x" * 90
+)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_what_is_copied_is_one_line(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    text = on_a_terminal(monkeypatch, columns, Copied("a heading", COMMAND, "/a/" + "long/" * 40 + "path"))
+    assert f"  {COMMAND}\n" in text and f"  /a/{'long/' * 40}path\n" in text
+    path = "/" + "very-long-folder/" * 12 + "kernel.cu"
+    for part in (f"  source: {path}", Text(f"written to {path}")):
+        assert f"{path}\n" in on_a_terminal(monkeypatch, columns, part)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 300])
+def test_no_fact_of_a_listing_is_cut(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    listing = common.Listing("matrix", "problem", "best")
+    cells = [
+        ("0123456789ab", "spmm m=128 k=256 n=64 float32 row epilogue=none batch=4", "12,345 µs"),
+        ("ba9876543210", "sddmm m=4096 n=4096 k=64 float16 epilogue=scale", "8.5 µs"),
+    ]
+    for row in cells:
+        listing.add_row(*row)
+    text = on_a_terminal(monkeypatch, columns, listing)
+    assert "…" not in text
+    assert all(cell_len(line) <= columns for line in text.splitlines())
+    squeezed = "".join(text.split())
+    for cell in (cell for row in cells for cell in row):
+        assert "".join(cell.split()) in squeezed
+        if cell_len(cell) + 10 <= columns:
+            assert cell in text
+
+
+def test_a_pipe_gets_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    listing = common.Listing("a", "b")
+    listing.add_row("x" * 150, "y" * 100)
+    emit(False, {}, listing)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["x" * 150, "y" * 100]

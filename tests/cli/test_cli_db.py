@@ -31,7 +31,7 @@ def filled(run: Command) -> Command:
 
 def test_list(filled: Command) -> None:
     text = filled("db", "list").stdout
-    assert FINGERPRINT[:12] in text and "12.50 µs" in text and "2, 1 failed" in text
+    assert FINGERPRINT[:12] in text and "12.5 µs" in text and "2, 1 failed" in text
     (found,) = filled.json("db", "list")["workloads"]
     assert found["winner"]["config"]["tile_n"] == 32 and found["problem"]["n"] == 64
 
@@ -44,7 +44,7 @@ def test_an_empty_database(run: Command) -> None:
 
 def test_show(filled: Command) -> None:
     text = filled("db", "show", FINGERPRINT[:6]).stdout
-    assert "12.50 µs (final)" in text and "tile_n=32" in text and "cublas (torch 2.9): 9.00 µs" in text
+    assert "12.5 µs (final)" in text and "tile_n=32" in text and "cublas (torch 2.9): 9 µs" in text
     assert "1 crashed, such as: [red]illegal address" in text
     (found,) = filled.json("db", "show", FINGERPRINT[:6])["workloads"]
     assert [m["sample"]["median_us"] for m in found["ranking"]] == [12.5, 20.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -185,3 +186,38 @@ def test_verbose_may_stand_anywhere(run: Command, arguments: tuple[str, ...]) ->
 def test_wrong_usage_has_no_traceback(run: Command) -> None:
     assert "Traceback" not in run("-v", "tuen", exit_code=2).stderr
     assert set(run.json("-v", "tuen", exit_code=2)["error"]) == {"type", "message"}
+
+
+# --- shell completion ---
+
+
+def completed(*words: str, environment: dict[str, str] | None = None) -> list[str]:
+    """What bash would offer for the last word."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsegen"],
+        env={
+            **os.environ, "_SPARSEGEN_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("sparsegen", *words)),
+            "COMP_CWORD": str(len(words)), "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_shells_complete_commands_operators_and_families() -> None:
+    assert completed("tu") == ["tune", "tune-model"]
+    assert completed("tune", "--operator", "sparse_soft") == ["sparse_softmax", "sparse_softmax_backward"]
+    assert completed("families", "pan") == ["panel_sddmm", "panel_spmm"]
+    for command in ("tune", "verify", "source"):
+        assert completed(command, "--family", "panel") == ["panel_spmm"]
+        assert completed(command, "--operator", "sddmm", "--family", "pan") == ["panel_sddmm"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_documented_line_gives_a_script(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsegen"],
+        env={**os.environ, "_SPARSEGEN_COMPLETE": f"{shell}_source", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "_SPARSEGEN_COMPLETE" in done.stdout

@@ -22,12 +22,14 @@ from tuning_samples import (
     workload,
 )
 
-from sparsegen.dispatch.choice import Choice, How, OnMiss, choose, forget
+from sparsegen.dispatch.choice import FARTHEST, Choice, How, OnMiss, choose, forget
+from sparsegen.dispatch.neighbours import nearest
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import UnknownConfig
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout
+from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -50,7 +52,7 @@ def ask(
 def test_the_measured_winner_is_exact() -> None:
     choice = ask([timed(30, tile_n=32), timed(10, tile_n=64, dense_vector_width=2)])
     assert choice.how is How.EXACT and choice.config.dense_vector_width == 2
-    assert choice.expected_us == 10 and "measured 10.0 µs" in choice.explain()
+    assert choice.expected_us == 10 and "measured 10 µs" in choice.explain()
 
 
 def test_an_invalid_winner_gives_way_to_the_next() -> None:
@@ -237,7 +239,7 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
     def default(nnz: int, **changes: Any) -> str:
         of = workload(512, m=512, k=1024, nnz=nnz)
         choice = ask([], replace(of, problem=replace(of.problem, **changes)))
-        assert choice.predicted_us and f"predicted {choice.predicted_us:.1f} µs" in choice.explain()
+        assert choice.predicted_us and f"predicted {microseconds(choice.predicted_us)}" in choice.explain()
         assert choice.expected_us is None
         return choice.family.name
 
@@ -301,10 +303,10 @@ def test_dense_is_never_silently_better(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
     assert choice.dense_is_faster and choice.dense_us == 8
-    assert "dense wins: 8.0 µs (cuBLAS) against 10.0" in choice.explain()
+    assert "dense wins: 8 µs (cuBLAS) against 10 µs" in choice.explain()
     assert "dense cuBLAS is faster" in caplog.text and not choice.use_dense
     slower = ask([timed(10)], baselines=[baseline(12)])
-    assert not slower.dense_is_faster and "dense takes 12.0 µs" in slower.explain()
+    assert not slower.dense_is_faster and "dense takes 12 µs" in slower.explain()
 
 
 def test_dense_on_request() -> None:
@@ -357,3 +359,35 @@ def test_an_empty_matrix_has_a_variant() -> None:
     empty = features(m=1, k=1, nnz=0)
     choice = ask([timed(10)], Workload(workload(m=1, k=1, nnz=0).problem, "0" * 64, empty))
     assert choice.how in (How.NEAREST, How.DEFAULT)
+
+
+@pytest.mark.parametrize("factor", [2, 4, 64, 1024])
+@pytest.mark.parametrize("size", ["m", "n", "nnz"])
+def test_near_means_near(size: str, factor: int) -> None:
+    """One size of a measured workload grows: while it is near the vote decides, further away a rule of thumb."""
+    alone = workload(n=64)
+    sizes = {"m": 128, "n": 64, "nnz": 3000}
+    sizes[size] *= factor
+    there = workload(sizes["n"], m=sizes["m"], nnz=sizes["nnz"], tag="b")
+    known = MemoryLayer([timed(10.0, alone, tile_n=32)], [])
+    (distance,) = [n.distance for n in nearest(there.problem, there.features, H100, known.list_workloads())]
+    choice = ask([timed(10.0, alone, tile_n=32)], there)
+    if distance <= FARTHEST:
+        assert choice.how is How.NEAREST and choice.neighbours[0].distance == distance
+    else:
+        assert choice.how is How.DEFAULT and not choice.neighbours and choice.expected_us is None
+        assert f"the nearest is {distance:.1f} octaves away; up to 3.5 are asked" in choice.why
+        assert choice.config == choice.family.guess(there.problem, there.features, H100)
+        dense = ask([timed(10.0, alone, tile_n=32)], there, on_miss="dense")
+        assert dense.use_dense
+
+
+def test_an_estimate_below_what_the_device_can_do_is_not_believed() -> None:
+    alone = workload(n=4096, m=8192, k=8192, nnz=6_000_000)
+    there = workload(n=4096, m=8192, k=8192, nnz=9_000_000, tag="b")
+    choice = ask([timed(1.0, alone, tile_n=32)], there)
+    assert choice.how is How.DEFAULT and choice.expected_us is None
+    assert "by what is near it would take 1.5 µs, and this device cannot do it in less than" in choice.why
+    assert ask([timed(1000.0, alone, tile_n=32)], there).how is How.NEAREST
+    fixed = ask([], there, on_miss="default")
+    assert (fixed.how, fixed.why) == (How.DEFAULT, "a rule of thumb")

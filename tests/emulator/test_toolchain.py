@@ -32,6 +32,22 @@ def test_a_variant_is_one_private_folder(emulator_toolchain: EmulatorToolchain) 
     assert meta["fingerprint"] == emulator_toolchain.fingerprint
 
 
+def test_building_the_runtime_is_announced_once(
+    emulator_toolchain: EmulatorToolchain, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A search's first variant, a first `prepare` and `sparsegen verify` would else wait in silence."""
+    emulator_toolchain.make_ready()
+    caplog.clear()
+    emulator_toolchain.make_ready()
+    emulator_toolchain.compile("some_family", "set", SOURCE)
+    assert not caplog.records
+    broken = EmulatorToolchain(emulator_toolchain._settings, options=["-no-such-option"])
+    with pytest.raises(CompileError):
+        broken.make_ready()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "building the emulator's runtime in" in record.getMessage()
+
+
 def test_what_is_cached_is_not_compiled_again(emulator_toolchain: EmulatorToolchain) -> None:
     first = emulator_toolchain.compile("some_family", "set", SOURCE)
     made = first.binary.stat().st_mtime_ns

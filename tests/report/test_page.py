@@ -19,6 +19,7 @@ from tuning_samples import baseline, timed
 
 pytest.importorskip("matplotlib")
 
+from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.errors import ReportError
 from sparsegen.kernels import family
@@ -120,6 +121,19 @@ def test_a_database_alone_makes_a_report(tmp_path: Path) -> None:
         written = build(tmp_path / "r.html", files=[], store=store, progress=lambda text: None)
     assert [len(s.charts) for s in written.report.sections if s.anchor == "speedup"] == [1]
     assert "There is no result file" in (tmp_path / "r.html").read_text()
+
+
+def test_times_of_the_emulator_are_said_to_prove_nothing_about_gpus(tmp_path: Path) -> None:
+    cpu = backends.find_device("emulator")
+    for device, is_said in ((cpu, True), (None, False)):
+        measured, compared = timed(5.0), baseline(8.0)
+        if device is not None:
+            measured, compared = replace(measured, device=device), replace(compared, device=device)
+        with Store.open(tmp_path / f"{is_said}.db") as store:
+            store.add_all([measured], [compared])
+            build(tmp_path / "r.html", files=[], store=store, progress=lambda text: None)
+        text = html.unescape((tmp_path / "r.html").read_text())
+        assert ("they prove nothing about any GPU" in text) is is_said
 
 
 def test_batches_are_left_out_and_that_is_said(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ class Waiting:
     def __init__(self) -> None:
         self.go = threading.Event()
 
+    def make_ready(self) -> None:
+        pass
+
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         self.go.wait()
         return CompiledKernel(entry, source=None, binary=None, digest="")  # type: ignore[arg-type]
@@ -53,6 +56,9 @@ class Broken:
     fingerprint = "broken"
 
     def warm_up(self, jobs: int) -> None: ...
+
+    def make_ready(self) -> None:
+        pass
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         raise ZeroDivisionError("a bug")

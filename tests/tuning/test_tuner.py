@@ -32,7 +32,7 @@ from sparsegen.kernels.config import UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
 from sparsegen.tuning.report import DEFAULTS
-from sparsegen.tuning.run import FIRST
+from sparsegen.tuning.run import FIRST, Limits
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -468,6 +468,33 @@ def test_a_missing_compiler_ends_the_run_and_blames_no_variant(store: Store, tmp
     with pytest.raises(DeviceUnavailableError, match="install a compiler"):
         tune_toy(store, tmp_path, toolchain=Missing(tmp_path))
     assert not recorded(store)
+
+
+def test_building_what_all_variants_share_is_not_the_searchs_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the emulator that takes most of a default search, which would then measure three variants."""
+    seen: list[tuple[float, float]] = []
+    honest = Limits.of
+
+    def watched(budget: Budget, began: float) -> Limits:
+        limits = honest(budget, began)
+        seen.append((limits.began, limits.ends))
+        return limits
+
+    monkeypatch.setattr(Limits, "of", watched)
+
+    class Slow(FakeToolchain):
+        def make_ready(self) -> None:
+            time.sleep(0.3)
+
+    called = time.monotonic()
+    tune(
+        MATRIX, PROBLEM, device=DEVICE, store=store, families=["toy"], budget=Budget(2, 20.0),
+        backend=backend(tmp_path, toolchain=Slow(tmp_path)),
+    )  # fmt: skip
+    ((began, ends),) = seen
+    assert began >= called + 0.3 and ends == began + 20.0
 
 
 def test_a_matrix_of_another_shape_is_refused(store: Store, tmp_path: Path) -> None:

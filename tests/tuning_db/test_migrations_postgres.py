@@ -11,7 +11,9 @@ from alembic import command
 from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.operators import ItemValues, Problem, SpmmProblem
+from sparsegen.settings import Settings
 from sparsegen.tuning_db import versions
+from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.models import Base
 from sparsegen.tuning_db.store import Added, Store
 
@@ -93,3 +95,22 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             assert store.add_all(written, []) == Added(0, 0), "each problem has the form that it gets today"
         with Store.open(old) as store:
             assert store.found_schema == versions.HEAD
+
+
+def test_a_fresh_database_can_be_read(postgres: str) -> None:
+    """Before anything was recorded there are no tables, and reading makes none."""
+    import psycopg
+
+    settings = replace(Settings.from_environment(), db="/nowhere/tuning.db")
+    with schema(postgres, "sparsegen_fresh") as url:
+        with Store.open(url, read_only=True) as store:
+            assert not store.list_workloads() and not store.all_measurements()
+        with open_layers(settings, url) as layers:
+            assert not layers.measurements(workload(), H100)
+        with psycopg.connect(postgres) as connection:
+            counted = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'sparsegen_fresh'"
+            assert connection.execute(counted).fetchone() == (0,)
+        with Store.open(url) as store:
+            store.add_measurement(timed(10.0))
+        with Store.open(url, read_only=True) as store:
+            assert store.all_measurements() == [timed(10.0)]

@@ -7,6 +7,7 @@ a variant then takes a fraction of a second.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import shlex
@@ -27,6 +28,8 @@ from sparsegen.backends.emulator.cuda_headers import CudaHeaders, find_cuda_head
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
 from sparsegen.settings import Settings
+
+log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
 SOURCE_NAME = "kernel.cu"
@@ -103,6 +106,10 @@ class EmulatorToolchain:
             DeviceUnavailableError: no C++ compiler, or no CUDA headers.
         """
         return self._fingerprint(PLAIN)
+
+    def make_ready(self) -> None:
+        """Build the runtime, once for a compiler and a cache: it takes as long as several kernels."""
+        self._runtime(PLAIN)
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """A shared object for `EmulatorExecutor`; see `sparsegen.backends.executor.Toolchain.compile`."""
@@ -222,6 +229,7 @@ class EmulatorToolchain:
         return folder
 
     def _build_runtime(self, flavour: Flavour, work: Path) -> dict[str, Any]:
+        log.warning("building the emulator's runtime in %s: once, some 20 s", self._cache.folder)
         compiler = [*self._compiler, *self._options(flavour), *self._include_options]
         # Of another name than sparsegen_emulator.h, whose precompiled form kernels would not find again.
         (work / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n')

@@ -160,8 +160,9 @@ def _sparse(
     return _from_diagonals(path, shape, part("offsets"), data)
 
 
-def _format(path: Path, written: Array) -> str:
-    form: Any = written.item() if written.size == 1 and written.itemsize <= _LONGEST_WORD else None
+def _format(path: Path, written: Array) -> Any:
+    """The name of a sparse format, one of those of `_PARTS`."""
+    form = written.item() if written.size == 1 and written.itemsize <= _LONGEST_WORD else None
     form = form.decode("latin-1") if isinstance(form, bytes) else str(form)
     if form not in _PARTS:
         raise MatrixError(
