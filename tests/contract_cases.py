@@ -43,7 +43,13 @@ from sparsegen.render import render
 from sparsegen.verify.bounds import worst_error
 
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
-BLOCKS = ("16x16", "32x64", "64x16", "64x64")  # of masks; small ones, so that the small matrices have several
+BLOCKS = (
+    "16x16",
+    "32x64",
+    "64x16",
+    "64x64",
+    "128x64",
+)  # of masks; small ones, so that the small matrices have several
 DENSITIES = (0.3, 0.5, 0.9)
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
@@ -146,9 +152,11 @@ class Kind:
         options = dict((*self.sizes, *self.traits, *self.parameters, ("batch", self.batch)))
         return self.problem_type.of(matrix.shape, **options)
 
-    def alone(self) -> Problem:
-        """The problem of the smallest matrix."""
-        return self.problem(csr(np.ones((1, 1), dtype=np.float32)))
+    def is_computed(self, family: AnyFamily) -> bool:
+        """Whether the family computes such a problem of the smallest matrix, or of one of whole chunks."""
+        return any(
+            family.computes(self.problem(matrices()[name])) for name in ("one_element", "aligned_shape")
+        )
 
     def with_sizes(self, size: int) -> Kind:
         return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
@@ -215,22 +223,24 @@ def random_valid_config(
 def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     """Every dtype, layout and epilogue that the family computes, each with some sizes."""
     for traits in traits_of(family.problem_type):
-        computed = [size for size in SIZES if family.computes(Kind.sized(family, size, traits).alone())]
+        computed = [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
         if computed:
             sizes = tuple((name, rng.choice(computed)) for name in family.problem_type.dense_sizes)
-            yield Kind(family.problem_type, sizes, traits, parameters=_parameters(family.problem_type, rng))
+            kind = Kind(family.problem_type, sizes, traits)
+            yield replace(kind, parameters=_parameters(family, kind, rng))
 
 
-def _parameters(problem_type: type[Problem], rng: random.Random) -> tuple[tuple[str, Any], ...]:
-    """Of products with masks a block and a density."""
-    if not issubclass(problem_type, MaskedProblem):
+def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tuple[str, Any], ...]:
+    """Of products with masks a block, of those that the family computes, and a density."""
+    if not issubclass(family.problem_type, MaskedProblem):
         return ()
-    return (("block", rng.choice(BLOCKS)), ("density", rng.choice(DENSITIES)))
+    some = [block for block in BLOCKS if replace(kind, parameters=(("block", block),)).is_computed(family)]
+    return (("block", rng.choice(some)), ("density", rng.choice(DENSITIES)))
 
 
 def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     """Two batches in two dtypes, if the family computes any; of a product, with values for all items and for each."""
-    listed = [kind for kind in kinds(family, rng) if family.computes(replace(kind, batch=BATCH).alone())]
+    listed = [kind for kind in kinds(family, rng) if replace(kind, batch=BATCH).is_computed(family)]
     own: tuple[tuple[str, StrEnum], ...] = ()
     for dtype in rng.sample(list(DType), 2):
         of_dtype = [kind for kind in listed if ("dtype", dtype) in kind.traits]
@@ -273,6 +283,10 @@ def sample(name: str) -> tuple[Variant, ...]:
         )
         met.update(_pairs(config, kind))
 
+    def fitting(kind: Kind) -> str:
+        """The next matrix of whose shape the family computes this kind of problem."""
+        return next(name for name in names if family.computes(kind.problem(matrices()[name])))
+
     def drawn(kind: Kind, focus: str) -> Any | None:
         matrix = matrices()[focus]
         problem = kind.problem(matrix)
@@ -284,7 +298,7 @@ def sample(name: str) -> tuple[Variant, ...]:
         return best if best is not None and (new[best] or is_needed) else None
 
     for kind in kinds(family, rng):
-        focus = next(names)
+        focus = fitting(kind)
         if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
             add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in family.config_type.tunables())
@@ -292,7 +306,7 @@ def sample(name: str) -> tuple[Variant, ...]:
     guessed = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
     for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
-            focus = next(names)
+            focus = fitting(kind)
             config = drawn(kind, focus) if kind.traits not in guessed else None
             if config is not None:
                 add(config, kind, focus)

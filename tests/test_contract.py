@@ -222,9 +222,11 @@ def test_no_config_is_valid_outside_the_scope(family: AnyFamily) -> None:
 @each_family
 def test_broken_constraints_are_told_in_sentences(family: AnyFamily) -> None:
     rng = random.Random(family.name)
-    problem = next(kinds(family, rng)).with_sizes(40).problem(matrices()["aligned_shape"])
+    kind = next(kinds(family, rng))
+    problems = [kind.with_sizes(size).problem(matrices()["aligned_shape"]) for size in (40, 7)]
     told = 0
-    for config in (random_config(family, rng) for _ in range(200)):
+    for attempt in range(200):
+        problem, config = problems[attempt % 2], random_config(family, rng)
         broken = family.broken_constraints(problem, config, device())
         if broken:
             with pytest.raises(ConfigError) as caught:

@@ -86,6 +86,10 @@ PROBLEMS: dict[str, Problem] = {
     "softmax-backward-fp32-batch": SoftmaxBackwardProblem(M, K, batch=4),
     "dsd-fp16-bias-gelu": DsdProblem(M, K, 64, DType.FLOAT16, Block(32, 32), epilogue=Epilogue.BIAS_GELU),
     "dsd-transposed-fp32-batch": DsdTransposedProblem(M, K, 40, batch=4),
+    "dsd-bf16-column-residual": DsdProblem(
+        M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN, epilogue=Epilogue.BIAS_RESIDUAL
+    ),
+    "dsd-transposed-fp16": DsdTransposedProblem(M, K, 64, DType.FLOAT16, Block(64, 128)),
     "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),

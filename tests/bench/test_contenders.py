@@ -14,12 +14,15 @@ from sparsegen.bench.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import (
+    DsdProblem,
+    DsdTransposedProblem,
     DType,
     Epilogue,
     Layout,
     Problem,
     SddmmEpilogue,
     SddmmProblem,
+    SddProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
     SpmmProblem,
@@ -74,13 +77,19 @@ def test_ours_alone_take_batches() -> None:
             "it computes epilogue none alone, not bias_relu",
         ),
         (replace(SDDMM, epilogue=SddmmEpilogue.SCALE), "it computes epilogue none alone, not scale"),
-        (SoftmaxProblem(128, 128), "it computes spmm and sddmm"),
+        (SoftmaxProblem(128, 128), "it computes spmm, sddmm and products with masks"),
     ],
     ids=str,
 )
 def test_ours_alone_take_epilogues_and_other_operators(problem: Problem, refusal: str) -> None:
     assert willing(problem, SCATTERED) == OURS
     assert contenders()["cublas"].refusal(problem, SCATTERED) == refusal
+
+
+def test_cublas_computes_products_with_masks() -> None:
+    for problem in (DsdProblem(128, 128, 64), DsdTransposedProblem(128, 128, 64), SddProblem(128, 128, 64)):
+        half = replace(problem, dtype=DType.FLOAT16)
+        assert willing(half, SCATTERED) == OURS | DENSE, problem
 
 
 def test_what_none_of_our_families_computes_is_said() -> None:

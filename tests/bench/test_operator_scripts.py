@@ -136,3 +136,19 @@ def test_a_search_is_finished_once(scripts: Scripts) -> None:
     problem = SoftmaxProblem(16, 16)
     assert "tried in" in prepared.tuned_once(matrix, problem, device(), scripts.db, 1.0)
     assert prepared.tuned_once(matrix, problem, device(), scripts.db, 1.0) == "was tuned"
+
+
+def test_masked_products(scripts: Scripts) -> None:
+    """cuBLAS is not on the emulator: what is left are the checked configs."""
+    from benchmarks import masked_products
+    from sparsegen.backends import find_device, open_executor
+    from sparsegen.operators import Block, Density, DsdProblem, DType
+
+    device = find_device("emulator")
+    problem = DsdProblem(128, 64, 64, DType.FLOAT16, block=Block.parse("64x64"), density=Density.parse(0.5))
+    row = masked_products.Row(problem, open_executor(device))
+    config = next(masked_products.configs(problem, device, "tma"))
+    call, worst = row.call(config, device)
+    call()
+    assert 0 < worst <= 1 and 0 <= row.live <= 1
+    assert {c.declared_by for c in masked_products.configs(problem, device, "")} == {"mma_dsd", "tma_dsd"}

@@ -16,10 +16,10 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError, Way
 from sparsegen.bench.contenders import contenders, cusparse_bsr, cusparse_sddmm
 from sparsegen.bench.parcel import ParcelMaker
-from sparsegen.bench.patterns import Blocks
+from sparsegen.bench.patterns import Blocks, Drawn
 from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines import cublas, cusparse, libraries
-from sparsegen.operators import DType, Layout, Problem, SddmmProblem, SpmmProblem
+from sparsegen.operators import DsdProblem, DType, Layout, Problem, SddmmProblem, SddProblem, SpmmProblem
 from sparsegen.settings import Settings
 
 PARAMETERS = {  # of the functions in cublas_api.h and cusparse.h
@@ -75,7 +75,8 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
     def prepare(name: str, problem: Problem, library: Library) -> list[Way]:
         for module in (libraries, cublas, cusparse, cusparse_bsr, cusparse_sddmm):
             monkeypatch.setattr(module, "find_library", lambda _: library)
-        case = Case("t", "t", problem, (problem.dtype,), Blocks(64, 96, 0.5, 32), "")
+        pattern = Blocks(64, 96, 0.5, 32) if problem.has_pattern else Drawn(64, 96)
+        case = Case("t", "t", problem, (problem.dtype,), pattern, "")
         bench = Workbench(ParcelMaker(tmp_path).make(case, DType.FLOAT16), open_executor(emulator_device()))
         found = list(contenders()[name].ways(bench))
         for way in found:
@@ -93,6 +94,8 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
     [
         ("cublas", SPMM, ["dense float16, A row-major", "dense float16, A column-major"]),
         ("cublas", SDDMM, ["the whole product, C row-major", "the whole product, C column-major"]),
+        ("cublas", DsdProblem(64, 96, 16, DType.FLOAT16), ["masked elements are zeros"]),
+        ("cublas", SddProblem(64, 96, 16, DType.FLOAT16), ["the whole product"]),
         (
             "cusparse-csr",
             SPMM,

@@ -151,3 +151,64 @@ def test_faults_of_copies(what: int, message: str) -> None:
 def test_a_grid_that_clusters_do_not_divide_is_refused() -> None:
     with pytest.raises(LaunchError, match="clusters of 4 blocks for 6 along x"):
         run(0, blocks=6)
+
+
+MESSAGES = """
+#define SPARSEGEN_CLUSTER_BLOCKS 2
+#include "sparsegen_emulator.h"
+using namespace sparsegen::emulator;
+
+// The first block tells the second a word, whose two warps read it one after the other's barrier.
+extern "C" __global__ void __cluster_dims__(2, 1, 1) messages(int what, unsigned* out) {
+  SPARSEGEN_DYNAMIC_SHARED(unsigned, memory);
+  void* const arrived = memory + 2;
+  const unsigned t = threadIdx.x;
+  if (t == 0) barrier_init(arrived, 1);
+  cluster_sync();
+  if (cluster_rank() == 0) {
+    if (t == 0) store_word_at(memory, 77, arrived, 1);
+  } else {
+    if (t == 0 && what != 1) barrier_arrive(arrived, 4);
+    if (what != 2) barrier_wait(arrived, 0);
+    if (t == 0) memory[1] = memory[0] + 1;
+    named_barrier(what == 3 ? 16 : 1, what == 4 && t >= 32 ? 32 : 64);
+    out[t] = memory[1];
+    named_barrier(1, 64);
+    if (t == 63) memory[1] = 5;
+    named_barrier(1, 64);
+    out[64 + t] = memory[1];
+  }
+  cluster_sync();
+}
+"""
+
+
+def told(what: int) -> Array:
+    executor = EmulatorExecutor(threads=1)
+    kernel = executor.load(EmulatorToolchain().compile("messages", "messages", MESSAGES))
+    out = np.zeros(128, dtype=np.uint32)
+    buffer = executor.upload(out)
+    executor.launch(kernel, Launch((2, 1, 1), (64, 1, 1), 4 * 8), [what, buffer])
+    executor.download(buffer, out)
+    return out
+
+
+def test_words_arrive_at_other_blocks_and_named_barriers_hold_all_of_their_threads() -> None:
+    np.testing.assert_array_equal(told(0), np.repeat([78, 5], 64))
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        (1, "no thread can go on"),  # nobody has said that a word is to come
+        (3, "barrier 16 for 64 threads; there are 1 to 15, for whole warps"),
+        (4, r"barrier 1 for \d+ threads was one for \d+"),
+    ],
+)
+def test_faults_of_words_and_named_barriers(what: int, message: str) -> None:
+    with pytest.raises(KernelFault, match=message):
+        told(what)
+
+
+def test_a_word_that_was_not_waited_for_has_not_arrived() -> None:
+    assert told(2)[0] != 78

@@ -335,13 +335,16 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(const void* star
 #endif
 
 // Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
-// as those of mma do over a warp: 16 rows for each warp.
-__device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b) {
+// as those of mma do over a warp: 16 rows for each warp. Without `add` the product takes the sums' place.
+__device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b, bool add = true) {
 #if defined(SPARSEGEN_EMULATOR)
+  if (!add) {
+    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
+  }
   sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 #else
   asm volatile(
-      "{ .reg .pred add; setp.ne.b32 add, 1, 0;\n"
+      "{ .reg .pred add; setp.ne.b32 add, %130, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
       "%0, %1, %2, %3, "
       "%4, %5, %6, %7, "
@@ -409,7 +412,7 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
         "+f"(sums[29][0]), "+f"(sums[29][1]), "+f"(sums[29][2]), "+f"(sums[29][3]),
         "+f"(sums[30][0]), "+f"(sums[30][1]), "+f"(sums[30][2]), "+f"(sums[30][3]),
         "+f"(sums[31][0]), "+f"(sums[31][1]), "+f"(sums[31][2]), "+f"(sums[31][3])
-      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)));
+      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 #endif
 }
 

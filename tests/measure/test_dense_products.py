@@ -21,7 +21,15 @@ PROBLEMS: list[MaskedProblem] = [
 
 
 def gemm(
-    handle: Any, dtype: Any, operations: Any, shape: Any, left: Any, right: Any, result: Any, compute: Any
+    handle: Any,
+    dtype: Any,
+    operations: Any,
+    shape: Any,
+    left: Any,
+    right: Any,
+    result: Any,
+    compute: Any,
+    scale: float,
 ) -> None:
     """cublasGemmEx in its own terms: element (i, j) of a stored matrix lies at i + j times the leading dimension."""
 
@@ -35,7 +43,7 @@ def gemm(
     m, n, k = shape
     product = factor(left, operations[0], m, k) @ factor(right, operations[1], k, n)
     array, leading = result
-    np.lib.stride_tricks.as_strided(array, (m, n), (4, 4 * leading))[...] = product
+    np.lib.stride_tricks.as_strided(array, (m, n), (4, 4 * leading))[...] = scale * product
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -47,9 +55,9 @@ def test_the_product_is_that_of_a_mask_without_dead_blocks(
     operands["mask"] = BlockMask.from_blocks(
         np.ones((1, 1), np.bool_), (128, 128), problem.matrix_shape
     ).words
-    operands["scale"] = np.ones(1, np.float32)
+    operands["scale"] = np.full(1, 1.5, np.float32)
     a, b = (operands[spec.name] for spec in problem.dense_operands())
     y = np.full(problem.result(0).shape, np.nan, np.float32)
-    cublas.product_of(Any, problem.dtype, Side.of(problem), a, b, y)  # type: ignore[arg-type]
+    cublas.product_of(Any, problem.dtype, Side.of(problem), a, b, y, scale=1.5)  # type: ignore[arg-type]
     exact = problem.reference(problem.without_pattern, operands).exact
     np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)

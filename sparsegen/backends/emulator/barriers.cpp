@@ -127,4 +127,29 @@ void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void
     }
 }
 
+void store_word_at(void* shared, unsigned word, void* barrier, unsigned rank, int line) {
+    void* const destination = map_shared(shared, rank, sizeof word, line);
+    void* const theirs = map_shared(barrier, rank, kBarrierBytes, line);
+    std::vector<std::byte> data(sizeof word);
+    std::memcpy(data.data(), &word, sizeof word);
+    receive_copy(PendingCopy(destination, std::move(data)), theirs, own_block().cluster().block(rank), line);
+}
+
+void named_barrier(unsigned number, unsigned threads, int line) {
+    constexpr unsigned kNumbers = 16;  // of which __syncthreads has the first
+    if (number == 0 || number >= kNumbers || threads == 0 || threads % kWarpSize != 0) {
+        fault("line %d: barrier %u for %u threads; there are 1 to 15, for whole warps", line, number, threads);
+    }
+    const void* const key = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(number));  // no address
+    Barrier& barrier = own_block().barriers().try_emplace(key, Barrier(threads)).first->second;
+    if (barrier.arrivals() != threads) {
+        fault("line %d: barrier %u for %u threads was one for %u", line, number, threads, barrier.arrivals());
+    }
+    const unsigned parity = barrier.phase() & 1;
+    wake_if(barrier.arrive(0));
+    while (!barrier.has_completed(parity)) {
+        running_thread->block->wait_for_barrier(*running_thread, line);
+    }
+}
+
 }  // namespace sparsegen::emulator

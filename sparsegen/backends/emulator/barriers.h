@@ -22,6 +22,8 @@ public:
     /// A copy that some arrival of this phase stands for.
     void attach(PendingCopy copy) { pending_.push_back(std::move(copy)); }
 
+    unsigned arrivals() const { return arrivals_; }
+    unsigned phase() const { return phase_; }
     /// Whether the phase of that parity, the running one or the one before it, is complete.
     bool has_completed(unsigned parity) const { return (phase_ & 1) != parity; }
     /// Lands the copies of all complete phases: somebody has waited for them.
@@ -58,5 +60,10 @@ void barrier_arrive_at(void* barrier, unsigned rank, int line = __builtin_LINE()
 /// `copy_bulk` to the same place of each of the cluster's `blocks`, counted by the barrier of each.
 void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void* barrier, unsigned blocks,
                           int line = __builtin_LINE());
+
+/// st.async: a word to the place that a block of the cluster has where `shared` is the thread's own, counted by its barrier.
+void store_word_at(void* shared, unsigned word, void* barrier, unsigned rank, int line = __builtin_LINE());
+/// bar.sync: waits for so many threads at the block's barrier of that number, 1 to 15.
+void named_barrier(unsigned number, unsigned threads, int line = __builtin_LINE());
 
 }  // namespace sparsegen::emulator

@@ -1,6 +1,7 @@
 """Dense cuBLAS in the row's own type: the better of both storage orders of A.
 
-For sddmm it computes the whole product, in either order of the result.
+For sddmm it computes the whole product, in either order of the result. For products with masks too: of a masked operand
+it gets the zeros, of a masked result the mask comes when it is read.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from sparsegen.bench.dense_matrix import DenseMatrix
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.kernels.base import Array
+from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas
-from sparsegen.operators import Problem, SddmmProblem, SpmmProblem
+from sparsegen.operators import MaskedProblem, Problem, SddmmProblem, SddProblem, SpmmProblem
 
 LARGEST_DENSE_BYTES = 12 << 30
 
@@ -28,8 +30,8 @@ class Cublas(Contender):
     compute = cublas.Compute.FLOAT32
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
-        if not isinstance(problem, SpmmProblem | SddmmProblem):
-            return "it computes spmm and sddmm"
+        if not isinstance(problem, SpmmProblem | SddmmProblem | MaskedProblem):
+            return "it computes spmm, sddmm and products with masks"
         height, width = problem.matrix_shape
         size = height * width * problem.dtype.itemsize
         if size > LARGEST_DENSE_BYTES:
@@ -43,6 +45,9 @@ class Cublas(Contender):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         if isinstance(bench.problem, SddmmProblem):
             yield from self._whole_products(bench, bench.problem)
+            return
+        if isinstance(bench.problem, MaskedProblem):
+            yield self._unmasked_product(bench, bench.problem)
             return
         b, problem = bench.upload("b"), bench.problem_as(SpmmProblem)
         watch = Stopwatch()
@@ -66,6 +71,33 @@ class Cublas(Contender):
             )  # fmt: skip
             detail = f"the whole product, C {'row' if by_rows else 'column'}-major"
             yield Way(detail, run, result.clear, result.read, watch.lap(), 0)
+
+    def _unmasked_product(self, bench: Workbench, problem: MaskedProblem) -> Way:
+        live = problem.mask_of({"mask": bench.operand("mask")}).expand()
+        first, second = (spec.name for spec in problem.dense_operands())
+        samples = isinstance(problem, SddProblem)
+        a = bench.operand(first)
+        factors = bench.executor.upload(a if samples else np.where(live, a, 0)), bench.upload(second)
+        result = MaskedBuffer(bench, live) if samples else bench.result()
+        scale = float(bench.operand("scale")[0])
+        watch = Stopwatch()
+        handle = cublas.open_handle()
+        side = Side.of(problem)
+        run = cublas.product_of(handle, problem.dtype, side, *factors, result.buffer, self.compute, scale)
+        detail = "the whole product" if samples else "masked elements are zeros"
+        return Way(detail, run, result.clear, result.read, watch.lap(), 0)
+
+
+class MaskedBuffer(ResultBuffer):
+    """A whole product, of which the live blocks are read, and zeros elsewhere."""
+
+    def __init__(self, bench: Workbench, live: Array) -> None:
+        super().__init__(bench.executor, bench.problem.dtype, bench.problem.result(0).shape)
+        self._live = live
+
+    def read(self) -> Array:
+        found: Array = np.where(self._live, super().read(), 0).astype(self._dtype.storage)
+        return found
 
 
 class SampledBuffer(ResultBuffer):

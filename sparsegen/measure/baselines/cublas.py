@@ -54,6 +54,7 @@ def product(
     right: tuple[Buffer, int],
     result: tuple[Buffer, int],
     compute: Compute = Compute.FLOAT32,
+    scale: float = 1.0,
 ) -> Callable[[], None]:
     """A call of cublasGemmEx in its own, column-major terms.
 
@@ -61,15 +62,16 @@ def product(
         operations: of the left and the right factor.
         shape: m, n, k.
         left, right, result: buffer and leading dimension.
+        scale: what the product is multiplied by.
     """
     kind = DATA_TYPE[dtype]
-    one, zero = ctypes.c_float(1), ctypes.c_float(0)
+    alpha, zero = ctypes.c_float(scale), ctypes.c_float(0)
     pointer = ctypes.c_void_p
     factors = [
         value for buffer, leading in (left, right) for value in (pointer(buffer.address), kind, leading)
     ]
     arguments = (
-        handle.value, *operations, *shape, ctypes.byref(one), *factors, ctypes.byref(zero),
+        handle.value, *operations, *shape, ctypes.byref(alpha), *factors, ctypes.byref(zero),
         pointer(result[0].address), kind, result[1], int(compute), DEFAULT_ALGORITHM,
     )  # fmt: skip
     keep = (handle, left[0], right[0], result[0])
@@ -88,11 +90,13 @@ def product_of(
     b: Buffer,
     result: Buffer,
     compute: Compute = Compute.FLOAT32,
+    scale: float = 1.0,
 ) -> Callable[[], None]:
     """A call for the whole dense product of what a product with a mask multiplies.
 
     Args:
         side: how the factors and the result are stored.
+        scale: what the product is multiplied by.
     """
     rows, columns, inner = side.rows, side.columns, side.inner
     # cuBLAS is column-major: what is stored with its rows behind one another is the transpose to it.
@@ -102,9 +106,9 @@ def product_of(
     b_operations = (TRANSPOSE, NO_TRANSPOSE) if side.b_by_inner else (NO_TRANSPOSE, TRANSPOSE)
     if side.by_columns:
         operations, shape = (a_operations[1], b_operations[1]), (rows, columns, inner)
-        return product(handle, dtype, operations, shape, of_a, of_b, (result, rows), compute)
+        return product(handle, dtype, operations, shape, of_a, of_b, (result, rows), compute, scale)
     operations, shape = (b_operations[0], a_operations[0]), (columns, rows, inner)
-    return product(handle, dtype, operations, shape, of_b, of_a, (result, columns), compute)
+    return product(handle, dtype, operations, shape, of_b, of_a, (result, columns), compute, scale)
 
 
 def calls(

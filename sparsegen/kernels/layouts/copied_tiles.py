@@ -1,0 +1,223 @@
+"""What families of products with masks of blocks share whose tiles the copy engine of Hopper brings (TMA)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DsdProblem, DType, MaskedProblem
+
+THREADS = 384  # two warpgroups that multiply, and one whose first warp brings tiles
+TILE_M = 128  # rows of the result per block, 64 for each warpgroup
+PIECE = 64  # rows or columns of a box, of 128 bytes
+PIECE_BYTES = PIECE * PIECE * 2
+RING_BYTES = 24 * PIECE_BYTES
+OUTPUT_BYTES = 4 * PIECE_BYTES
+BARRIER_BYTES = 1024  # and notes and mail: what the kernels need of it, rounded up
+COUNTER_BYTES = 8
+CHUNK = 8  # elements of 16 bytes
+MOST_ROWS = 0xFFFF * PIECE  # that notes can number
+# As fitted on an H100: the share of the tensor cores' rate by columns of a tile; a tile's start, end and stores.
+REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
+START_US, TILE_US = 2.0, 1.2
+EVEN_DENSITY = 0.97  # from which on a short tail costs more than it evens out
+MOST_TAIL = 16
+
+
+class Order(StrEnum):
+    """How clusters of blocks come to their tiles."""
+
+    COUNTED = "counted"  # whoever is done takes the next one, of a counter in memory
+    PLACED = "placed"  # by their position, to and fro
+
+
+@dataclass(frozen=True)
+class CopiedTilesConfig(Config):
+    """One point of the tuning space of the `CopiedTiles` families."""
+
+    tile_n: int = tunable(256, (64, 128, 256), "columns of the result per block")
+    cluster: int = tunable(2, (1, 2), "blocks side by side that share the loads of A's tiles")
+    raster: int = tunable(16, (4, 8, 16), "tiles of rows that are walked through before the next columns")
+    order: str = tunable(
+        Order.COUNTED.value, tuple(o.value for o in Order), "whether tiles come from a counter or by position"
+    )
+
+
+P = TypeVar("P", bound=MaskedProblem)
+C = TypeVar("C", bound=CopiedTilesConfig)
+
+
+class CopiedTiles(Family[P, C]):
+    """Blocks stay: a warp walks the mask's words and has the copy engine bring live tiles, two warpgroups multiply.
+
+    Rows come in the mask's order, those with most live blocks first. Of two rows of 64 that share a tile, each skips
+    the blocks that are dead for it alone; nothing of a dead block is read.
+    """
+
+    size_names = ("m", "k", "n")
+    packed_names = ()
+    scratch_names = ("counters",)
+    source = (
+        "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products that skip dropped blocks); warps "
+        "that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide"
+    )
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        yield one_item(problem)
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        block = problem.block
+        yield Constraint(
+            block.rows % PIECE == 0 and block.columns % PIECE == 0,
+            f"blocks ({block}) are whole pieces of {PIECE} x {PIECE}",
+        )
+        yield Constraint(
+            problem.k % CHUNK == 0 and problem.n % CHUNK == 0,
+            f"rows of the arrays (k = {problem.k}, n = {problem.n} elements) are whole chunks of 16 bytes",
+        )
+        side = Side.of(problem)
+        yield Constraint(
+            max(side.rows, side.columns) <= MOST_ROWS,
+            f"the result ({side.rows} x {side.columns}) has at most {MOST_ROWS} rows and columns",
+        )
+
+    def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield shared_memory_fits("tiles", RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES, device)
+
+    def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        side = Side.of(problem)
+        return config.tile_n * config.cluster < 2 * max(PIECE, side.columns)
+
+    def constants(self, problem: P, config: C) -> Mapping[str, Value]:
+        side = Side.of(problem)
+        unit = {"unit": self._unit(side, config)} if side.samples else {}
+        return {
+            "dtype": problem.dtype.value,
+            "entry": self.entry,
+            "row_block": side.row_block,
+            "inner_block": side.inner_block,
+            "a_by_inner": side.a_by_inner,
+            "b_by_inner": side.b_by_inner,
+            "transposes": side.transposes,
+            "by_columns": side.by_columns,
+            "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
+            **unit,
+        }
+
+    def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
+        side = Side.of(problem)
+        a, b, y = self.mapped_names
+        rows, inner, contiguous = {
+            a: (side.rows, side.inner, side.a_by_inner),
+            b: (side.columns, side.inner, side.b_by_inner),
+            y: (side.columns, side.rows, side.by_columns),
+        }[name]
+        sizes = (inner, rows) if contiguous else (rows, inner)
+        box_rows = PIECE
+        if name == b and side.b_by_inner:  # as many columns of B as come together
+            box_rows = self._unit(side, config) if side.samples else config.tile_n
+        return TensorMap(
+            array=name,
+            dtype=problem.dtype,
+            sizes=sizes,
+            strides=(sizes[0] * problem.dtype.itemsize,),
+            box=(PIECE, box_rows),
+            swizzle=Swizzle.BYTES_128,
+        )
+
+    def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
+        return Packed(arrays={}, sizes={}, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
+
+    def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
+        side = Side.of(problem)
+        columns = PIECE if side.samples else config.tile_n * config.cluster  # the fewest of a cluster's tile
+        tiles = self._row_tiles(side) * -(-side.columns // columns)
+        clusters = max(1, min(tiles, device.multiprocessors // config.cluster))
+        return Launch(
+            grid=(clusters * config.cluster, 1, 1),
+            block=(THREADS, 1, 1),
+            shared_memory_bytes=RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES,
+            starts_early=True,
+        )
+
+    def guess(self, problem: P, features: Features, device: Device) -> C:
+        """Wide tiles where there are enough of them; few ones by position, and without a cluster."""
+        side, share = Side.of(problem), problem.density.share
+        start = self.config_type()
+        whole = self._row_tiles(side) * side.columns / device.multiprocessors  # columns of tiles for each
+        live = whole * share if side.samples else whole
+        if live >= 2 * 256:
+            return replace(start, cluster=1 if side.samples else 2)
+        if live >= 0.9 * 256:
+            return replace(start, cluster=1, raster=8, order=Order.PLACED.value)
+        tile_n = 128 if live >= 0.9 * 128 or side.samples else 64
+        return replace(start, tile_n=tile_n, cluster=1, raster=8, order=Order.PLACED.value)
+
+    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
+        c, rates, side = self.guess(problem, features, device), device.expected_rates, Side.of(problem)
+        share = problem.density.share
+        union = (
+            share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
+        )  # that a row of the tile lives
+        tiles = self._row_tiles(side) * -(-side.columns // c.tile_n) * (union if side.samples else 1.0)
+        rounds = max(1.0, tiles / device.multiprocessors)
+        steps: float = -(-side.inner // PIECE)
+        if not side.samples:
+            longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
+            steps *= union + (longest - union) / rounds
+        each = TILE_M * c.tile_n * PIECE * steps
+        rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
+        moved = problem.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
+
+    @staticmethod
+    def _row_tiles(side: Side) -> int:
+        return -(-side.mask_rows * (side.row_block // PIECE) // 2)
+
+    @staticmethod
+    def _unit(side: Side, config: CopiedTilesConfig) -> int:
+        """Columns of a sampled result that come together."""
+        return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
+
+
+@dataclass(frozen=True)
+class WalkedTilesConfig(CopiedTilesConfig):
+    """One point of the tuning space of the `WalkedTiles` families."""
+
+    tail: int = tunable(2, (2, 4, 16), "the same in the last group, whose rows are shortest")
+
+
+W = TypeVar("W", bound=WalkedTilesConfig)
+
+
+class WalkedTiles(CopiedTiles[P, W]):
+    """The masked matrix is a factor: tiles take as long as their rows have live blocks."""
+
+    template = "masked/tma_masked.cu.j2"
+
+    def constraints(self, problem: P, config: W, device: Device) -> Iterator[Constraint]:
+        yield from CopiedTiles.constraints(self, problem, config, device)
+        c = config
+        yield Constraint(
+            c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
+        )
+
+    def guess(self, problem: P, features: Features, device: Device) -> W:
+        """Where next to all is live rows are equally long, and the last group is walked like the others."""
+        found = CopiedTiles.guess(self, problem, features, device)
+        is_even = problem.density.share > EVEN_DENSITY
+        return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found

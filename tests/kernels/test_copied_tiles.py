@@ -1,0 +1,114 @@
+"""Families of masked products whose tiles the copy engine brings: scope, maps, guesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparsegen.backends.emulator import device
+from sparsegen.kernels import family
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.layouts.copied_tiles import MOST_ROWS
+from sparsegen.operators import (
+    Block,
+    Density,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Layout,
+    MaskedProblem,
+    SddProblem,
+)
+
+H100 = replace(device(), multiprocessors=132)
+DSD = DsdProblem(4096, 4096, 4096, DType.FLOAT16)
+TRANSPOSED = DsdTransposedProblem(4096, 4096, 4096, DType.FLOAT16)
+SDD = SddProblem(4096, 4096, 4096, DType.FLOAT16)
+
+
+def guess(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
+    found = family(f"tma_{problem.operator}")
+    return found.guess(problem, problem.features(problem.without_pattern), on).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [
+        (replace(DSD, dtype=DType.FLOAT32), "warpgroups multiply 16-bit elements"),
+        (replace(DSD, block=Block(32, 64)), "blocks (32x64) are whole pieces of 64 x 64"),
+        (replace(DSD, n=100), "rows of the arrays (k = 4096, n = 100 elements) are whole chunks of 16 bytes"),
+        (
+            replace(SDD, k=4100),
+            "rows of the arrays (k = 4100, n = 4096 elements) are whole chunks of 16 bytes",
+        ),
+        (replace(TRANSPOSED, batch=2), "a launch computes one item (batch = 2)"),
+        (
+            replace(DSD, m=MOST_ROWS + 1),
+            f"the result ({MOST_ROWS + 1} x 4096) has at most {MOST_ROWS} rows and columns",
+        ),
+    ],
+    ids=str,
+)
+def test_scope_is_told_in_sentences(problem: MaskedProblem, sentence: str) -> None:
+    found = family(f"tma_{problem.operator}")
+    assert [c.sentence for c in found.scope(problem) if not c.holds] == [sentence]
+
+
+def test_rows_need_no_alignment() -> None:
+    for problem in (DSD, TRANSPOSED, SDD):
+        assert family(f"tma_{problem.operator}").computes(replace(problem, m=4097))
+
+
+def test_other_devices_have_no_warpgroups() -> None:
+    found = family("tma_dsd")
+    broken = found.broken_constraints(DSD, found.config(), replace(H100, compute_capability=(8, 0)))
+    assert broken == ["warpgroups need compute capability 9.x"]
+
+
+def test_a_tail_is_a_part_of_a_group() -> None:
+    found = family("tma_dsd_transposed")
+    broken = found.broken_constraints(TRANSPOSED, found.config(raster=8, tail=16), H100)
+    assert broken == ["groups of raster (8) are walked in parts of tail (16)"]
+
+
+def test_maps_are_those_of_the_stored_arrays() -> None:
+    sizes = {"m": 1000, "k": 520, "n": 712}
+    shapes = {
+        replace(DSD, **sizes): {"x": (520, 1000), "w": (712, 520), "y": (712, 1000)},
+        replace(DSD, **sizes, w_layout=Layout.COLUMN): {"x": (520, 1000), "w": (520, 712), "y": (712, 1000)},
+        replace(TRANSPOSED, **sizes): {"x": (520, 1000), "d": (712, 1000), "y": (712, 520)},
+        replace(TRANSPOSED, **sizes, y_layout=Layout.COLUMN): {
+            "x": (520, 1000),
+            "d": (712, 1000),
+            "y": (520, 712),
+        },
+        replace(SDD, **sizes): {"d": (712, 1000), "w": (712, 520), "y": (520, 1000)},
+        replace(SDD, **sizes, w_layout=Layout.COLUMN): {"d": (712, 1000), "w": (520, 712), "y": (520, 1000)},
+    }
+    for problem, wanted in shapes.items():
+        found = family(f"tma_{problem.operator}")
+        maps = {name: found.tensor_map(problem, found.config(), name) for name in found.mapped_names}
+        assert {name: tuple(m.sizes) for name, m in maps.items()} == wanted
+        stored = {spec.name: spec.shape for spec in (*problem.operands(0), problem.result(0))}
+        assert all(stored[name] == (rows, columns) for name, (columns, rows) in wanted.items())
+
+
+def test_guesses_fall_with_the_size() -> None:
+    assert guess(DSD) == {"tile_n": 256, "cluster": 2, "raster": 16, "order": "counted", "tail": 2}
+    assert guess(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
+    assert guess(replace(DSD, m=2048, k=2048, n=2048))["tile_n"] == 256
+    assert guess(replace(DSD, m=1024, k=1024, n=1024))["tile_n"] == 64
+    assert guess(SDD)["cluster"] == 1
+    assert guess(replace(SDD, m=2048, k=2048, n=2048))["tile_n"] == 128
+
+
+def test_a_sparser_mask_is_predicted_to_take_less() -> None:
+    for problem in (DSD, TRANSPOSED, SDD):
+        found = family(f"tma_{problem.operator}")
+
+        def us(density: float, of: MaskedProblem = problem) -> float:
+            some = replace(of, density=Density.parse(density))
+            return family(f"tma_{of.operator}").predicted_us(some, some.features(some.without_pattern), H100)
+
+        assert us(0.1) < us(0.5) < us(1.0), found.name
