@@ -109,6 +109,12 @@ def test_graph_capture(scripts: Scripts) -> None:
         assert row["captured_in_cuda_graph"] is False and row["host_synchronisations"] is None
 
 
+def test_structured_dropout(scripts: Scripts) -> None:
+    rows, _ = scripts.run("structured_dropout", "--tiny")
+    assert [row["p"] for row in rows[:-1]] == [0.5, 0.1] and rows[-1]["mask"] == "4 x 4"
+    assert all(row["chosen"] == "masked" and 0 < row["error"] < 1e-2 for row in rows[:-1])
+
+
 def test_mobilenet(scripts: Scripts) -> None:
     rows, _ = scripts.run(
         "mobilenet", "--db", scripts.db, "--shrink", "28", "--width", "1.5", "--seconds", "0"

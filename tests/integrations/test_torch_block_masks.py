@@ -12,15 +12,18 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import flex_attention  # noqa: E402
 
 from sparsegen.errors import MatrixError, OperandError  # noqa: E402
-from sparsegen.integrations.torch.block_masks import (  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
     draw_block_mask,
+    from_counts,
     from_flex,
     from_torch_bsr,
+    to_counts,
     to_flex,
     to_torch_bsr,
 )
 from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
+from sparsegen.matrix import block_mask_formats  # noqa: E402
 from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402
 
 LIVE = np.random.default_rng(0).random((37, 70)) < 0.4
@@ -87,6 +90,18 @@ def test_bsr() -> None:
         to_torch_bsr(tensor())
     with pytest.raises(MatrixError, match=r"got torch.strided of shape \(4, 4\); use .to_sparse_bsr"):
         from_torch_bsr(torch.ones(4, 4))
+
+
+def test_counts_and_indices() -> None:
+    mask = tensor()
+    counts, indices = to_counts(mask)
+    expected = block_mask_formats.to_counts(mask.to_host())
+    for found, right in zip((counts, indices), expected, strict=True):
+        np.testing.assert_array_equal(found.numpy(), right)
+    unused = torch.where(torch.arange(70) < counts[:, None], indices, -3)
+    np.testing.assert_array_equal(from_counts(counts, unused, BLOCK, SHAPE).words.numpy(), mask.words.numpy())
+    with pytest.raises(MatrixError, match=r"37 × 70 blocks need .* got shapes \(37,\) and \(37, 69\)"):
+        from_counts(counts, indices[:, 1:], BLOCK, SHAPE)
 
 
 def test_flex_attention() -> None:

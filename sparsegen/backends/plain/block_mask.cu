@@ -11,8 +11,10 @@
 constexpr int kWarp = 32, kBand = 32, kThreads = kWarp * kBand, kMostLines = 4096, kLineBits = 12;
 constexpr int kDigits = 256, kDigitBits = 8, kWordBits = 32;
 constexpr int kKeyShift = 0;  // tests make keys equal by it
+constexpr int kFew = 256;  // lines of a side that are ranked by counting
 constexpr unsigned kWholeWarp = 0xffffffffu;
 static_assert(1 << kLineBits == kMostLines, "a key's lower bits name a line");
+static_assert(2 * kFew <= kThreads && 4 * kFew <= 2 * kMostLines, "two threads a line, and room for keys and ranks");
 
 #include "philox.cuh"
 
@@ -271,6 +273,23 @@ __device__ void sort_both(unsigned* keys, int padded) {
   __syncthreads();
 }
 
+// The same of at most kFew lines a side, into other memory: a line's rank is the number of smaller keys, which several
+// threads count. All keys but those past the end are different.
+__device__ void rank_few(const unsigned* keys, unsigned* ranked, int padded) {
+  const int each = kThreads / (2 * padded), line = threadIdx.x / each, part = threadIdx.x % each;
+  const unsigned own = keys[line];
+  const int side = line & padded, fours = padded / each / 4;
+  const uint4* const others = reinterpret_cast<const uint4*>(keys + side) + part * fours;
+  int rank = 0;
+  for (int i = 0; i < fours; ++i) {
+    const uint4 four = others[i];
+    rank += (four.x < own) + (four.y < own) + (four.z < own) + (four.w < own);
+  }
+  for (int step = each / 2; step > 0; step /= 2) rank += __shfl_xor_sync(kWholeWarp, rank, step);
+  if (part == 0) ranked[side + rank] = own;
+  __syncthreads();
+}
+
 // One half of the buffer.
 __device__ void write_side(int lines, int words, const Word* __restrict__ bits, const unsigned* keys,
                            Word* __restrict__ out) {
@@ -295,7 +314,13 @@ __device__ void finish(const Shape& shape, Word* scratch, unsigned* keys, Word* 
   __syncthreads();
   count_lines(shape.rows, shape.row_words, shape.row_bits(scratch), keys);
   count_lines(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded);
-  sort_both(keys, padded);
+  if (padded <= kFew) {
+    __syncthreads();
+    rank_few(keys, keys + 2 * padded, padded);
+    keys += 2 * padded;
+  } else {
+    sort_both(keys, padded);
+  }
   write_side(shape.rows, shape.row_words, shape.row_bits(scratch), keys, mask);
   const long long half = static_cast<long long>(shape.rows) * shape.row_words + (shape.rows + 1) / 2;
   write_side(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded, mask + half);

@@ -21,14 +21,15 @@ except ImportError as error:
     ) from error
 
 from sparsegen.integrations.torch.attention import SparseAttention, sparse_attention
-from sparsegen.integrations.torch.block_masks import (
-    BlockMaskTensor,
-    draw_block_mask,
+from sparsegen.integrations.torch.block_mask_formats import (
+    from_counts,
     from_flex,
     from_torch_bsr,
+    to_counts,
     to_flex,
     to_torch_bsr,
 )
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block_mask
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
 from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
@@ -53,12 +54,14 @@ __all__ = [
     "draw_block_mask",
     "dsd",
     "dsd_transposed",
+    "from_counts",
     "from_flex",
     "from_torch_bsr",
     "linear",
     "sampled_product",
     "sdd",
     "sparse_attention",
+    "to_counts",
     "to_flex",
     "to_torch_bsr",
     "transposed_product",

@@ -1,4 +1,4 @@
-"""Masks of blocks as PyTorch tensors: drawn on their device, made of bools, and from and to PyTorch's own forms."""
+"""Masks of blocks as PyTorch tensors: drawn on their device or made of bools, and dropout by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.mask_launches import blocks_of, draw_on, drop_on, expanded, pack_on
-from sparsegen.matrix import block_mask_formats
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
 
@@ -146,115 +145,6 @@ def draw_block_mask(
 def new_state(device: torch.device | str | None = None) -> Tensor:
     """A seed and a step by PyTorch's generator of a device, on it."""
     return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device)
-
-
-# --- PyTorch's own forms ---
-
-
-def from_torch_bsr(tensor: Tensor) -> BlockMaskTensor:
-    """The mask of the blocks that a BSR tensor stores, whatever their values; its indices come over the host.
-
-    Raises:
-        MatrixError: another layout, or a batch of matrices.
-    """
-    if tensor.layout != torch.sparse_bsr or tensor.dim() != 2:
-        raise MatrixError(
-            f"expected a matrix of layout torch.sparse_bsr, got {tensor.layout} of shape {tuple(tensor.shape)}; use "
-            ".to_sparse_bsr(blocksize)"
-        )
-    offsets, columns = (part.cpu().numpy() for part in (tensor.crow_indices(), tensor.col_indices()))
-    block = (int(tensor.values().shape[1]), int(tensor.values().shape[2]))
-    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
-    mask = block_mask_formats.from_csr_of_blocks(offsets, columns, block, shape)
-    return BlockMaskTensor.from_host(mask, tensor.device)
-
-
-def to_torch_bsr(mask: BlockMaskTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The mask as BSR with ones; it comes over the host.
-
-    Raises:
-        MatrixError: blocks that do not divide the shape, which BSR has not.
-    """
-    host = mask.to_host()
-    block_mask_formats.require_whole_blocks(host, "BSR")
-    offsets, columns = (torch.from_numpy(part) for part in block_mask_formats.to_csr_of_blocks(host))
-    values = torch.ones((columns.numel(), *mask.block), dtype=dtype)
-    bsr = torch.sparse_bsr_tensor(offsets, columns, values, mask.shape, check_invariants=True)
-    return bsr.to(mask.words.device)
-
-
-def from_flex(flex: Any, item: tuple[int, int] = (0, 0), *, allow_partial: bool = False) -> BlockMaskTensor:
-    """The mask of one item and head of FlexAttention's ``BlockMask``, without waiting for its device.
-
-    Args:
-        flex: a ``torch.nn.attention.flex_attention.BlockMask``.
-        item: which of its batch and which head.
-        allow_partial: take its partial blocks, in which a function says which elements are live, for live ones. By
-            default masks that may have such blocks are refused.
-
-    Raises:
-        MatrixError: it is no such mask, has no such item, or may have partial blocks.
-    """
-    flex_type = _flex()
-    if not isinstance(flex, flex_type):
-        raise MatrixError(f"expected FlexAttention's BlockMask, got {type(flex).__name__}")
-    batch, heads = flex.kv_num_blocks.shape[:2]
-    if not (0 <= item[0] < batch and 0 <= item[1] < heads):
-        raise MatrixError(f"item {item} is outside the mask's {batch} × {heads} items and heads")
-    live = _listed(flex.full_kv_num_blocks, flex.full_kv_indices, item)
-    # Whether there are partial blocks is on the device; a mask that has room for none says it on the host.
-    if not allow_partial and flex.kv_indices.shape[-1] and not _has_no_function(flex):
-        raise MatrixError(
-            "this mask may have partial blocks, in which a function says which elements are live; use "
-            "allow_partial=True to take the whole of them"
-        )
-    partial = _listed(flex.kv_num_blocks, flex.kv_indices, item)
-    assert partial is not None
-    live = partial if live is None else live | partial
-    shape = tuple(int(length) for length in flex.seq_lengths)
-    return BlockMaskTensor.from_blocks(live, tuple(flex.BLOCK_SIZE), (shape[0], shape[1]))
-
-
-def to_flex(mask: BlockMaskTensor) -> Any:
-    """The mask as FlexAttention's ``BlockMask`` of one item and head, all blocks full; made on the mask's device."""
-    live = mask.blocks()
-    order = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
-    counts = live.sum(dim=1, dtype=torch.int32)
-    rows, columns = mask.block
-
-    def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return live[q // rows, kv // columns]
-
-    return _flex().from_kv_blocks(
-        torch.zeros_like(counts)[None, None],
-        torch.zeros_like(order)[None, None],
-        counts[None, None],
-        order[None, None],
-        BLOCK_SIZE=mask.block,
-        mask_mod=mask_mod,
-        seq_lengths=mask.shape,
-    )
-
-
-def _flex() -> Any:
-    from torch.nn.attention import flex_attention
-
-    return flex_attention.BlockMask
-
-
-def _has_no_function(flex: Any) -> bool:
-    from torch.nn.attention import flex_attention
-
-    return flex.mask_mod is flex_attention.noop_mask
-
-
-def _listed(counts: Tensor | None, indices: Tensor | None, item: tuple[int, int]) -> Tensor | None:
-    """bool, rows × columns of blocks: those that counts and indices list."""
-    if counts is None or indices is None:
-        return None
-    lengths, columns = counts[item].long(), indices[item].long()
-    is_used = torch.arange(columns.shape[1], device=columns.device) < lengths[:, None]
-    return torch.zeros_like(is_used).scatter(1, columns, is_used)
 
 
 # --- custom operators ---

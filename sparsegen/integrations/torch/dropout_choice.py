@@ -63,7 +63,8 @@ def _both(
 ) -> tuple[float, float]:
     """Milliseconds of a step with masked and with dense products."""
     tokens, ins, outs = sizes
-    generator = torch.Generator(where).manual_seed(0)
+    generator = torch.Generator(where)
+    generator.manual_seed(0)
     x, weight, dy = (
         torch.randn(shape, dtype=dtype, device=where, generator=generator)
         for shape in ((tokens, ins), (outs, ins), (tokens, outs))
@@ -88,7 +89,7 @@ def _both(
         torch.mm(dy.t(), dropped)
 
     times: tuple[list[float], list[float]] = ([], [])
-    with torch.no_grad():
+    with torch.no_grad(), torch.cuda.device(where):
         for turn in range(WARM_UP + ROUNDS):
             for run, found in zip((masked, dense), times, strict=True):
                 ms = _milliseconds(run)

@@ -1,0 +1,175 @@
+"""A step of a linear layer behind structured dropout beside dropout and a dense layer, and masks by themselves.
+
+    python -m benchmarks.structured_dropout                     # half a minute
+    python -m benchmarks.structured_dropout --device emulator --tiny
+
+A step is forward and backward: the gradients of input, weight and bias. Each way of it, and twenty masks in turn, is
+one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they leave it (not flushed),
+and medians are told. Before that the three products of the layer are held against dense ones on the same mask.
+Raw output: ``structured_dropout.json``. The emulator has no CUDA graph and no time: there calls stand for replays.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import torch
+from torch import Tensor, nn
+
+from benchmarks.common import write_results
+from benchmarks.prepared import WrongResultError, torch_place
+from sparsegen.backends import find_device
+from sparsegen.integrations.torch import DropoutLinear, draw_block_mask, dropout
+from sparsegen.masks import Drawn
+
+ROUNDS, WARM_UP, MASKS = 10, 3, 20
+TOLERANCE = 1e-2  # of the largest element, in float16
+
+Step = Callable[[], Any]
+
+
+@click.command()
+@click.option("--device", "name", default="cuda", show_default=True)
+@click.option(
+    "--size", "sizes", multiple=True, type=int, help="tokens, inputs and outputs; default 4096, 1024, 2048"
+)
+@click.option("--p", "shares", multiple=True, type=float, help="share to drop; default 0.5, 0.1")
+@click.option("--block", default="128", show_default=True)
+@click.option("--tiny", is_flag=True, help="small layers, for a test")
+@click.option("--limit", default=120.0, help="begin nothing later, seconds")
+def main(
+    name: str, sizes: tuple[int, ...], shares: tuple[float, ...], block: str, tiny: bool, limit: float
+) -> None:
+    began, device = time.monotonic(), find_device(name)
+    place = torch_place(device)
+    if device.backend == "emulator":
+        os.environ["SPARSEGEN_DEVICE"] = "emulator"  # the kernels, not PyTorch's own products
+    sizes, block = ((64,), "16") if tiny else (sizes or (4096, 1024, 2048), block)
+    cases = [(size, p) for size in sizes for p in shares or (0.5, 0.1)]
+    rows: list[dict[str, Any]] = []
+    makers: list[Callable[[], dict[str, Any]]] = []
+    for size, p in cases:
+        makers.append(lambda size=size, p=p: layer_row(size, p, block, place))
+    for blocks in (4,) if tiny else (32, 128, 1024):
+        makers.append(lambda blocks=blocks: mask_row(blocks, place))
+    for make in makers:
+        if time.monotonic() - began > limit:
+            click.echo("time is up: what follows is left out")
+            break
+        rows.append(make())
+        write_results(device, "structured_dropout", rows, l2="not flushed", in_graph=place.type == "cuda")
+        click.echo(", ".join(f"{key} {value}" for key, value in rows[-1].items()))
+
+
+def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str, Any]:
+    """Microseconds of a step of each way, and which one the layer takes by itself.
+
+    Raises:
+        WrongResultError: masked products differ from dense ones on the same mask.
+    """
+    torch.manual_seed(0)
+    shared: dict[str, Any] = {"device": place, "dtype": torch.float16}
+    x, dy = torch.randn(size, size, **shared).requires_grad_(), torch.randn(size, size, **shared)
+    layer = DropoutLinear(size, size, p, block, **shared)
+    dense = nn.Sequential(nn.Dropout(p), nn.Linear(size, size, **shared))
+
+    def step(module: nn.Module) -> tuple[Tensor, ...]:
+        y = module(x)
+        return y, *torch.autograd.grad(y, (x, *module.parameters()), dy)
+
+    def forced(masked: bool) -> Step:
+        def run() -> tuple[Tensor, ...]:
+            decide, dropout.masked_products_pay = dropout.masked_products_pay, lambda *_: masked
+            try:
+                return step(layer)
+            finally:
+                dropout.masked_products_pay = decide
+
+        return run
+
+    error = 0.0
+    found = []
+    for masked in (True, False):
+        torch.manual_seed(1)
+        found.append(forced(masked)())
+    for one, other in zip(*found, strict=True):
+        difference = (one.detach().double() - other.detach().double()).abs().max()
+        error = max(error, float(difference / other.detach().abs().max()))
+    if not error <= TOLERANCE:
+        raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
+    step(layer)  # which tries both ways
+    chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device))
+    us = in_turn(
+        [replay(lambda: step(dense), place), replay(forced(True), place), replay(forced(False), place)]
+    )
+    return {
+        "layer": f"{size} x {size} x {size}",
+        "block": block,
+        "p": p,
+        "dropout_dense_us": us[0],
+        "masked_us": us[1],
+        "dense_behind_block_dropout_us": us[2],
+        "masked_over_dropout_dense": round(us[1] / us[0], 3) if us[0] else None,
+        "chosen": "masked" if chosen else "dense",
+        "error": error,
+    }
+
+
+def mask_row(blocks: int, place: torch.device) -> dict[str, Any]:
+    """Microseconds of a mask of blocks × blocks, of each kind."""
+    row: dict[str, Any] = {"mask": f"{blocks} x {blocks}"}
+    for drawn in Drawn:
+        if blocks > 128 and drawn is Drawn.EXACT_WHOLE:
+            continue  # for which each thread block compares all blocks
+        state = torch.zeros(2, dtype=torch.int64, device=place)
+
+        def many(drawn: Drawn = drawn, state: Tensor = state) -> None:
+            for _ in range(MASKS):
+                draw_block_mask((16 * blocks, 16 * blocks), (16, 16), 0.5, drawn, state=state)
+
+        row[f"{drawn}_us"] = round(in_turn([replay(many, place)])[0] / MASKS, 2)
+    return row
+
+
+def replay(step: Step, place: torch.device) -> Step:
+    """A replay of a graph of the step; without a GPU the step itself."""
+    if place.type != "cuda":
+        return step
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    stream.synchronize()
+    return graph.replay
+
+
+def in_turn(runs: list[Step]) -> list[float]:
+    """Median microseconds of each, over rounds of all of them; zeros without a GPU."""
+    if not torch.cuda.is_available():
+        for run in runs:
+            run()
+        return [0.0] * len(runs)
+    times: list[list[float]] = [[] for _ in runs]
+    for turn in range(WARM_UP + ROUNDS):
+        for run, found in zip(runs, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(5):
+                run()
+            end.record()
+            end.synchronize()
+            if turn >= WARM_UP:
+                found.append(start.elapsed_time(end) * 1e3 / 5)
+    return [round(statistics.median(found), 2) for found in times]
+
+
+if __name__ == "__main__":
+    main()

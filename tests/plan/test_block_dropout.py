@@ -1,0 +1,86 @@
+"""Dropout of blocks on a device drops what the mask of the same seed and step drops, and reads none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from sparsegen import backends
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import plain_source
+from sparsegen.errors import MatrixError
+from sparsegen.kernels.launch import Launch
+from sparsegen.matrix.block_mask import BlockMask, grid
+from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
+from sparsegen.matrix.csr import Array
+from sparsegen.operators import DType
+from sparsegen.plan.block_dropout import bind_block_dropout
+from sparsegen.plan.block_masks import new_state
+
+SHAPES = [
+    ((64, 96), (16, 32)),
+    ((50, 70), (32, 16)),
+    ((3, 200), (16, 64)),
+    ((1, 1), (16, 16)),
+    ((40, 2100), (16, 16)),
+]
+SEED, STEP, P = 2**64 - 9, 2**35 + 1, 0.25
+
+
+@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    opened = backends.open_executor(backends.find_device(request.param))
+    with opened.entered():
+        yield opened
+    opened.close()
+
+
+def live_elements(shape: tuple[int, int], block: tuple[int, int]) -> Array:
+    blocks = draw_blocks(grid(shape, block), MaskDraw(P), SEED, STEP)
+    return BlockMask.from_blocks(blocks, block, shape).expand()
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize(("shape", "block"), SHAPES)
+def test_dropped_blocks(
+    executor: Executor, shape: tuple[int, int], block: tuple[int, int], dtype: DType
+) -> None:
+    live = live_elements(shape, block)
+    numbers = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x = dtype.to_storage(np.where(live, numbers, np.nan))
+    given, found = executor.upload(x), executor.allocate(x.nbytes)
+    executor.fill(found, 0xFF)
+    state = new_state(executor, SEED, STEP)
+    bind_block_dropout(executor, shape, block, P, dtype)(0, state.address, given.address, found.address)
+    y = np.empty_like(x)
+    executor.synchronize()
+    executor.download(found, y)
+    expected = dtype.to_storage(np.where(live, dtype.from_storage(x) * np.float32(1 / 0.75), np.float32(0)))
+    np.testing.assert_array_equal(y, expected)
+    after = np.empty(2, dtype=np.uint64)
+    executor.download(state, after)
+    assert after.tolist() == [SEED, STEP]
+
+
+def test_a_probability_out_of_range(executor: Executor) -> None:
+    with pytest.raises(MatrixError, match="share of blocks to drop"):
+        bind_block_dropout(executor, (4, 4), (16, 16), 1.0, DType.FLOAT16)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(("entry", "shape"), [("drop_float32_4", (37, 72)), ("drop_float32_1", (37, 71))])
+def test_nothing_out_of_bounds(
+    emulator_toolchain: EmulatorToolchain, entry: str, shape: tuple[int, int]
+) -> None:
+    compiled = emulator_toolchain.compile_sanitized("plain", entry, plain_source("block_dropout.cu"))
+    live = live_elements(shape, (16, 32))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    sizes = [*shape, 16, 32, 1 << 30, int(np.float32(2.0).view(np.int32))]
+    state = np.array([SEED, STEP], dtype=np.uint64)
+    launch = Launch((1, 5, 1), (128, 1, 1))  # fewer blocks than groups of rows
+    *_, found = run_sanitized(compiled.binary, launch, [*sizes, state, x, np.full_like(x, np.nan)])
+    np.testing.assert_array_equal(found, np.where(live, 2 * x, 0))
