@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import sparsegen
 from sparsegen import api, arguments, masks
 from sparsegen.errors import ConfigError, SparsegenError
-from sparsegen.operators import OPERATORS, Problem, fields_of
+from sparsegen.operators import OPERATORS, Field, Problem, fields_of
 from sparsegen.tuning.report import Budget
 
 DENSE = np.triu(np.ones((8, 8), dtype=np.float32))
@@ -60,8 +60,20 @@ NAMES = (
     {"tile_n": object()},
     object(),
 )
+PARAMETER = (
+    "nonsense",
+    b"row",
+    {},
+    object(),
+    np.ones(2),
+    -3,
+    True,
+)  # of a problem: a block, a density, a filter
+ARRAY = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
+SIDES = (*WHOLE, 0, (1,), (1, 2, 3), "ab", (1.5, 2))
 MATRIX = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
 
+SCORES = np.ones((1, 8, 8), np.float32)
 PROBLEM = {"problem": (7, "spmm", [1], {}, object(), np.ones(2), sparsegen.SpmmProblem)}
 FIELDS = {"n": WHOLE, "dtype": WORD, "layout": WORD, "epilogue": WORD, "batch": WHOLE, "item_values": WORD}
 ASKED = {"matrix": MATRIX, **PROBLEM, "operator": WORD, "transpose": FLAG, "device": DEVICE, "db": PLACE}
@@ -182,6 +194,35 @@ ROWS = {
     "sliding_window": Row(
         masks.sliding_window, {"length": 8, "window": 2}, {**MASK, "window": (*WHOLE, 0), "sinks": WHOLE}
     ),
+    "reduce_mask": Row(
+        masks.reduce_mask,
+        {"scores": SCORES, "block": 2, "threshold": 0.5},
+        {"scores": ARRAY, "block": SIDES, "threshold": NUMBER, "pool": WORD},
+    ),
+    "from_difference": Row(
+        masks.from_difference,
+        {"frame": SCORES, "previous": SCORES, "block": 2, "threshold": 0.5},
+        {"frame": ARRAY, "previous": ARRAY, "block": SIDES, "threshold": NUMBER, "pool": WORD},
+    ),
+    "from_boxes": Row(
+        masks.from_boxes,
+        {"boxes": np.ones((2, 5), np.float32), "size": (1, 8, 8), "block": 2},
+        {"boxes": ARRAY, "size": (7, "abc", (1, 8), (1, 0, 8), (1, 2.5, 8), None, object()), "block": SIDES},
+    ),
+    "dilate": Row(
+        masks.dilate,
+        {"mask": np.ones((1, 4, 4), np.bool_), "size": (8, 8), "block": 2, "reach": masks.Reach(3)},
+        {
+            "mask": ARRAY, "size": PAIR, "block": SIDES, "reach": (3, (3, 3), None, object()),
+            "out_block": tuple(one for one in SIDES if one is not None),
+        },
+    ),
+    "pyramid": Row(
+        masks.pyramid,
+        {"mask": np.ones((1, 4, 4), np.bool_), "size": (8, 8), "block": 2, "layers": [masks.Reach(3)]},
+        {"mask": ARRAY, "size": PAIR, "block": SIDES, "layers": (3, [3], None, masks.Reach(3), object())},
+    ),
+    "words_of": Row(masks.words_of, {"mask": np.ones((1, 4, 4), np.bool_)}, {"mask": ARRAY}),
     "strided": Row(masks.strided, {"length": 8, "stride": 2}, {**MASK, "stride": (*WHOLE, 0)}),
     "pruned_times": Row(
         api.pruned_times,
@@ -189,11 +230,19 @@ ROWS = {
         {"report": (7, "x", None, [1]), "n": WHOLE, "dtype": WORD, "layout": WORD, "device": DEVICE, "db": PLACE},
     ),
 }  # fmt: skip
+
+
+def wrong_of(field: Field) -> tuple[Any, ...]:
+    if field.is_size:
+        return WHOLE
+    return WORD if field.is_trait else PARAMETER
+
+
 ROWS |= {
     kind.__name__: Row(
         kind,
         dict.fromkeys((*kind.matrix_sizes, *kind.dense_sizes), 8),
-        {name: WHOLE if field.is_size else WORD for name, field in fields_of(kind).items()},
+        {name: wrong_of(field) for name, field in fields_of(kind).items()},
     )
     for kind in OPERATORS.values()
 }

@@ -48,7 +48,7 @@ def test_every_template_is_part_of_some_family() -> None:
 
 def test_a_change_makes_other_digests_where_it_is_included(monkeypatch: pytest.MonkeyPatch) -> None:
     digests = {family.name: render.template_digest(family.template) for family in families().values()}
-    assert len(set(digests.values())) == len(digests)
+    assert len(set(digests.values())) == len({family.template for family in families().values()})
     render.template_digest.cache_clear()
     whole = render.parts_of
     monkeypatch.setattr(render, "parts_of", lambda name: whole(name) - {"lib/tensor_core.cuh.j2"})

@@ -21,6 +21,7 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.bits import WORD_BITS, words_for
+from sparsegen.matrix.csr import MAX_INDEX
 
 _SOURCE = "spatial mask"
 
@@ -110,13 +111,15 @@ def from_difference(
     Raises:
         MatrixError: frames of different shapes, or what `reduce_mask` raises.
     """
+    library = _library(frame)
+    if _library(previous) is not library:
+        raise MatrixError("expected two frames of the same library", source=_SOURCE)
     if tuple(frame.shape) != tuple(previous.shape) or frame.ndim not in (3, 4):
         raise MatrixError(
             f"expected two frames of images × rows × columns (× channels), got shapes {tuple(frame.shape)} and "
             f"{tuple(previous.shape)}",
             source=_SOURCE,
         )
-    library = _library(frame)
     distance = library.abs(_as_float(frame) - _as_float(previous))
     return reduce_mask(library.amax(distance, -1) if distance.ndim == 4 else distance, block, threshold, pool)
 
@@ -140,6 +143,8 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
             f"{tuple(boxes.shape)}",
             source=_SOURCE,
         )
+    if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 3:
+        raise MatrixError(f"size = {size!r} is not images, rows and columns", source=_SOURCE)
     images, *sides = (arguments.whole(side, "size", MatrixError, least=1) for side in size)
     wide = _as_float(boxes)
     touched = []
@@ -177,6 +182,7 @@ def dilate(
     library, block = _library(mask), both(block, "block", 1)
     target = block if out_block is None else both(out_block, "out_block", 1)
     size = arguments.pair(size, "size", MatrixError)
+    arguments.instance(reach, Reach, "reach", MatrixError)
     _, rows, columns = _dimensions(mask)
     wanted = -(-size[0] // block[0]), -(-size[1] // block[1])
     if (rows, columns) != wanted:
@@ -201,6 +207,9 @@ def pyramid(
     Raises:
         MatrixError: see `dilate`.
     """
+    if not isinstance(layers, Sequence) or not all(isinstance(reach, Reach) for reach in layers):
+        raise MatrixError("layers: expected a sequence of Reach, one for each convolution", source=_SOURCE)
+    _library(mask)
     found = []
     for reach in layers:
         mask = dilate(mask, size, block, reach)
@@ -234,10 +243,12 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
     """A pair of whole numbers, from one of them or from two.
 
     Raises:
-        MatrixError: neither, or one below the least.
+        MatrixError: neither, or one out of range.
     """
     found = arguments.pair(value, name, MatrixError) if isinstance(value, Sequence) else (value, value)
     first, second = (arguments.whole(one, name, MatrixError, least=least) for one in found)
+    if max(first, second) > MAX_INDEX:
+        raise MatrixError(f"{name} = {first} × {second} is above {MAX_INDEX}", source=_SOURCE)
     return first, second
 
 
@@ -257,9 +268,20 @@ def _touches(
 
 
 def _library(array: Any) -> Any:
-    """The module whose functions take an array."""
+    """The module whose functions take an array.
+
+    Raises:
+        MatrixError: no array of real numbers.
+    """
     torch = sys.modules.get("torch")
-    return torch if torch is not None and isinstance(array, torch.Tensor) else np
+    if torch is not None and isinstance(array, torch.Tensor):
+        return torch
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise MatrixError(
+            f"expected numbers or bools in an array of NumPy or PyTorch, got {kind}", source=_SOURCE
+        )
+    return np
 
 
 def _dimensions(array: Any) -> tuple[int, int, int]:
