@@ -182,14 +182,15 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
     def guess(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StreamedNetworkConfig:
-        """The widest tile, and runs such that all warps have one."""
+        """The widest tile, and runs such that all warps have one; 16 warps would leave a thread too few registers."""
         groups = -(-problem.neurons // SIDE)
-        warps = 16 if groups >= 16 else 8 if groups >= 8 else 4
+        warps = 8 if groups >= 8 else 4
         run = max(1, min(8, groups // warps))
         dying = problem.activation is Activation.DYING_RELU
         return StreamedNetworkConfig(
             warps=warps,
             run=1 << run.bit_length() - 1,
+            stages=6,
             first_check=5 if dying else 0,
             checks=3 if dying else 1,
         )
