@@ -17,7 +17,7 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.csr import Array
+from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
@@ -103,15 +103,16 @@ def exact_categories(y: Any, totals: Totals, lives_in_float64: Callable[[Array],
     return Categories(may_live[lives], int(undecided.size))
 
 
-def live_on(network: Network, activation: Activation, y: Array, executor: Executor) -> Array:
+def live_on(matrix: CsrMatrix, limit: float, activation: Activation, y: Array, executor: Executor) -> Array:
     """Whether each input lives, in float64 by plain kernels on a device.
 
     Args:
+        matrix: the network, stacked for float32.
+        limit: where activations end.
         y: inputs × the widest layer's neurons.
     """
-    matrix = network.stacked(DType.FLOAT32)
     problem = SparseNetworkProblem(*matrix.shape, len(y), DType.FLOAT32, activation, Readout.TOTALS)
-    clip = np.array([min(network.clip, largest(DType.FLOAT32))], np.float32)
+    clip = np.array([min(limit, largest(DType.FLOAT32))], np.float32)
     with executor.entered():
         device = PlainKernels(executor)
         found = problem.reference_on(matrix, {"y": y.astype(np.float32), "clip": clip}, device)

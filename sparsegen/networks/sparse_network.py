@@ -73,6 +73,7 @@ class SparseNetwork:
         self.activation = Activation.DYING_RELU if dies else asked
         self.undecided = 0
         self._device, self._db, self._family, self._config = device, db, family, config
+        self._full: CsrMatrix | None = None  # in float32, made with the first undecided input
         self._matrices: dict[int, CsrMatrix] = {}
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
 
@@ -189,7 +190,9 @@ class SparseNetwork:
         """Of inputs of the widest layer's neurons; the emulator is no faster than the host."""
         device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
         if device.backend == "cuda":
-            return live_on(self.network, self.activation, y, shared_executor(device))
+            if self._full is None:
+                self._full = self.network.stacked(DType.FLOAT32)
+            return live_on(self._full, self.network.clip, self.activation, y, shared_executor(device))
         outputs = inferred(self.network, self.activation, y[:, : self.network.inputs])
         return np.asarray(outputs.any(axis=1))
 

@@ -91,7 +91,8 @@ def test_near_ties_fall_where_float64_has_them(where: dict[str, Any]) -> None:
 def test_a_device_computes_the_same_in_float64(emulator_settings: Settings) -> None:
     network, inputs = near_ties(21)
     executor = shared_executor(backends.find_device("emulator"))
-    found = live_on(network, Activation.DYING_RELU, inputs, executor)
+    matrix = network.stacked(DType.FLOAT32)
+    found = live_on(matrix, network.clip, Activation.DYING_RELU, inputs, executor)
     np.testing.assert_array_equal(found, dense(network, inputs).any(axis=1))
 
 
