@@ -18,7 +18,7 @@ import sparsegen
 from sparsegen.backends.emulator import device
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import families, family
+from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -61,11 +61,11 @@ def test_families_ask_nothing_by_default() -> None:
 
 def test_a_space_leaves_out_what_does_not_suit_and_says_why() -> None:
     features = Features.of(LONG_ROW)
-    space = Space.build(list(families().values()), LONG_ROW_PROBLEM, device(), features=features)
+    space = Space.build(families_of("spmm"), LONG_ROW_PROBLEM, device(), features=features)
     assert "uspmm" not in space.family_names and "csr_spmm" in space.family_names
     assert f"padded to the longest ({features.row_max} nonzeros)" in space.left_out["uspmm"]
     assert any(reason.startswith("uspmm: rows padded to the longest take") for reason in space.pruned)
-    anything = Space.build(list(families().values()), LONG_ROW_PROBLEM, device())
+    anything = Space.build(families_of("spmm"), LONG_ROW_PROBLEM, device())
     assert "uspmm" in anything.family_names and not anything.left_out
 
 
@@ -129,6 +129,6 @@ def test_every_family_suits_uniform_rows() -> None:
     features = Features.of(matrix)
     assert features.row_cov == 0 and np.ptp(np.diff(matrix.row_offsets)) == 0
     by_tokens = SpmmProblem(*matrix.shape, 32, DType.FLOAT16, Layout.COLUMN)
-    for candidate in families().values():
+    for candidate in families_of("spmm"):
         problem = by_tokens if candidate.computes(by_tokens) else replace(by_tokens, layout=Layout.ROW)
         assert candidate.suits(problem, features, candidate.guess(problem, features, device()), device())
