@@ -25,6 +25,7 @@ COMMANDS = {
     "tune": "Search for the fastest variant for a matrix and record it.",
     "tune-model": "Tune every pruned layer of a model.",
     "lookup": "Say what would run for a matrix, and why.",
+    "network": "Make, tune, run and verify sparse networks.",
     "bench": "Time our variants and what users would pick instead, side by side.",
     "report": "Write charts, tables and sources as one offline HTML page.",
     "verify": "Check a variant's result against float64.",

@@ -15,6 +15,8 @@ from sparsegen.errors import SparsegenError as SparsegenError
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
 from sparsegen.matrix.formats import as_csr as as_csr
 from sparsegen.matrix.load import load_matrix as load_matrix
+from sparsegen.networks.network import Network as Network
+from sparsegen.networks.sparse_network import SparseNetwork as SparseNetwork
 from sparsegen.operators import Block as Block
 from sparsegen.operators import Density as Density
 from sparsegen.operators import DsdOperator as DsdOperator
@@ -37,6 +39,8 @@ from sparsegen.operators import SoftmaxOperator as SoftmaxOperator
 from sparsegen.operators import SoftmaxProblem as SoftmaxProblem
 from sparsegen.operators import SparseAttentionOperator as SparseAttentionOperator
 from sparsegen.operators import SparseAttentionProblem as SparseAttentionProblem
+from sparsegen.operators import SparseNetworkOperator as SparseNetworkOperator
+from sparsegen.operators import SparseNetworkProblem as SparseNetworkProblem
 from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
 from sparsegen.plan.saved_operator import save_operator as save_operator

@@ -37,7 +37,7 @@ LAYERS = (
     {"measure"},
     {"tuning"},
     {"api"},
-    {"attention"},
+    {"attention", "networks"},
     {"integrations", "bench"},
     {"report"},
     {"cli"},

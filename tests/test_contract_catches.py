@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from contract_cases import Kind, Variant, matrices, run_and_compare
 
@@ -12,19 +14,38 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
 from sparsegen.kernels import family
 from sparsegen.kernels.base import AnyFamily
+from sparsegen.matrix.formats import CsrMatrix, as_csr
+from sparsegen.networks.network import Network
+from sparsegen.networks.radixnet import radixnet
 from sparsegen.operators import (
+    Activation,
     DType,
     Epilogue,
     Layout,
+    Readout,
     SddmmEpilogue,
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
+    SparseNetworkProblem,
 )
 from sparsegen.render import render
 
-MATRIX = "odd_shape"
+
+def odd_shape() -> CsrMatrix:
+    return matrices()["odd_shape"]
+
+
+def network() -> CsrMatrix:
+    """Layers whose rows share their columns, the last one cut off, with general weights and biases."""
+    rng = np.random.default_rng(0)
+    layers = radixnet(64, 5).layers
+    weights = [layer.with_values(rng.uniform(-0.2, 0.25, layer.nnz).astype(np.float32)) for layer in layers]
+    weights[-1] = as_csr(weights[-1].to_scipy()[:37])
+    return Network.of(weights, [rng.standard_normal(64) for _ in layers[1:]] + [0.1], 32.0).stacked(
+        DType.FLOAT16
+    )
 
 
 @dataclass(frozen=True)
@@ -35,17 +56,18 @@ class Right:
     kind: Kind
     config: dict[str, Any]
     planted: dict[str, tuple[str, str]]
+    matrix: Callable[[], CsrMatrix] = odd_shape
 
     def source(self) -> str:
-        return render(self.family, self.kind.problem(matrices()[MATRIX]), self.family.config(**self.config))
+        return render(self.family, self.kind.problem(self.matrix()), self.family.config(**self.config))
 
     def check(self, toolchain: EmulatorToolchain, source: str) -> None:
         config = self.family.config(**self.config)
-        problem = self.kind.problem(matrices()[MATRIX])
-        variant = Variant(self.family, config, self.kind, (MATRIX,), source)
-        packed = self.family.pack(problem, config, matrices()[MATRIX])
+        problem = self.kind.problem(self.matrix())
+        variant = Variant(self.family, config, self.kind, (self.matrix.__name__,), source)
+        packed = self.family.pack(problem, config, self.matrix())
         kernel = toolchain.compile_sanitized(self.family.name, self.family.entry, source)
-        run_and_compare(variant, kernel, problem, matrices()[MATRIX], packed, where=MATRIX)
+        run_and_compare(variant, kernel, problem, self.matrix(), packed, where=self.matrix.__name__)
 
 
 RIGHT = {
@@ -172,6 +194,30 @@ RIGHT = {
             "another lane's bits": ("words.element[w] >> column", "words.element[w]"),
             "sums that do not shrink": ("sums[i][j][half * 2] *= shrinking;", ""),
         },
+    ),
+    "sparse_network": Right(
+        family("fused_network"),
+        Kind(
+            SparseNetworkProblem,
+            (("n", 70),),
+            (
+                ("dtype", DType.FLOAT16),
+                ("activation", Activation.NONE),
+                ("readout", Readout.NEURONS),
+            ),
+        ),
+        {"inputs": 24, "warps": 4, "run": 1, "parts": 2, "first_check": 0, "checks": 1},
+        {
+            "missing wait": ("if (pass == 0) barrier_wait(&control.barriers[0], parity);", ""),
+            "another row's bias": ("bias, row + 8)", "bias, row)"),
+            "another block": ("(run.place[0] >> 24)", "(run.place[0] >> 16 & 0xffu)"),
+            "the same weights again": ("next.advance();", ""),
+            "the same buffer": ("from = to, to = read;", ""),
+            "no end of inputs": ("input < count && neuron < stride", "neuron < stride"),
+            "no end of outputs": ("if (row >= outputs) continue;", ""),
+            "no end of inputs of a tile": ("if (input < count) store_vector", "store_vector"),
+        },
+        network,
     ),
 }
 PLANTED = [(name, bug) for name, right in RIGHT.items() for bug in right.planted]

@@ -17,6 +17,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
+    Activation,
     Block,
     DsdProblem,
     DsdTransposedProblem,
@@ -25,12 +26,14 @@ from sparsegen.operators import (
     ItemValues,
     Layout,
     Problem,
+    Readout,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
+    SparseNetworkProblem,
     SpmmProblem,
 )
 from sparsegen.render import render
@@ -92,6 +95,10 @@ PROBLEMS: dict[str, Problem] = {
     "dsd-transposed-fp16": DsdTransposedProblem(M, K, 64, DType.FLOAT16, Block(64, 128)),
     "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
+    "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
+    "network-fp16-dying": SparseNetworkProblem(
+        5 * M, M + 3, 100, DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS
+    ),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
 }
 GOLDENS = [

@@ -30,12 +30,19 @@ from sparsegen.operators.softmax import (
     SoftmaxProblem,
 )
 from sparsegen.operators.sparse_attention import SparseAttentionOperator, SparseAttentionProblem
+from sparsegen.operators.sparse_network import (
+    Activation,
+    Readout,
+    SparseNetworkOperator,
+    SparseNetworkProblem,
+)
 from sparsegen.operators.spmm import ItemValues, SparseOperator, SpmmProblem
 
 __all__ = [
     "DEFAULT_OPERATOR",
     "MAX_INDEX",
     "OPERATORS",
+    "Activation",
     "Array",
     "Block",
     "Cost",
@@ -58,6 +65,7 @@ __all__ = [
     "Operator",
     "Parameter",
     "Problem",
+    "Readout",
     "Reference",
     "SddOperator",
     "SddProblem",
@@ -70,6 +78,8 @@ __all__ = [
     "SoftmaxProblem",
     "SparseAttentionOperator",
     "SparseAttentionProblem",
+    "SparseNetworkOperator",
+    "SparseNetworkProblem",
     "SparseOperator",
     "SpmmProblem",
     "TensorSpec",

@@ -331,7 +331,7 @@ class Problem(ABC):
         one, parts = self.item, self.items(matrix, operands)
         found = [one.item_reference(own, given, threads=threads) for own, given in parts]
         exact, magnitude = np.stack([r.exact for r in found]), np.stack([r.magnitude for r in found])
-        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+        return Reference(exact, magnitude, self.terms(matrix), found[0].dtype)
 
     @abstractmethod
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
@@ -379,8 +379,9 @@ class Problem(ABC):
         """What ``fill`` writes for each item, given its matrix and its operands, numbers as float32."""
         written = self.result(matrix.nnz)
         count = written.nbytes // written.dtype.itemsize
+        assert isinstance(written.dtype, DType), "a result is of numbers"
         found = DeviceReference(
-            device.filled(8 * count), device.filled(4 * count), self.terms(matrix), self.dtype
+            device.filled(8 * count), device.filled(4 * count), self.terms(matrix), written.dtype
         )
         each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
         for i, (own, given) in enumerate(self.items(matrix, operands) if count else ()):

@@ -15,6 +15,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.kernels import families_of
 from sparsegen.operators import (
     OPERATORS,
+    Activation,
     Block,
     Density,
     DsdProblem,
@@ -25,12 +26,14 @@ from sparsegen.operators import (
     Layout,
     Parameter,
     Problem,
+    Readout,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
+    SparseNetworkProblem,
     SpmmProblem,
     operator_named,
 )
@@ -45,6 +48,7 @@ PROBLEMS: list[Problem] = [
     SoftmaxProblem(3, 4, DType.FLOAT16),
     SoftmaxBackwardProblem(3, 4, DType.BFLOAT16),
     SparseAttentionProblem(3, 4, 8, DType.FLOAT16),
+    SparseNetworkProblem(3, 4, 5, DType.FLOAT16, Activation.NONE, Readout.TOTALS),
 ]
 BATCHES: list[Problem] = [
     SpmmProblem(67, 50, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
@@ -56,6 +60,7 @@ BATCHES: list[Problem] = [
     SoftmaxProblem(67, 50, DType.FLOAT16, batch=3),
     SoftmaxBackwardProblem(67, 50, batch=3),
     SparseAttentionProblem(67, 50, 16, DType.FLOAT16, batch=3),
+    SparseNetworkProblem(67, 50, 5, DType.FLOAT16, batch=3),
 ]
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.operator)
 

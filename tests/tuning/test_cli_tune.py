@@ -62,6 +62,7 @@ OPTIONS = {
     "sparse_softmax": [],
     "sparse_softmax_backward": [],
     "sparse_attention": ["--dtype", "float16", "--width", "16", "--heads", "2"],
+    "sparse_network": ["--dtype", "float16", "-n", "20"],
 }
 
 

@@ -16,6 +16,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import (
+    Activation,
     Block,
     DsdProblem,
     DsdTransposedProblem,
@@ -24,12 +25,14 @@ from sparsegen.operators import (
     ItemValues,
     Layout,
     Problem,
+    Readout,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
+    SparseNetworkProblem,
     SpmmProblem,
 )
 from sparsegen.settings import Settings
@@ -51,6 +54,8 @@ def executor(request: pytest.FixtureRequest, emulator_settings: Settings) -> Ite
 
 MATRIX = random_rows(24, 40, 0.3, 0.6, 3)
 EMPTY = CsrMatrix((0, 40), np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32))
+DEEP = random_rows(72, 19, 0.5, 0.3, 4)
+DEEP = DEEP.with_values(DEEP.values / 8)  # so that a network's errors do not grow from layer to layer
 GAPS = CsrMatrix(
     (5, 40), np.array([0, 0, 3, 3, 43, 43]), np.r_[[1, 7, 39], np.arange(40)], np.ones(43, np.float32)
 )
@@ -73,6 +78,9 @@ PROBLEMS: list[Problem] = [
     SoftmaxProblem(24, 40, DType.BFLOAT16, batch=3),
     SoftmaxBackwardProblem(24, 40, DType.FLOAT16, batch=3),
     SparseAttentionProblem(24, 40, 8, DType.FLOAT16, batch=3),
+    *(SparseNetworkProblem(72, 19, 45, dtype, does) for dtype in DType for does in Activation),
+    *(SparseNetworkProblem(72, 19, 45, DType.FLOAT16, does, Readout.TOTALS) for does in Activation),
+    SparseNetworkProblem(24, 40, 9, DType.FLOAT16, batch=3),
     *(spmm(5, DType.FLOAT32, layout, Epilogue.BIAS_GELU) for layout in Layout),  # with empty rows
     *(DsdProblem(24, 40, 9, dtype, BLOCK, epilogue=e) for dtype in DType for e in Epilogue),
     *(DsdTransposedProblem(24, 40, 9, dtype, BLOCK, y_layout=layout) for dtype in DType for layout in Layout),
@@ -89,7 +97,7 @@ PROBLEMS: list[Problem] = [
 def matrix_of(problem: Problem) -> CsrMatrix:
     if not problem.has_pattern:
         return problem.without_pattern
-    return next(matrix for matrix in (MATRIX, EMPTY, GAPS) if matrix.shape == problem.matrix_shape)
+    return next(matrix for matrix in (MATRIX, EMPTY, GAPS, DEEP) if matrix.shape == problem.matrix_shape)
 
 
 def both(problem: Problem, matrix: CsrMatrix, operands: Operands, executor: Executor) -> list[Verifier]:
@@ -108,16 +116,18 @@ def test_host_and_device_agree(executor: Executor, problem: Problem) -> None:
     np.testing.assert_allclose(on_device.exact, on_host.exact, rtol=1e-11, atol=1e-13 * size)
     np.testing.assert_allclose(on_device.magnitude, on_host.magnitude, rtol=1e-6, atol=1e-37)
     np.testing.assert_array_equal(on_device.terms, on_host.terms)
-    assert on_device.dtype is on_host.dtype is problem.dtype
+    assert on_device.dtype is on_host.dtype is problem.result(matrix.nnz).dtype
 
     exact = on_host.exact
     nudged = exact.copy()
     nudged[(2, 1, 4)[-exact.ndim :]] += 0.3
-    unwritten = problem.dtype.to_storage(exact)
+    written = problem.result(matrix.nnz).dtype
+    assert isinstance(written, DType)
+    unwritten = written.to_storage(exact)
     unwritten.view(np.uint8).reshape(-1)[:4] = 0xFF
     for stored, is_right in (
-        (problem.dtype.to_storage(exact), True),
-        (problem.dtype.to_storage(nudged), False),
+        (written.to_storage(exact), True),
+        (written.to_storage(nudged), False),
         (unwritten, False),
     ):
         result = executor.upload(np.ascontiguousarray(stored))

@@ -1,0 +1,235 @@
+"""``sparsegen network``: make, tune, run and verify sparse networks as in the Sparse DNN Challenge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option
+from sparsegen.cli.progress import shown
+from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.matrix.csr import Array
+from sparsegen.networks.challenge_files import (
+    read_categories,
+    read_challenge,
+    read_images,
+    write_categories,
+    write_challenge,
+)
+from sparsegen.networks.images import stroke_images
+from sparsegen.networks.network import Network
+from sparsegen.networks.network_file import load_network, save_network
+from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.sparse_network import SparseNetwork
+from sparsegen.operators.sparse_network import Readout
+from sparsegen.tuning.report import Effort
+
+F = TypeVar("F", bound=Callable[..., Any])
+USUAL_IMAGES = 1000
+
+
+@click.group()
+def command() -> None:
+    """Make, tune, run and verify sparse networks, all layers of one as a single operator.
+
+    A NETWORK is a file that `generate` wrote, or a folder of the challenge's layers, n<neurons>-l<number>.tsv.
+    """
+
+
+def network_argument(function: F) -> F:
+    """``network``: Path."""
+    return click.argument("network", type=click.Path(path_type=Path))(function)
+
+
+def inputs_options(function: F) -> F:
+    """``inputs``, ``images``, ``seed``: what `_inputs` takes."""
+    options = (
+        click.option(
+            "--inputs",
+            type=click.Path(path_type=Path),
+            help="Inputs: .npy (inputs × neurons), or the challenge's .tsv of images.",
+        ),
+        click.option(
+            "--images",
+            type=click.IntRange(min=1),
+            help=f"So many images of strokes instead; default {USUAL_IMAGES}.",
+        ),
+        click.option(
+            "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the images."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command()
+@click.option("--neurons", default=1024, show_default=True, type=int, help="16 times a power of two.")
+@click.option("--layers", default=120, show_default=True, type=click.IntRange(min=1))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the permutations.")
+@click.option("--bias", type=float, help="Of every neuron; default the challenge's.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A file to write, or with --tsv a folder.",
+)
+@click.option("--tsv", is_flag=True, help="Write the challenge's files instead, one for each layer.")
+@json_option
+def generate(
+    neurons: int, layers: int, seed: int, bias: float | None, output: Path, tsv: bool, as_json: bool
+) -> None:
+    """A RadiX-Net of the challenge's family: 32 weights of 1/16 for each neuron."""
+    made = radixnet(neurons, layers, seed=seed, bias=bias)
+    if tsv:
+        write_challenge(made, output)
+    else:
+        save_network(made, output)
+    data = {"output": str(output), "neurons": neurons, "layers": layers, "edges": made.edges}
+    emit(as_json, data, f"{layers} layers of {neurons} neurons, {made.edges} weights: {output}")
+
+
+@command.command()
+@network_argument
+@click.option("--batch", default=60000, show_default=True, type=click.IntRange(min=1), help="Inputs.")
+@click.option(
+    "--readout",
+    type=EnumChoice(Readout),
+    default=Readout.TOTALS.value,
+    show_default=True,
+    help="neurons: of the last layer; totals: their sum, which categories need.",
+)
+@click.option(
+    "--effort", type=EnumChoice(Effort), default=Effort.NORMAL.value, show_default=True, help="As of tune."
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Variants to try, instead of the effort's limits.")
+@device_option
+@db_option
+@json_option
+def tune(
+    network: Path,
+    batch: int,
+    readout: Readout,
+    effort: Effort,
+    trials: int | None,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Search for the fastest variant for a network and a batch, verify it and record it."""
+    net = SparseNetwork(_read(network), device=device, db=db)
+    with shown(as_json=as_json) as progress:
+        result = net.tune(batch, readout, effort=effort, trials=trials, progress=progress, baselines=False)
+    sample = result.winner.sample
+    assert sample is not None
+    rate = net.network.edges * batch / sample.median_us / 1e6
+    config = result.winner.variant.config
+    data = {
+        "family": config.family_name,
+        "config": config.to_dict(),
+        "us": sample.median_us,
+        "edges_per_second": rate * 1e12,
+    }
+    emit(as_json, data, f"{config}", f"{sample.median_us:.1f} µs for {batch} inputs, {rate:.4g} TE/s")
+
+
+@command.command()
+@network_argument
+@inputs_options
+@click.option("--exact", is_flag=True, help="Categories as float64 gives them.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file of categories to write.")
+@device_option
+@db_option
+@json_option
+def run(
+    network: Path,
+    inputs: Path | None,
+    images: int | None,
+    seed: int,
+    exact: bool,
+    output: Path | None,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Categories of inputs: which of them live through all layers.
+
+    The time is that of the second call, with inputs on the host: copies there and back are in it.
+    """
+    net = SparseNetwork(_read(network), device=device, db=db)
+    given = _inputs(net.network, inputs, images, seed)
+    live = net.categories(given, exact=exact)
+    started = time.perf_counter()
+    net.categories(given, exact=exact)
+    seconds = time.perf_counter() - started
+    if output is not None:
+        write_categories(live, output)
+    rate = net.network.edges * len(given) / seconds / 1e12
+    data = {"inputs": len(given), "live": live.size, "seconds": seconds, "edges_per_second": rate * 1e12}
+    text = f"{live.size} of {len(given)} inputs live; {1e3 * seconds:.1f} ms with copies, {rate:.3g} TE/s"
+    emit(as_json, data, net.explain(len(given), Readout.TOTALS), text)
+
+
+@command.command()
+@network_argument
+@inputs_options
+@click.option(
+    "--truth", type=click.Path(path_type=Path), help="The categories that should come out; default float64's."
+)
+@click.option("--exact", is_flag=True, help="Check exact categories, not those of the dtype.")
+@device_option
+@db_option
+@json_option
+def verify(
+    network: Path,
+    inputs: Path | None,
+    images: int | None,
+    seed: int,
+    truth: Path | None,
+    exact: bool,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Check categories against a file of them, or against float64 on the host.
+
+    Ends with exit code 5 when one is wrong.
+    """
+    net = SparseNetwork(_read(network), device=device, db=db)
+    given = _inputs(net.network, inputs, images, seed)
+    found = net.categories(given, exact=exact)
+    right = (
+        np.flatnonzero(net.inferred(given).any(axis=1))
+        if truth is None
+        else read_categories(truth, len(given))
+    )
+    wrong = np.setxor1d(found, right)
+    data = {"inputs": len(given), "live": right.size, "wrong": wrong.tolist(), "right": not wrong.size}
+    verdict = "right" if not wrong.size else f"WRONG: {wrong.size} inputs, first {wrong[0]}"
+    emit(as_json, data, f"{verdict}; {right.size} of {len(given)} inputs live")
+    if wrong.size:
+        raise click.exceptions.Exit(NoVariantError.exit_code)
+
+
+def _read(path: Path) -> Network:
+    return read_challenge(path) if path.is_dir() else load_network(path)
+
+
+def _inputs(network: Network, file: Path | None, images: int | None, seed: int) -> Array:
+    if file is None:
+        return stroke_images(images or USUAL_IMAGES, network.inputs, seed=seed)
+    if images is not None:
+        raise click.UsageError("give either --inputs or --images")
+    if file.suffix == ".tsv":
+        return read_images(file, network.inputs)
+    try:
+        found: Array = np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as an array: {error}") from None
+    return found

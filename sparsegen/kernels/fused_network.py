@@ -1,0 +1,220 @@
+"""Sparse networks on tensor cores, all layers in one launch: a tile of inputs stays in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of, shares_columns
+from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import Activation, SparseNetworkProblem
+
+WARP = 32
+STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
+MOST_NEURONS = 4096  # blocks have 8 bits
+CONTROL_BYTES = 1024
+OTHER_REGISTERS = 28
+TILE_CYCLES = 34.0  # of a multiprocessor, for a group's 16 neurons by 56 inputs, as measured
+LIVING = 0.15  # of the inputs of a network in which they die, over its layers
+
+
+@dataclass(frozen=True)
+class FusedNetworkConfig(Config):
+    """One point of the tuning space of `FusedNetwork`."""
+
+    inputs: int = tunable(
+        56, (8, 24, 40, 56), "inputs of a tile, which goes through all layers together", searched=(40, 56)
+    )
+    warps: int = tunable(16, (4, 8, 16), "warps of a block", packs=True)
+    run: int = tunable(
+        4,
+        (1, 2, 4, 8),
+        "groups of 16 neurons that a warp takes one after another, keeping what they share",
+        packs=True,
+    )
+    parts: int = tunable(
+        2,
+        (1, 2),
+        "of a tile, each with a barrier of its own, so that warps seldom wait at the end of a layer",
+    )
+    first_check: int = tunable(
+        5,
+        (0, 1, 2, 3, 4, 5, 6, 8, 12),
+        "layers before dead inputs are dropped for the first time; 0: never",
+        searched=(0, 4, 5, 6, 8),
+    )
+    checks: int = tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped")
+
+
+class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
+    """A block takes its share of the inputs, tile by tile, through all layers; no neuron leaves the multiprocessor.
+
+    An inspector puts rows that share columns in groups of 16 (`tile_groups`): the 16 × 16 tiles of their weights are
+    operands of tensor cores, read as general numbers. Neurons are renumbered between layers such that a block is 16
+    rows of shared memory in a row, and so that neither reading nor writing meets bank conflicts.
+    """
+
+    name = "fused_network"
+    summary = "Sparse networks on tensor cores, all layers fused, in shared memory"
+    source = (
+        "one kernel over all layers of an input that fits the processor: as Hidayetoğlu et al., HPEC 2020, section "
+        "III-C leaves it open; grouping, renumbering by edge colouring and tiles for tensor cores are sparsegen's own"
+    )
+    template = "sparse_network/fused_network.cu.j2"
+    entry = "fused_network"
+    size_names = ("n", "neurons", "outputs", "layers", "positions")
+    packed_names = ("layer_table", "places", "general", "blocks", "input_places", "values")
+    scratch_names = ("kept", "kept_ids")
+    problem_type = SparseNetworkProblem
+    config_type = FusedNetworkConfig
+
+    def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
+        yield Constraint(
+            max(problem.neurons, problem.outputs) <= MOST_NEURONS,
+            f"a layer's neurons ({max(problem.neurons, problem.outputs)}) are at most {MOST_NEURONS}",
+        )
+        yield one_item(problem)
+
+    def constraints(
+        self, problem: SparseNetworkProblem, config: FusedNetworkConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield from self.scope(problem)
+        yield capable(device, STORED_FRAGMENTS)
+        yield shared_memory_fits("two buffers of neurons", self._shared_bytes(problem, c), device)
+        yield Constraint(
+            c.parts == 1 or c.inputs > 8, f"parts ({c.parts}) of inputs ({c.inputs}) have 8 inputs each"
+        )
+        yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
+        yield Constraint(
+            problem.activation is Activation.DYING_RELU or (c.first_check == 0 and c.checks == 1),
+            f"inputs are dropped (first_check {c.first_check}, checks {c.checks}; else 0 and 1) only where the "
+            f"activation ({problem.activation}) lets them die",
+        )
+        yield Constraint(
+            c.first_check > 0 or c.checks == 1,
+            f"checks ({c.checks}) is 1 where there are none, with first_check {c.first_check}",
+        )
+
+    def requirements(
+        self, problem: SparseNetworkProblem, features: Features, config: FusedNetworkConfig
+    ) -> Iterator[Constraint]:
+        yield shares_columns(problem, features)
+
+    @staticmethod
+    def _registers(config: FusedNetworkConfig) -> int:
+        """Weights of a run, what is loaded beside them, two blocks and sums of a part's tiles, and addresses."""
+        tiles = -(-config.inputs // 8 // config.parts)
+        return 11 * config.run + 8 * tiles + OTHER_REGISTERS
+
+    @staticmethod
+    def _shared_bytes(problem: SparseNetworkProblem, config: FusedNetworkConfig) -> int:
+        return 2 * (positions_of(problem) + 1) * 2 * config.inputs + CONTROL_BYTES
+
+    def is_worth_trying(
+        self, problem: SparseNetworkProblem, config: FusedNetworkConfig, device: Device
+    ) -> bool:
+        groups = -(-problem.neurons // SIDE)
+        return config.warps * config.run <= max(4, groups) and config.run > 1
+
+    def constants(self, problem: SparseNetworkProblem, config: FusedNetworkConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "activation": problem.activation.value,
+            "readout": problem.readout.value,
+            "aligned_rows": problem.neurons % 8 == 0,
+            "even_outputs": problem.outputs % 2 == 0,
+        }
+
+    def pack(
+        self, problem: SparseNetworkProblem, config: FusedNetworkConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
+        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[tiles.source])
+        kept = problem.activation is Activation.DYING_RELU
+        return Packed(
+            arrays={
+                "layer_table": empty_as_one(tiles.layers),
+                "places": tiles.places | _in_upper_half(tiles.pairs, len(tiles.places)),
+                "general": tiles.general,
+                "blocks": tiles.blocks,
+                "input_places": tiles.inputs,
+                "values": values,
+            },
+            sizes={
+                "neurons": problem.neurons,
+                "outputs": problem.outputs,
+                "layers": problem.layers,
+                "positions": tiles.positions,
+            },
+            nnz=matrix.nnz,
+            values="values",
+            value_source=lambda: tiles.source,
+            scratch={
+                "kept": 2 * problem.n * tiles.positions if kept else 4,
+                "kept_ids": 4 * problem.n if kept else 4,
+            },
+        )
+
+    def launch(
+        self,
+        problem: SparseNetworkProblem,
+        config: FusedNetworkConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        blocks = min(device.multiprocessors, -(-problem.n // 8))
+        return Launch(
+            grid=(blocks if problem.outputs else 0, 1, 1),
+            block=(WARP * config.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
+        c = self.guess(problem, features, device)
+        groups = problem.layers * -(-problem.neurons // SIDE)
+        tiles = -(-problem.n // (device.multiprocessors * c.inputs))
+        living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
+        cycles = groups * tiles * living * TILE_CYCLES * 2 * c.inputs / 56
+        return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
+
+    def guess(self, problem: SparseNetworkProblem, features: Features, device: Device) -> FusedNetworkConfig:
+        """The largest tile that fits, and runs such that all warps have one."""
+        groups = -(-problem.neurons // SIDE)
+        run = max(1, min(4, groups // 16))
+        run = 1 << run.bit_length() - 1
+        dying = problem.activation is Activation.DYING_RELU
+        for inputs in (56, 40, 24, 8):
+            config = FusedNetworkConfig(
+                inputs=inputs,
+                warps=16 if groups >= 16 else 8 if groups >= 8 else 4,
+                run=run,
+                parts=2 if inputs > 8 else 1,
+                first_check=5 if dying else 0,
+                checks=3 if dying else 1,
+            )
+            if self._shared_bytes(problem, config) <= device.shared_memory_per_block:
+                break
+        return config
+
+
+def _in_upper_half(pairs: Array, groups: int) -> Array:
+    """uint32, groups × 1: the blocks of groups in pairs in bits 16 to 23 and above."""
+    found = np.zeros((groups, 1), dtype=np.uint32)
+    found[: len(pairs), 0] = pairs[:, 0].astype(np.uint32) << 16 | pairs[:, 1].astype(np.uint32) << 24
+    return found
+
+
+FAMILY = FusedNetwork()

@@ -1,0 +1,284 @@
+"""The layers of a network as tiles for tensor cores: neurons renumbered, values in the order of a warp's registers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint
+from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
+
+TILE = SIDE * SIDE  # values of a tile
+BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
+PAIR = 2 * TILE + BIASES  # values of a group with two tiles
+UNIT = BIASES  # what places of groups are counted in
+LEAST_FILLED = 1 / 16  # of the places of tiles
+MOST_VARIATION = 0.1  # of lengths of rows, relative, where they share their columns
+PADDED = 2  # times as many groups, at most, where a layer is filled up to whole passes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerTiles:
+    """A layer in tiles.
+
+    Attributes:
+        weights: its pattern in CSR, without the bias: offsets, columns.
+        groups: of its rows.
+        columns: int64, blocks × 16: the neurons before at their places.
+    """
+
+    weights: tuple[Array, Array]
+    groups: TileGroups
+    columns: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkTiles:
+    """All layers, laid out for kernels that take ``pass_groups`` groups at a time.
+
+    Groups are numbered through the network: those of layers in pairs first, each layer filled up to whole passes and
+    one more pass behind the last, then the others. A group's values are its tiles in the order of the fragments of
+    m16n8k16, and its biases; those of groups of pairs follow each other, the others' begin where ``general`` says.
+
+    Attributes:
+        layers: int32, layers × 4: kind, first group (of the others: in ``general``), groups (of pairs: passes), 0.
+        places: uint32, groups × 16: where each row goes, a place among the neurons of the next layer; of the last
+            layer the row's own number. Rows that are none go to ``positions``.
+        pairs: int32, × 2: of groups in pairs the two blocks.
+        general: int32, × 4: of the other groups where the values begin, in `UNIT`, the first of the tiles, how many,
+            and the group's number.
+        blocks: int32: of all tiles of the other groups.
+        inputs: int32, positions: the place of each neuron before the first layer, then the places of none.
+        source: int32: of each value the nonzero's number, or -1.
+        kinds: of layers, for `explain`.
+    """
+
+    layers: Array
+    places: Array
+    pairs: Array
+    general: Array
+    blocks: Array
+    inputs: Array
+    source: Array
+    positions: int
+    kinds: tuple[LayerKind, ...]
+
+
+def positions_of(problem: SparseNetworkProblem) -> int:
+    """Places of neurons between layers, and of outputs: whole blocks."""
+    return max(1, -(-max(problem.neurons, problem.outputs) // SIDE)) * SIDE
+
+
+def network_tiles(
+    problem: SparseNetworkProblem, matrix: CsrMatrix, run: int, pass_groups: int
+) -> NetworkTiles:
+    """All layers of a network in tiles.
+
+    Args:
+        run: groups that a warp takes one after another.
+        pass_groups: those that all warps of a block take together.
+    """
+    numbers = range(problem.layers)
+    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others while it sorts
+
+        def grouped(layer: int) -> tuple[tuple[Array, Array], TileGroups]:
+            weights = _weights(problem, matrix, layer)
+            return weights, TileGroups.of(*weights, problem.neurons, run)
+
+        def placed(layer: int) -> LayerTiles:
+            weights, groups = found[layer]
+            writers = found[layer - 1][1].rows if layer else in_rows(np.arange(problem.neurons))
+            return LayerTiles(weights, groups, spread(writers, groups.columns))
+
+        found = list(pool.map(grouped, numbers))
+        layers = list(pool.map(placed, numbers))
+    return _Numbered(problem, matrix, layers, pass_groups).tiles()
+
+
+def _weights(problem: SparseNetworkProblem, matrix: CsrMatrix, layer: int) -> tuple[Array, Array]:
+    """A layer's pattern without the columns of the bias."""
+    rows = problem.layer_rows(layer)
+    offsets = matrix.row_offsets[rows.start : rows.stop + 1].astype(np.int64)
+    columns = matrix.column_indices[offsets[0] : offsets[-1]]
+    kept = columns < problem.neurons
+    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
+    return running[offsets - offsets[0]], columns[kept]
+
+
+class _Numbered:
+    """Layers whose groups get their numbers."""
+
+    def __init__(
+        self,
+        problem: SparseNetworkProblem,
+        matrix: CsrMatrix,
+        layers: list[LayerTiles],
+        pass_groups: int,
+    ) -> None:
+        self.problem, self.matrix, self.layers = problem, matrix, layers
+        self.positions = positions_of(problem)
+        passes = [-(-layer.groups.count // pass_groups) for layer in layers]
+        self.in_pairs = [
+            layer.groups.kind is not LayerKind.GENERAL
+            and count * pass_groups <= PADDED * max(1, layer.groups.count)
+            for layer, count in zip(layers, passes, strict=True)
+        ]
+        self.passes = [count if pair else 0 for count, pair in zip(passes, self.in_pairs, strict=True)]
+        self.pair_groups = (sum(self.passes) + 1) * pass_groups
+        self.pass_groups = pass_groups
+
+    def tiles(self) -> NetworkTiles:
+        """Everything, layer by layer."""
+        with ThreadPoolExecutor() as pool:
+            return self._tiles(pool)
+
+    def _tiles(self, pool: ThreadPoolExecutor) -> NetworkTiles:
+        layers, general, blocks, kinds = [], [], [], []
+        places = [np.full((self.pair_groups, SIDE), self.positions, dtype=np.uint32)]
+        pairs = np.zeros((self.pair_groups, 2), dtype=np.int32)
+        sources = [np.full(self.pair_groups * PAIR, NONE, dtype=np.int32)]
+        filling: list[Future[None]] = []
+        next_pair, next_group, unit, tile = 0, 0, self.pair_groups * PAIR // UNIT, 0
+        for number, layer in enumerate(self.layers):
+            rows, to = self._rows_and_places(number)
+            groups, count = layer.groups, layer.groups.count
+            if self.in_pairs[number]:
+                kinds.append(groups.kind)
+                layers.append((groups.kind, next_pair, self.passes[number], 0))
+                here = slice(next_pair, next_pair + count)
+                places[0][here] = to
+                pairs[here] = groups.tiles.reshape(-1, 2)
+                size = self.passes[number] * self.pass_groups
+                if count:
+                    pairs[next_pair + count : next_pair + size] = pairs[next_pair + count - 1]
+                starts = np.arange(next_pair, next_pair + count) * PAIR
+                filling.append(pool.submit(self._fill, sources[0], number, rows, starts))
+                next_pair += size
+                continue
+            kinds.append(LayerKind.GENERAL)
+            layers.append((LayerKind.GENERAL, next_group, count, 0))
+            counts = np.diff(groups.first)
+            sizes = counts * (TILE // UNIT) + 1
+            starts = np.cumsum(sizes) - sizes
+            numbers = self.pair_groups + next_group + np.arange(count)
+            general.append(np.stack((unit + starts, tile + groups.first[:-1], counts, numbers), axis=1))
+            blocks.append(groups.tiles)
+            places.append(to)
+            own_source = np.full(int(sizes.sum()) * UNIT, NONE, dtype=np.int32)
+            filling.append(pool.submit(self._fill, own_source, number, rows, starts * UNIT))
+            sources.append(own_source)
+            next_group, unit, tile = next_group + count, unit + int(sizes.sum()), tile + groups.tiles.size
+        for job in filling:
+            job.result()
+        return NetworkTiles(
+            layers=np.array(layers, dtype=np.int32).reshape(-1, 4),
+            places=np.concatenate(places).astype(np.uint32),
+            pairs=pairs,
+            general=_joined(general, (0, 4)),
+            blocks=_joined(blocks, (0,)),
+            inputs=self._inputs(),
+            source=np.concatenate(sources),
+            positions=self.positions,
+            kinds=tuple(kinds),
+        )
+
+    def _inputs(self) -> Array:
+        columns = self.layers[0].columns.ravel() if self.layers else np.zeros(0, dtype=np.int64)
+        padded = np.full(self.positions, NONE, dtype=np.int64)
+        padded[: columns.size] = columns
+        by_neuron = np.where(padded == NONE, self.positions, padded)
+        return np.argsort(by_neuron, kind="stable").astype(np.int32)
+
+    def _rows_and_places(self, number: int) -> tuple[Array, Array]:
+        """Each group's rows in the order in which a warp holds them, and where these go."""
+        rows = self.layers[number].groups.rows
+        if number + 1 == len(self.layers):
+            return rows, np.where(rows == NONE, self.positions, rows).astype(np.uint32)
+        columns = self.layers[number + 1].columns.ravel()
+        place = np.empty(self.problem.neurons, dtype=np.int64)
+        filled = columns != NONE
+        place[columns[filled]] = np.flatnonzero(filled)
+        is_row = rows != NONE
+        to = place[np.where(is_row, rows, 0)]
+        to[~is_row] = np.flatnonzero(~filled)  # as many rows that are none as places that are none
+        colour = to % BANKS
+        by_colour = np.argsort(colour, axis=1, kind="stable").reshape(-1, BANKS, 2)
+        order = np.concatenate((by_colour[:, :, 0], by_colour[:, :, 1]), axis=1)
+        taken = (np.take_along_axis(x, order, axis=1) for x in (rows, to))
+        rows, to = taken
+        return rows, to.astype(np.uint32)
+
+    def _fill(self, source: Array, number: int, rows: Array, starts: Array) -> None:
+        """Where the values of a layer's nonzeros are.
+
+        Args:
+            source: to be filled.
+            starts: of its groups, in values.
+        """
+        layer, problem, matrix = self.layers[number], self.problem, self.matrix
+        count = layer.weights[0].size - 1
+        group, in_group = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        is_row = rows != NONE
+        group[rows[is_row]], in_group[rows[is_row]] = np.nonzero(is_row)
+        here = problem.layer_rows(number)
+        begin, end = (int(matrix.row_offsets[i]) for i in (here.start, here.stop))
+        numbers = np.arange(begin, end)
+        column = matrix.column_indices[begin:end].astype(np.int64)
+        row = np.repeat(np.arange(count), np.diff(matrix.row_offsets[here.start : here.stop + 1]))
+        is_weight = column < problem.neurons
+        g, i = group[row], in_group[row]
+        counts = np.diff(layer.groups.first)
+        biases = starts[g] + counts[g] * TILE + 4 * i + column - problem.neurons
+        source[biases[~is_weight]] = numbers[~is_weight]
+        g, i, column = g[is_weight], i[is_weight], column[is_weight]
+        block, slot = layer.groups.block[column], self._slots(layer)[column]
+        values = starts[g] + _tile_of(layer.groups, g, block) * TILE + _in_fragment(i, slot)
+        source[values] = numbers[is_weight]
+
+    def _slots(self, layer: LayerTiles) -> Array:
+        found = np.empty(self.problem.neurons, dtype=np.int64)
+        filled = layer.columns != NONE
+        found[layer.columns[filled]] = np.nonzero(filled)[1]
+        return found
+
+
+def _tile_of(groups: TileGroups, group: Array, block: Array) -> Array:
+    """The number of a block among the tiles of its group."""
+    if groups.kind is not LayerKind.GENERAL:
+        found: Array = (groups.tiles.reshape(-1, 2)[group, 0] != block).astype(np.int64)
+        return found
+    most = int(groups.tiles.max(initial=0)) + 1
+    keys = np.repeat(np.arange(groups.count), np.diff(groups.first)) * most + groups.tiles
+    return np.searchsorted(keys, group * most + block) - groups.first[group]
+
+
+def _in_fragment(row: Array, column: Array) -> Array:
+    """Where a value of a 16 × 16 tile is in the operand A of m16n8k16, lane by lane."""
+    lane = row % 8 * 4 + column % 8 // 2
+    found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
+    return found
+
+
+def _joined(parts: list[Array], shape: tuple[int, ...]) -> Array:
+    """Of int32, at least one element."""
+    whole = np.concatenate(parts) if parts else np.zeros(shape, dtype=np.int64)
+    return whole.astype(np.int32) if whole.size else np.zeros((1, *shape[1:]), dtype=np.int32)
+
+
+def shares_columns(problem: SparseNetworkProblem, features: Features) -> Constraint:
+    """For the requirements of families that multiply tiles: rows may share their columns, as far as lengths tell.
+
+    Whether they do only packing finds out; where rows are long, tiles of any rows are filled enough.
+    """
+    filled = max(0.0, features.row_mean - BIAS_COLUMNS) / max(1, problem.neurons)
+    may_share = features.nnz == 0 or features.row_cov < MOST_VARIATION
+    return Constraint(
+        may_share or filled >= LEAST_FILLED,
+        "rows are about equally long, as where 16 of them share their columns, or one place of "
+        f"{1 / LEAST_FILLED:.0f} is filled ({filled:.1%})",
+    )

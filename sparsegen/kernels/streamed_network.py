@@ -1,0 +1,199 @@
+"""Sparse networks on tensor cores whose layers are too wide for shared memory: neurons are in device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of, shares_columns
+from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import Activation, SparseNetworkProblem
+
+WARP = 32
+STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
+WIDEST_TILE = 64  # inputs
+LEAST_OF_A_BLOCK = 16
+MOST_BLOCKS = 256
+SPARE_ROWS = 16  # of a buffer
+BLOCKS_LOADED = 1.125  # for each group, in the mean
+OTHER_REGISTERS = 60
+LIVING = 0.15  # of the inputs of a network in which they die, over its layers
+
+
+@dataclass(frozen=True)
+class StreamedNetworkConfig(Config):
+    """One point of the tuning space of `StreamedNetwork`."""
+
+    inputs: int = tunable(
+        64, (16, 32, 64), "inputs of a tile at most; narrow tiles of narrow networks stay in the L2"
+    )
+    warps: int = tunable(16, (4, 8, 16), "warps of a block", searched=(8, 16), packs=True)
+    run: int = tunable(
+        8,
+        (1, 2, 4, 8, 16),
+        "groups of 16 neurons that a warp takes one after another, keeping what they share",
+        searched=(4, 8, 16),
+        packs=True,
+    )
+    stages: int = tunable(
+        4, (2, 3, 4, 6), "blocks of neurons in a warp's shared memory; the next ones load while one is used"
+    )
+    first_check: int = tunable(
+        5,
+        (0, 1, 2, 3, 4, 5, 6, 8, 12),
+        "layers before dead inputs are dropped for the first time; 0: never",
+        searched=(0, 3, 4, 5, 6, 8),
+    )
+    checks: int = tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped")
+
+
+class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
+    """A block takes its share of the inputs, tile by tile, through all layers, from one buffer in device memory to
+    another.
+
+    Groups and tiles are those of `fused_network`; a block of 16 neurons is a run of memory, which asynchronous copies
+    bring to the warp that multiplies it. Scratch memory takes 4 bytes for each input and neuron.
+    """
+
+    name = "streamed_network"
+    summary = "Sparse networks on tensor cores for any width, neurons in device memory"
+    source = (
+        "layer by layer with active inputs gathered on the device: Hidayetoğlu et al., HPEC 2020, section III; "
+        "grouping and tiles for tensor cores are sparsegen's own"
+    )
+    template = "sparse_network/streamed_network.cu.j2"
+    entry = "streamed_network"
+    size_names = ("n", "neurons", "outputs", "layers", "positions")
+    packed_names = ("layer_table", "places", "pairs", "general", "blocks", "input_places", "values")
+    scratch_names = ("tiles", "numbers")
+    problem_type = SparseNetworkProblem
+    config_type = StreamedNetworkConfig
+
+    def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
+        yield one_item(problem)
+
+    def constraints(
+        self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield from self.scope(problem)
+        yield capable(device, STORED_FRAGMENTS)
+        yield shared_memory_fits("stages of all warps", self._shared_bytes(c), device)
+        yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
+        yield Constraint(
+            problem.activation is Activation.DYING_RELU or (c.first_check == 0 and c.checks == 1),
+            f"inputs are dropped (first_check {c.first_check}, checks {c.checks}; else 0 and 1) only where the "
+            f"activation ({problem.activation}) lets them die",
+        )
+        yield Constraint(
+            c.first_check > 0 or c.checks == 1,
+            f"checks ({c.checks}) is 1 where there are none, with first_check {c.first_check}",
+        )
+
+    def requirements(
+        self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig
+    ) -> Iterator[Constraint]:
+        yield shares_columns(problem, features)
+
+    @staticmethod
+    def _registers(config: StreamedNetworkConfig) -> int:
+        """Two blocks and sums of a tile, and addresses."""
+        return config.inputs + OTHER_REGISTERS
+
+    @staticmethod
+    def _shared_bytes(config: StreamedNetworkConfig) -> int:
+        """A warp's stages and the neurons on their way out, and what warps found alive."""
+        of_warp = (config.stages + 1) * SIDE * 2 * config.inputs
+        return config.warps * (of_warp + config.inputs // 2)
+
+    def is_worth_trying(
+        self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device
+    ) -> bool:
+        return config.warps * config.run <= max(4, -(-problem.neurons // SIDE))
+
+    def constants(self, problem: SparseNetworkProblem, config: StreamedNetworkConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "activation": problem.activation.value,
+            "readout": problem.readout.value,
+        }
+
+    def pack(
+        self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
+        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[tiles.source])
+        room = problem.n + WIDEST_TILE * min(MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
+        return Packed(
+            arrays={
+                "layer_table": empty_as_one(tiles.layers),
+                "places": tiles.places,
+                "pairs": tiles.pairs,
+                "general": tiles.general,
+                "blocks": tiles.blocks,
+                "input_places": tiles.inputs,
+                "values": values,
+            },
+            sizes={
+                "neurons": problem.neurons,
+                "outputs": problem.outputs,
+                "layers": problem.layers,
+                "positions": tiles.positions,
+            },
+            nnz=matrix.nnz,
+            values="values",
+            value_source=lambda: tiles.source,
+            scratch={"tiles": 4 * (tiles.positions + SPARE_ROWS) * room, "numbers": 8 * problem.n},
+        )
+
+    def launch(
+        self,
+        problem: SparseNetworkProblem,
+        config: StreamedNetworkConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        blocks = min(device.multiprocessors, MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
+        return Launch(
+            grid=(blocks if problem.outputs else 0, 1, 1),
+            block=(WARP * config.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(config),
+        )
+
+    def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
+        """Of neurons that are read by groups and written once, by the rate of copies."""
+        living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
+        neurons = problem.layers * positions_of(problem) * problem.n * living
+        copied = neurons * problem.dtype.itemsize * (1 + BLOCKS_LOADED)
+        return device.expected_rates.launch_us + copied / device.expected_rates.copy_bytes_per_us
+
+    def guess(
+        self, problem: SparseNetworkProblem, features: Features, device: Device
+    ) -> StreamedNetworkConfig:
+        """The widest tile, and runs such that all warps have one; 16 warps would leave a thread too few registers."""
+        groups = -(-problem.neurons // SIDE)
+        warps = 8 if groups >= 8 else 4
+        run = max(1, min(8, groups // warps))
+        dying = problem.activation is Activation.DYING_RELU
+        return StreamedNetworkConfig(
+            warps=warps,
+            run=1 << run.bit_length() - 1,
+            stages=6,
+            first_check=5 if dying else 0,
+            checks=3 if dying else 1,
+        )
+
+
+FAMILY = StreamedNetwork()

@@ -1,0 +1,176 @@
+"""Files of the Sparse DNN Challenge: layers, images and categories as tab-separated text, numbered from one.
+
+A layer's line is a neuron before it, a neuron of it and the weight (Y ← Y · W); an image's is its number, a pixel and
+1; a category's is the number of an input that lives through all layers.
+Source: graphchallenge.mit.edu, Sparse Deep Neural Network.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from sparsegen.errors import MatrixError
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.networks.network import Network
+from sparsegen.networks.radixnet import CLIP, challenge_bias
+from sparsegen.system.publish import publish_text
+
+LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
+
+
+def layer_file(folder: Path, neurons: int, layer: int) -> Path:
+    """Where the challenge's folders have a layer, which is counted from one."""
+    return folder / f"n{neurons}-l{layer}.tsv"
+
+
+def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
+    """The network of a folder of layers, with the challenge's bias and clip.
+
+    Args:
+        layers: how many to read; by default all that follow each other from the first one.
+
+    Raises:
+        MatrixError: no layers or one that is missing, damaged or cut off; the message names file and line.
+    """
+    found = sorted({int(m[1]) for path in folder.glob("*.tsv") if (m := LAYER_NAME.fullmatch(path.name))})
+    if len(found) != 1:
+        raise MatrixError(
+            f"expected layers n<neurons>-l<number>.tsv of one width, found widths {found}", source=str(folder)
+        )
+    (neurons,) = found
+    count = 0
+    while layer_file(folder, neurons, count + 1).is_file() and count != layers:
+        count += 1
+    if count == 0 or (layers is not None and count < layers):
+        raise MatrixError(f"layer {count + 1} is missing", source=str(folder))
+    made = [read_layer(layer_file(folder, neurons, i + 1), neurons) for i in range(count)]
+    return Network.of(made, challenge_bias(neurons), CLIP)
+
+
+def read_layer(file: Path, neurons: int) -> CsrMatrix:
+    """A layer's weights, neurons × the neurons before.
+
+    Raises:
+        MatrixError: see `read_challenge`.
+    """
+    rows = _numbers(file, columns=3)
+    before, after = (_indices(rows[:, i], neurons, file) for i in (0, 1))
+    values = rows[:, 2].astype(np.float32)
+    if not np.isfinite(values).all():
+        raise MatrixError(
+            "weights must be finite",
+            source=str(file),
+            place=f"line {int(np.argmin(np.isfinite(values))) + 1}",
+        )
+    return _csr(after, before, values, (neurons, neurons), file)
+
+
+def write_challenge(network: Network, folder: Path) -> None:
+    """The layers of a network of equal widths, one file each; the files appear whole.
+
+    Raises:
+        MatrixError: layers of several widths.
+    """
+    neurons = network.neurons
+    if any(layer.shape != (neurons, neurons) for layer in network.layers):
+        raise MatrixError("the challenge's files are for layers of equal width")
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, layer in enumerate(network.layers):
+        by_input = layer.transposed()
+        before = np.repeat(np.arange(neurons), np.diff(by_input.row_offsets)) + 1
+        lines = zip(
+            before.tolist(), (by_input.column_indices + 1).tolist(), by_input.values.tolist(), strict=True
+        )
+        text = "".join(f"{b}\t{a}\t{value:.9g}\n" for b, a, value in lines)
+        publish_text(layer_file(folder, neurons, i + 1), text)
+
+
+def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:
+    """Images, uint8, images × neurons.
+
+    Args:
+        count: of images; by default as many as the last number says.
+
+    Raises:
+        MatrixError: damaged or cut off, or a pixel that is none; the message names file and line.
+    """
+    rows = _numbers(file, columns=3)
+    most = int(rows[:, 0].max(initial=0)) if count is None else count
+    image, pixel = _indices(rows[:, 0], most, file), _indices(rows[:, 1], neurons, file)
+    found = np.zeros((most, neurons), dtype=np.uint8)
+    found[image, pixel] = rows[:, 2] != 0
+    return found
+
+
+def write_images(images: Array, file: Path) -> None:
+    """Images × neurons, the ones of them."""
+    image, pixel = np.nonzero(images)
+    publish_text(
+        file,
+        "".join(f"{i}\t{p}\t1\n" for i, p in zip((image + 1).tolist(), (pixel + 1).tolist(), strict=True)),
+    )
+
+
+def read_categories(file: Path, inputs: int) -> Array:
+    """int64, sorted: the inputs that live, numbered from zero.
+
+    Raises:
+        MatrixError: damaged, or a number beyond the inputs.
+    """
+    return np.unique(_indices(_numbers(file, columns=1)[:, 0], inputs, file))
+
+
+def write_categories(live: Array, file: Path) -> None:
+    """Inputs that live, numbered from zero."""
+    publish_text(file, "".join(f"{number}\n" for number in (np.sort(np.asarray(live)) + 1).tolist()))
+
+
+def _numbers(file: Path, *, columns: int) -> Array:
+    """float64, lines × columns."""
+    try:
+        text = file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MatrixError(f"cannot be read: {error}", source=str(file)) from None
+    if text and not text.endswith("\n"):
+        raise MatrixError("the last line has no end: the file is cut off", source=str(file))
+    lines = text.splitlines()
+    try:
+        found = np.array([line.split() for line in lines], dtype=np.float64)
+    except ValueError:
+        found = np.zeros((0, 0))
+    if lines and found.shape != (len(lines), columns):
+        place = next((i for i, line in enumerate(lines) if not _is_row(line, columns)), 0)
+        raise MatrixError(
+            f"expected {columns} numbers, got {lines[place]!r}", source=str(file), place=f"line {place + 1}"
+        )
+    return found.reshape(len(lines), columns)
+
+
+def _is_row(line: str, columns: int) -> bool:
+    try:
+        return len([float(word) for word in line.split()]) == columns
+    except ValueError:
+        return False
+
+
+def _indices(numbers: Array, most: int, file: Path) -> Array:
+    """int64 from zero, of numbers from one."""
+    wrong = (numbers < 1) | (numbers > most) | (numbers != np.floor(numbers))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise MatrixError(
+            f"{numbers[at]:g} is no whole number from 1 to {most}", source=str(file), place=f"line {at + 1}"
+        )
+    return numbers.astype(np.int64) - 1
+
+
+def _csr(rows: Array, columns: Array, values: Array, shape: tuple[int, int], file: Path) -> CsrMatrix:
+    found = scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
+    if found.nnz != values.size:
+        raise MatrixError("some weight stands there twice", source=str(file))
+    found.sort_indices()
+    return CsrMatrix(shape, found.indptr, found.indices, found.data)

@@ -1,0 +1,153 @@
+"""A sparse network: its layers' weights and biases, and all of them as the one matrix that operators take."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsegen import arguments
+from sparsegen.errors import ConfigError, MatrixError
+from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
+from sparsegen.matrix.formats import as_csr
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, split_bias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """Layers of weights and biases.
+
+    Attributes:
+        layers: of each the weights, float32, its neurons × the neurons before it, every size at most ``neurons``.
+        biases: float32, one array for each layer, with a value for each of its neurons.
+        clip: where activations end.
+    """
+
+    layers: tuple[CsrMatrix, ...]
+    biases: tuple[Array, ...]
+    clip: float
+
+    @classmethod
+    def of(cls, layers: Sequence[Any], bias: Any, clip: float) -> Network:
+        """A network of anything that `as_csr` takes, checked.
+
+        Args:
+            layers: matrices, neurons × the neurons before.
+            bias: one number for all, or for each layer a number or as many as it has neurons.
+
+        Raises:
+            MatrixError: no layer, widths that do not follow each other, weights or biases that are not finite.
+            ConfigError: a clip that is no number above 0.
+        """
+        with np.errstate(over="ignore"):
+            matrices = tuple(
+                found.with_values(found.values.astype(np.float32)) for found in map(as_csr, layers)
+            )
+        if not matrices:
+            raise MatrixError("expected at least one layer", place="layers")
+        for i, (one, after) in enumerate(itertools.pairwise(matrices)):
+            if after.shape[1] != one.shape[0]:
+                raise MatrixError(
+                    f"layer {i + 1} takes {after.shape[1]} neurons, but layer {i} has {one.shape[0]}",
+                    place=f"layer {i + 1}",
+                )
+        for i, matrix in enumerate(matrices):
+            if not np.isfinite(matrix.values).all():
+                at = int(np.argmin(np.isfinite(matrix.values)))
+                raise MatrixError(f"weights must be finite, got {matrix.values[at]}", place=f"layer {i}")
+        limit = arguments.number(clip, "clip") if clip != np.inf else np.inf
+        if not limit > 0:
+            raise ConfigError(f"clip = {clip}: expected a number above 0")
+        return cls(matrices, _biases(matrices, bias), float(limit))
+
+    @property
+    def inputs(self) -> int:
+        """Neurons before the first layer."""
+        return self.layers[0].shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Of the last layer."""
+        return self.layers[-1].shape[0]
+
+    @property
+    def neurons(self) -> int:
+        """Of the widest layer; others are filled up to it with neurons that stay zero."""
+        return max(max(layer.shape) for layer in self.layers)
+
+    @property
+    def edges(self) -> int:
+        """Weights of all layers."""
+        return sum(layer.nnz for layer in self.layers)
+
+    @property
+    def largest_bias(self) -> float:
+        return max((float(bias.max()) for bias in self.biases if bias.size), default=0.0)
+
+    def stacked(self, dtype: DType) -> CsrMatrix:
+        """All layers below each other, the biases in three more columns; see `SparseNetworkProblem`.
+
+        Every neuron stores all three parts of its bias, also those that are zero, so that the pattern is the same for
+        every bias and dtype.
+
+        Raises:
+            MatrixError: together they have 2³¹ nonzeros or more.
+        """
+        width, last = self.neurons, len(self.layers) - 1
+        if self.edges + BIAS_COLUMNS * width * len(self.layers) > MAX_INDEX:
+            raise MatrixError(
+                f"{self.edges} weights and biases are over the 32-bit index range; split the network"
+            )
+        lengths, columns, values = [], [], []
+        for i, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
+            rows = self.outputs if i == last else width
+            own = np.zeros(rows, dtype=np.int64)
+            own[: layer.shape[0]] = np.diff(layer.row_offsets)
+            padded = np.zeros(rows, dtype=np.float32)
+            padded[: bias.size] = bias
+            lengths.append(own + BIAS_COLUMNS)
+            columns.append(_interleaved(layer.column_indices, own, np.arange(width, width + BIAS_COLUMNS)))
+            values.append(_interleaved(layer.values, own, split_bias(padded, dtype)))
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))))
+        return CsrMatrix(
+            (offsets.size - 1, width + BIAS_COLUMNS), offsets, np.concatenate(columns), np.concatenate(values)
+        )
+
+
+def _interleaved(of_rows: Array, lengths: Array, behind: Array) -> Array:
+    """Elements of rows, with three more behind each row.
+
+    Args:
+        behind: these three, for each row or once for all.
+    """
+    ends = np.cumsum(lengths)
+    found = np.empty(of_rows.size + BIAS_COLUMNS * lengths.size, dtype=of_rows.dtype)
+    row = np.repeat(np.arange(lengths.size), lengths)
+    found[np.arange(of_rows.size) + BIAS_COLUMNS * row] = of_rows
+    places = ends[:, None] + BIAS_COLUMNS * np.arange(lengths.size)[:, None] + np.arange(BIAS_COLUMNS)
+    found[places] = behind
+    return found
+
+
+def _biases(layers: tuple[CsrMatrix, ...], bias: Any) -> tuple[Array, ...]:
+    given = list(bias) if isinstance(bias, list | tuple) else [bias] * len(layers)
+    if len(given) != len(layers):
+        raise MatrixError(f"expected a bias for each of {len(layers)} layers, got {len(given)}", place="bias")
+    found = []
+    for i, (layer, one) in enumerate(zip(layers, given, strict=True)):
+        try:
+            array = np.asarray(one, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise MatrixError(f"expected numbers, got {type(one).__name__}", place=f"bias {i}") from None
+        if array.ndim and array.shape != (layer.shape[0],):
+            raise MatrixError(
+                f"expected one number or {layer.shape[0]} of them, got shape {array.shape}", place=f"bias {i}"
+            )
+        if not np.isfinite(array).all():
+            raise MatrixError("biases must be finite", place=f"bias {i}")
+        found.append(np.broadcast_to(array, (layer.shape[0],)).astype(np.float32))
+    return tuple(found)

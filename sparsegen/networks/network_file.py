@@ -1,0 +1,77 @@
+"""Networks as compact files: NumPy's .npz with all layers behind each other, columns in as few bits as they need."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen.errors import MatrixError, SparsegenError
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.networks.network import Network
+from sparsegen.system.publish import publish_file
+
+VERSION = 1
+NAMES = ("version", "widths", "lengths", "columns", "values", "biases", "clip")
+
+
+def save_network(network: Network, file: Path) -> None:
+    """Write a network; the file appears whole.
+
+    Values and biases that are all equal are stored once.
+    """
+    columns = np.concatenate([layer.column_indices for layer in network.layers])
+    with publish_file(file) as stream:
+        np.savez(
+            stream,
+            version=np.array(VERSION),
+            widths=np.array([network.inputs, *(layer.shape[0] for layer in network.layers)]),
+            lengths=np.concatenate([np.diff(layer.row_offsets) for layer in network.layers]),
+            columns=columns.astype(np.uint16 if network.neurons <= 1 << 16 else np.int32),
+            values=_once(np.concatenate([layer.values for layer in network.layers]).astype(np.float32)),
+            biases=_once(np.concatenate(network.biases)),
+            clip=np.array(network.clip),
+        )
+
+
+def load_network(file: Path) -> Network:
+    """Read what `save_network` wrote.
+
+    Raises:
+        MatrixError: it is none, cut off, or damaged.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in NAMES}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise MatrixError(f"is no file of a network, or cut off: {error}", source=str(file)) from None
+    if int(arrays["version"]) != VERSION:
+        raise MatrixError(f"is of version {arrays['version']}, expected {VERSION}", source=str(file))
+    try:
+        return _network(arrays)
+    except (IndexError, ValueError, SparsegenError) as error:
+        raise MatrixError(f"is damaged: {error}", source=str(file)) from None
+
+
+def _network(arrays: dict[str, Array]) -> Network:
+    widths, lengths = arrays["widths"].astype(np.int64), arrays["lengths"].astype(np.int64)
+    columns = arrays["columns"]
+    values = np.broadcast_to(arrays["values"], columns.shape)
+    biases = np.broadcast_to(arrays["biases"], lengths.shape)
+    layers, of_layers, row, nonzero = [], [], 0, 0
+    for before, width in zip(widths[:-1].tolist(), widths[1:].tolist(), strict=True):
+        own = lengths[row : row + width]
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(own)))
+        part = slice(nonzero, nonzero + int(offsets[-1]))
+        layers.append(CsrMatrix((width, before), offsets, columns[part], values[part]))
+        of_layers.append(biases[row : row + width])
+        row, nonzero = row + width, part.stop
+    if row != lengths.size or nonzero != columns.size:
+        raise ValueError("widths, lengths and columns do not fit each other")
+    return Network.of(layers, of_layers, float(arrays["clip"]))
+
+
+def _once(array: Array) -> Array:
+    """One element where all are equal."""
+    return array[:1] if array.size and (array == array[0]).all() else array

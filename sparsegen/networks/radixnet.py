@@ -1,0 +1,115 @@
+"""RadiX-Net topologies of the Sparse DNN Challenge, and whether two networks have the same.
+
+Sources: Kepner and Robinett, RadiX-Net: Structured sparse matrices for deep neural networks, IPDPSW 2019; the rule for
+the challenge's networks was found on the published one of 1024 neurons and 120 layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparsegen import arguments
+from sparsegen.errors import ConfigError
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.random_words import Words
+from sparsegen.networks.network import Network
+
+COPIES = 16  # of each neuron of the radix-2 network: the Kronecker product with ones
+FAN_IN = 2 * COPIES
+WEIGHT = 1.0 / 16.0
+CLIP = 32.0
+CHALLENGE_BIAS = {1024: -0.3, 4096: -0.35, 16384: -0.4, 65536: -0.45}
+CHALLENGE_LAYERS = (120, 480, 1920)
+CONFIGURATIONS = tuple((neurons, layers) for neurons in CHALLENGE_BIAS for layers in CHALLENGE_LAYERS)
+
+
+def radixnet(neurons: int, layers: int, *, seed: int = 0, bias: float | None = None) -> Network:
+    """A network of the challenge's family: all weights 1/16, one bias, activations clipped at 32.
+
+    Bases of log₂(neurons / 16) layers follow each other. In layer k of a base a neuron of number j takes the neurons
+    whose numbers modulo Q = neurons / 16 are j or j + 2ᵏ, after the base's permutation of the neurons before: none in
+    the first base, then a random one for each.
+
+    Args:
+        neurons: 16 times a power of two, at least 32; of the challenge 1024, 4096, 16384 and 65536.
+        layers: at least 1; of the challenge 120, 480 and 1920.
+        seed: of the permutations.
+        bias: by default the challenge's for these neurons, else that of the nearest size.
+
+    Raises:
+        ConfigError: other sizes.
+    """
+    width = arguments.whole(neurons, "neurons", least=2 * COPIES)
+    depth = arguments.whole(layers, "layers", least=1)
+    base = base_layers(width)
+    words = Words(arguments.whole(seed, "seed", least=0))
+    number = np.arange(width)
+    made = []
+    for layer in range(depth):
+        if layer and layer % base == 0:
+            number = words.permutation(width)
+        made.append(_layer(number, width // COPIES, layer % base))
+    value = challenge_bias(width) if bias is None else arguments.number(bias, "bias")
+    return Network.of(made, value, CLIP)
+
+
+def base_layers(neurons: int) -> int:
+    """Layers of a base.
+
+    Raises:
+        ConfigError: there are no such networks.
+    """
+    radix_neurons, left = divmod(neurons, COPIES)
+    if left or radix_neurons < 2 or radix_neurons & radix_neurons - 1:
+        raise ConfigError(f"neurons = {neurons}: expected {COPIES} times a power of two, at least {FAN_IN}")
+    return radix_neurons.bit_length() - 1
+
+
+def challenge_bias(neurons: int) -> float:
+    """The challenge's bias for the nearest of its sizes."""
+    nearest = min(CHALLENGE_BIAS, key=lambda size: abs(np.log2(size / neurons)))
+    return CHALLENGE_BIAS[nearest]
+
+
+def _layer(number: Array, radix_neurons: int, step: int) -> CsrMatrix:
+    """Neurons × neurons before, whose numbers are given."""
+    width = number.size
+    by_class = np.argsort(number % radix_neurons, kind="stable").reshape(radix_neurons, COPIES)
+    classes = np.arange(width) % radix_neurons
+    taken = np.concatenate((by_class[classes], by_class[(classes + (1 << step)) % radix_neurons]), axis=1)
+    columns = np.sort(taken, axis=1).astype(np.int32)
+    offsets = np.arange(width + 1) * FAN_IN
+    return CsrMatrix((width, width), offsets, columns.ravel(), np.full(columns.size, WEIGHT, np.float32))
+
+
+def same_topology(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
+    """Whether two networks of the family are the same but for each base's permutation of the neurons before it.
+
+    A permutation is taken from the first layer of a base, and must hold in all of them.
+    """
+    if [layer.shape for layer in one] != [layer.shape for layer in other]:
+        return False
+    base = base_layers(one[0].shape[1])
+    return all(
+        _same_base(one[start : start + base], other[start : start + base])
+        for start in range(0, len(one), base)
+    )
+
+
+def _same_base(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
+    """Whether the columns of all layers together are those of the others in some order.
+
+    A column's rows through all layers of the base tell which radix neuron it stands for.
+    """
+    return _column_sets(one) == _column_sets(other)
+
+
+def _column_sets(layers: Sequence[CsrMatrix]) -> list[bytes]:
+    found = [b""] * layers[0].shape[1]
+    for layer in layers:
+        by_column = layer.transposition()
+        for i, (begin, end) in enumerate(zip(by_column.row_offsets, by_column.row_offsets[1:], strict=False)):
+            found[i] += by_column.column_indices[begin:end].tobytes() + b"|"
+    return sorted(found)

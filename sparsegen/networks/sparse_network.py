@@ -1,0 +1,240 @@
+"""Inference with a sparse network: all of its layers prepared as one operator, for batches of inputs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsegen import api, arguments, backends
+from sparsegen.errors import ConfigError, OperandError
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
+from sparsegen.networks.network import Network
+from sparsegen.operators import DType, member
+from sparsegen.operators.operator import Operator
+from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.plan.executors import shared_executor
+
+if TYPE_CHECKING:
+    from sparsegen.tuning.tuner import TuneResult
+
+
+class SparseNetwork:
+    """Y ← f(Y · Wᵀ + b), layer after layer, on one device.
+
+    Variants are chosen for a batch size when it is met for the first time, by what `tune` recorded; the matrix is
+    packed and uploaded then. Where no bias is above zero ReLU lets inputs die, and families drop these on the way.
+
+    Attributes:
+        network: layers, biases, clip.
+        dtype: of weights and neurons on the device; biases keep the precision of float32, sums are float32.
+        activation: ``dying_relu`` where ReLU was asked for and no bias is above zero.
+        undecided: how many inputs the last exact `categories` had to compute in float64.
+    """
+
+    def __init__(
+        self,
+        layers: Any,
+        *,
+        bias: Any = 0.0,
+        activation: str = "relu",
+        clip: float = np.inf,
+        dtype: DType | str = DType.FLOAT16,
+        device: Device | str | None = None,
+        db: str | Path | None = None,
+        family: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Check the layers; nothing is compiled yet.
+
+        Args:
+            layers: matrices that `as_csr` takes, each a layer's neurons × the neurons before; or a `Network`, which has
+                bias and clip of its own.
+            bias: one number, or for each layer a number or one for each neuron.
+            activation: ``"relu"`` or ``"none"``.
+            clip: where activations end, above 0; by default at the dtype's largest finite number.
+            device, db, family, config: as for `sparsegen.prepare`.
+
+        Raises:
+            MatrixError: a layer is malformed, widths do not follow each other, weights or biases are not finite.
+            ConfigError: an unknown word, or a clip that is not above 0.
+        """
+        self.network = layers if isinstance(layers, Network) else Network.of(layers, bias, clip)
+        self.dtype = member(DType, dtype, "dtype")
+        asked = member(Activation, activation, "activation")
+        if asked is Activation.DYING_RELU:
+            raise ConfigError("activation = dying_relu is found by the biases; ask for relu")
+        dies = asked is Activation.RELU and self.network.largest_bias <= 0
+        self.activation = Activation.DYING_RELU if dies else asked
+        self.undecided = 0
+        self._device, self._db, self._family, self._config = device, db, family, config
+        self._full: CsrMatrix | None = None  # in float32, made with the first undecided input
+        self._matrices: dict[int, CsrMatrix] = {}
+        self._operators: dict[tuple[int, Readout, int], Operator] = {}
+
+    def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
+        """What is computed for so many inputs."""
+        m, k = self.matrix().shape
+        return SparseNetworkProblem(
+            m,
+            k,
+            arguments.whole(batch, "batch", least=1),
+            self.dtype,
+            self.activation,
+            member(Readout, readout, "readout"),
+        )
+
+    def matrix(self, side: int = 0) -> CsrMatrix:
+        """All layers as one matrix; see `SparseNetworkProblem`.
+
+        Args:
+            side: 0 for the network itself, 1 or -1 for one whose neurons bound its from above or below.
+        """
+        if side not in self._matrices:
+            self._matrices[side] = self._bounded(side).stacked(self.dtype)
+        return self._matrices[side]
+
+    def _bounded(self, side: int) -> Network:
+        return self.network if side == 0 else bound(self.network, self.dtype, side)
+
+    def tune(self, batch: int, readout: Readout | str = Readout.NEURONS, **options: Any) -> TuneResult:
+        """Find the fastest variant for a batch size and record it; see `sparsegen.tune` for options and errors.
+
+        Variants that were chosen before give way to it at the next call.
+        """
+        problem = self.problem(batch, readout)
+        found = api.tune(self.matrix(), problem, device=self._device, db=self._db, **options)
+        for key in [key for key in self._operators if key[:2] == (problem.n, problem.readout)]:
+            del self._operators[key]
+        return found
+
+    def operator(self, batch: int, readout: Readout | str = Readout.NEURONS, *, side: int = 0) -> Operator:
+        """The operator object for so many inputs; kept for the next call.
+
+        Args:
+            side: see `matrix`.
+
+        Raises:
+            What `sparsegen.prepare` raises.
+        """
+        problem = self.problem(batch, readout)
+        key = (problem.n, problem.readout, side)
+        if key not in self._operators:
+            clip = min(self._bounded(side).clip, largest(self.dtype))
+            self._operators[key] = api.prepare(
+                self.matrix(side),
+                problem,
+                clip=clip,
+                device=self._device,
+                db=self._db,
+                family=self._family,
+                config=self._config,
+            )
+        return self._operators[key]
+
+    def __call__(self, y: Any) -> tuple[Any, Any]:
+        """The last layer's neurons, and which inputs live.
+
+        Args:
+            y: inputs × neurons before the first layer, a NumPy array or PyTorch tensor of numbers.
+
+        Returns:
+            Inputs × outputs of the network's dtype, and the numbers of the inputs of which an output is not zero; of
+            the kind of ``y``.
+
+        Raises:
+            OperandError: another shape, or no array.
+        """
+        given = self._given(y)
+        found = self.operator(given.shape[0])(given)
+        if _is_tensor(found):
+            return found, found.any(dim=1).nonzero()[:, 0]
+        return found, np.flatnonzero(found.any(axis=1))
+
+    def totals(self, y: Any) -> Any:
+        """The sum of each input's outputs, float32; see `__call__` for arguments and errors."""
+        given = self._given(y)
+        return self.operator(given.shape[0], Readout.TOTALS)(given)
+
+    def categories(self, y: Any, *, exact: bool = True) -> Array:
+        """The inputs that live through all layers: int64, sorted.
+
+        What is computed in the dtype rounds, and an input near the border between dying and living may fall on the
+        other side. With ``exact`` the result is that of float64: networks that bound this one from above and below
+        decide nearly all inputs for certain, and the others are computed in float64
+        (`sparsegen.networks.exact`). Inputs are what the dtype holds of them.
+
+        Raises:
+            OperandError: as for `__call__`.
+            ConfigError: exact categories of a network with negative weights, without ReLU or without a clip that the
+                dtype holds: nothing bounds its neurons.
+        """
+        given = self._given(y)
+        if not exact:
+            return np.flatnonzero(_on_host(self.operator(given.shape[0], Readout.TOTALS)(given)))
+        require_monotone(self.network, self.activation, self.dtype)
+
+        def totals(inputs: Any, side: int) -> Any:
+            return self.operator(inputs.shape[0], Readout.TOTALS, side=side)(inputs)
+
+        found = exact_categories(given, totals, self._live_in_float64)
+        self.undecided = found.undecided
+        return found.live
+
+    def _live_in_float64(self, y: Array) -> Array:
+        """Of inputs of the widest layer's neurons; the emulator is no faster than the host."""
+        device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
+        if device.backend == "cuda":
+            if self._full is None:
+                self._full = self.network.stacked(DType.FLOAT32)
+            return live_on(self._full, self.network.clip, self.activation, y, shared_executor(device))
+        outputs = inferred(self.network, self.activation, y[:, : self.network.inputs])
+        return np.asarray(outputs.any(axis=1))
+
+    def inferred(self, y: Any) -> Array:
+        """The last layer's neurons in float64, on the host; slow. Weights are not rounded."""
+        return inferred(self.network, self.activation, _on_host(self._given(y))[:, : self.network.inputs])
+
+    def explain(self, batch: int, readout: Readout | str = Readout.NEURONS) -> str:
+        """What runs for so many inputs and why, and how the layers were taken, in words."""
+        operator = self.operator(batch, readout)
+        layers = self.network.layers
+        head = (
+            f"{len(layers)} layers of up to {self.network.neurons} neurons, {self.network.edges} weights, "
+            f"{self.dtype}, {self.activation}"
+        )
+        return "\n".join((head, operator.explain()))
+
+    def _given(self, y: Any) -> Any:
+        """Of the dtype, with as many neurons as the widest layer."""
+        width, wanted = self.network.neurons, self.network.inputs
+        shape = tuple(np.shape(y))
+        if len(shape) != 2 or shape[1] != wanted or shape[0] == 0:
+            raise OperandError(f"y: expected inputs × {wanted} neurons, got shape {shape}")
+        if _is_tensor(y):
+            torch = sys.modules["torch"]
+            held = y.to(getattr(torch, str(self.dtype)))
+            return torch.nn.functional.pad(held, (0, width - wanted)).contiguous()
+        held = np.asarray(y)
+        if held.dtype.kind not in "fiub":
+            raise OperandError(f"y: expected numbers, got {held.dtype}")
+        kind = np.float16 if self.dtype is DType.FLOAT16 else np.float32
+        with np.errstate(over="ignore"):
+            held = np.pad(held.astype(kind), ((0, 0), (0, width - wanted)))
+        if not np.isfinite(held).all():
+            raise OperandError(f"y: expected numbers that {self.dtype} holds")
+        return held
+
+
+def _on_host(array: Any) -> Array:
+    return array.detach().cpu().float().numpy() if _is_tensor(array) else np.asarray(array)
+
+
+def _is_tensor(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)

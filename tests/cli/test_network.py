@@ -1,0 +1,50 @@
+"""``sparsegen network``: from a generated network to verified categories, on the emulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sparsegen.cli.main import cli
+from sparsegen.networks.challenge_files import read_categories
+from sparsegen.settings import Settings
+
+
+@pytest.fixture
+def call(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, exit_code: int = 0) -> Any:
+        given = () if words[0] == "generate" else ("--device", "emulator", "--db", "tuning.db")
+        result = CliRunner().invoke(cli, ["network", *words, *given, "--json"])
+        assert result.exit_code == exit_code, result.output
+        return json.loads(result.stdout)
+
+    return run
+
+
+def test_generate_run_verify_and_tune(call: Any) -> None:
+    made = call("generate", "--neurons", "64", "--layers", "5", "-o", "net.npz")
+    assert made["edges"] == 64 * 32 * 5
+    found = call("run", "net.npz", "--images", "30", "--exact", "-o", "live.tsv")
+    assert found["inputs"] == 30 and read_categories(Path("live.tsv"), 30).size == found["live"]
+    assert call("verify", "net.npz", "--images", "30")["right"] is True
+    assert call("verify", "net.npz", "--images", "30", "--exact", "--truth", "live.tsv")["right"] is True
+    tuned = call("tune", "net.npz", "--batch", "30", "--trials", "1")
+    assert tuned["us"] > 0 and tuned["family"] == "fused_network"
+
+
+def test_wrong_categories_end_with_5(call: Any, tmp_path: Path) -> None:
+    call("generate", "--neurons", "64", "--layers", "2", "--tsv", "-o", "folder")
+    (tmp_path / "truth.tsv").write_text("".join(f"{i}\n" for i in range(1, 21)))
+    wrong = call("verify", "folder", "--images", "20", "--truth", "truth.tsv", exit_code=5)
+    assert wrong["right"] is False and wrong["wrong"]
+
+
+def test_missing_files_are_told(call: Any) -> None:
+    error = call("run", "nothing.npz", exit_code=3)["error"]
+    assert error["type"] == "MatrixError" and "nothing.npz" in error["message"]

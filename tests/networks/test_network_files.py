@@ -1,0 +1,115 @@
+"""Files of networks, images and categories: round trips, and what damage is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsegen.errors import MatrixError
+from sparsegen.networks.challenge_files import (
+    layer_file,
+    read_categories,
+    read_challenge,
+    read_images,
+    read_layer,
+    write_categories,
+    write_challenge,
+    write_images,
+)
+from sparsegen.networks.images import stroke_images
+from sparsegen.networks.network import Network
+from sparsegen.networks.network_file import load_network, save_network
+from sparsegen.networks.radixnet import radixnet
+
+
+def same(one: Network, other: Network) -> bool:
+    return (
+        one.clip == other.clip
+        and all((a == b).all() for a, b in zip(one.biases, other.biases, strict=True))
+        and all(
+            (a.to_scipy() != b.to_scipy()).nnz == 0 and a.shape == b.shape
+            for a, b in zip(one.layers, other.layers, strict=True)
+        )
+    )
+
+
+def test_the_challenges_files_come_back(tmp_path: Path) -> None:
+    network = radixnet(64, 4, seed=1)
+    write_challenge(network, tmp_path)
+    assert same(read_challenge(tmp_path), network)
+    assert len(read_challenge(tmp_path, layers=2).layers) == 2
+    first = layer_file(tmp_path, 64, 1).read_text().splitlines()
+    assert len(first) == 64 * 32 and first[0].split() == ["1", "1", "0.0625"]
+
+
+def test_a_file_holds_any_network(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    layers = [rng.standard_normal((9, 5)), rng.standard_normal((3, 9)) * (rng.random((3, 9)) < 0.5)]
+    network = Network.of(layers, [rng.standard_normal(9), -0.5], 7.0)
+    save_network(network, tmp_path / "net.npz")
+    assert same(load_network(tmp_path / "net.npz"), network)
+    challenge = radixnet(1024, 6)
+    save_network(challenge, tmp_path / "challenge.npz")
+    assert same(load_network(tmp_path / "challenge.npz"), challenge)
+    assert (tmp_path / "challenge.npz").stat().st_size < 2.3 * challenge.edges
+
+
+def test_images_and_categories_come_back(tmp_path: Path) -> None:
+    images = stroke_images(7, 64)
+    write_images(images, tmp_path / "images.tsv")
+    np.testing.assert_array_equal(read_images(tmp_path / "images.tsv", 64, count=7), images)
+    write_categories(np.array([5, 0, 3]), tmp_path / "live.tsv")
+    assert (tmp_path / "live.tsv").read_text() == "1\n4\n6\n"
+    np.testing.assert_array_equal(read_categories(tmp_path / "live.tsv", 6), [0, 3, 5])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1\t2\t0.5", "cut off"),
+        ("1\t2\t0.5\n3\t4\n", "line 2"),
+        ("1\t2\t0.5\n3\tx\t1\n", "line 2"),
+        ("1\t2\t0.5\n0\t2\t1\n", "0 is no whole number from 1 to 64"),
+        ("1\t65\t0.5\n", "65 is no whole number"),
+        ("1\t2\tnan\n", "finite"),
+        ("1\t2\t1\n1\t2\t1\n", "twice"),
+    ],
+)
+def test_damaged_layers_are_told(tmp_path: Path, text: str, told: str) -> None:
+    file = layer_file(tmp_path, 64, 1)
+    file.write_text(text)
+    with pytest.raises(MatrixError, match=told):
+        read_layer(file, 64)
+
+
+def test_missing_layers_are_told(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="expected layers"):
+        read_challenge(tmp_path)
+    write_challenge(radixnet(64, 3), tmp_path)
+    layer_file(tmp_path, 64, 2).unlink()
+    with pytest.raises(MatrixError, match="layer 2 is missing"):
+        read_challenge(tmp_path, layers=3)
+
+
+def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "net.npz"
+    save_network(radixnet(64, 2), file)
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(MatrixError, match=r"net.npz"):
+        load_network(file)
+
+
+def test_networks_that_do_not_fit_are_refused() -> None:
+    good = np.ones((4, 4))
+    with pytest.raises(MatrixError, match="layer 1 takes 3 neurons, but layer 0 has 4"):
+        Network.of([good, np.ones((4, 3))], 0.0, 1.0)
+    with pytest.raises(MatrixError, match="at least one layer"):
+        Network.of([], 0.0, 1.0)
+    with pytest.raises(MatrixError, match="expected one number or 4"):
+        Network.of([good], [np.ones(3)], 1.0)
+    with pytest.raises(MatrixError, match="biases must be finite"):
+        Network.of([good], np.nan, 1.0)
+    with pytest.raises(MatrixError):
+        Network.of([np.full((4, 4), np.inf)], 0.0, 1.0)

@@ -1,0 +1,54 @@
+"""The challenge's topologies: what is known of the published network holds of generated ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparsegen.errors import ConfigError
+from sparsegen.networks.radixnet import CONFIGURATIONS, base_layers, radixnet, same_topology
+
+
+def test_there_are_twelve_configurations() -> None:
+    assert len(CONFIGURATIONS) == 12
+    assert [base_layers(neurons) for neurons in (1024, 4096, 16384, 65536)] == [6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("neurons", [32, 256, 1024])
+def test_every_neuron_has_32_weights_both_ways(neurons: int) -> None:
+    network = radixnet(neurons, 2 * base_layers(neurons) + 1, seed=3)
+    for layer in network.layers:
+        assert layer.shape == (neurons, neurons) and (layer.values == 1 / 16).all()
+        assert (np.diff(layer.row_offsets) == 32).all()
+        assert (np.bincount(layer.column_indices, minlength=neurons) == 32).all()
+
+
+def test_the_first_layer_takes_two_classes_of_16() -> None:
+    first = radixnet(64, 1).layers[0]
+    for row in range(64):
+        columns = first.column_indices[32 * row : 32 * row + 32]
+        assert set(columns % 4) == {row % 4, (row + 1) % 4}
+
+
+def test_bases_reach_every_neuron_from_every_input() -> None:
+    reached = np.eye(256)
+    for layer in radixnet(256, base_layers(256)).layers:
+        reached = (layer.to_scipy() @ reached > 0).astype(float)
+    assert reached.all()
+
+
+def test_seeds_differ_by_permutations_alone() -> None:
+    one, other = radixnet(64, 5, seed=1), radixnet(64, 5, seed=2)
+    assert any(
+        (a.column_indices != b.column_indices).any() for a, b in zip(one.layers, other.layers, strict=True)
+    )
+    assert same_topology(one.layers, other.layers)
+    swapped = (one.layers[1], one.layers[0], *one.layers[2:])
+    assert not same_topology(swapped, other.layers)
+    assert not same_topology(one.layers[:4], other.layers)
+
+
+@pytest.mark.parametrize("neurons", [16, 24, 48, 1000])
+def test_other_sizes_are_refused(neurons: int) -> None:
+    with pytest.raises(ConfigError, match="neurons = "):
+        radixnet(neurons, 3)

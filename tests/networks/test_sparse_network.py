@@ -1,0 +1,151 @@
+"""Networks as operators, on the emulator: results, dying inputs, exact categories with planted near-ties."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sparsegen
+from sparsegen import backends
+from sparsegen.errors import ConfigError, MatrixError, OperandError
+from sparsegen.networks.exact import bound, live_on
+from sparsegen.networks.images import stroke_images
+from sparsegen.networks.network import Network
+from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.sparse_network import SparseNetwork
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import Activation
+from sparsegen.plan.executors import shared_executor
+from sparsegen.settings import Settings
+
+
+@pytest.fixture
+def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
+    return {"device": "emulator", "db": tmp_path / "tuning.db"}
+
+
+def dense(network: Network, y: Any, *, relu: bool = True) -> Any:
+    y = np.asarray(y, dtype=np.float64)
+    for layer, bias in zip(network.layers, network.biases, strict=True):
+        y = np.clip(
+            y @ layer.to_scipy().toarray().astype(np.float64).T + bias,
+            0 if relu else -network.clip,
+            network.clip,
+        )
+    return y
+
+
+def test_a_radixnet_gives_values_and_active_inputs(where: dict[str, Any]) -> None:
+    network = radixnet(64, 6, bias=-0.1)
+    net = SparseNetwork(network, **where)
+    assert net.activation is Activation.DYING_RELU
+    y0 = (np.random.default_rng(0).random((50, 64)) < np.linspace(0, 0.4, 50)[:, None]).astype(np.float32)
+    y, active = net(y0)
+    right = dense(network, y0)
+    np.testing.assert_allclose(y, right, rtol=0.02, atol=0.01)
+    np.testing.assert_array_equal(active, np.flatnonzero(right.any(axis=1)))
+    assert 0 < active.size < 50
+    np.testing.assert_allclose(net.totals(y0), right.sum(axis=1), rtol=0.02, atol=0.2)
+    assert "fused_network" in net.explain(50) and "6 layers" in net.explain(50)
+
+
+@pytest.mark.parametrize("activation", ["relu", "none"])
+def test_rectangular_layers_and_general_weights(where: dict[str, Any], activation: str) -> None:
+    rng = np.random.default_rng(1)
+    widths = (20, 37, 30, 5)
+    layers = [
+        rng.standard_normal((after, before)).astype(np.float32) * (rng.random((after, before)) < 0.4)
+        for before, after in itertools.pairwise(widths)
+    ]
+    biases = [rng.standard_normal(after).astype(np.float32) for after in widths[1:]]
+    net = SparseNetwork(layers, bias=biases, activation=activation, clip=9.0, **where)
+    y0 = rng.standard_normal((11, 20)).astype(np.float32)
+    y, _ = net(y0)
+    assert y.shape == (11, 5)
+    right = dense(net.network, y0.astype(np.float16), relu=activation == "relu")
+    np.testing.assert_allclose(y, right, rtol=0.02, atol=0.05)
+
+
+def near_ties(count: int) -> tuple[Network, Any]:
+    """Inputs that stay at the unstable fixed point of y ← 2 y - 0.3, or a little beside it."""
+    network = radixnet(64, 24, bias=-0.3)
+    inputs = np.full((count, 64), 0.3, dtype=np.float16)
+    inputs += (np.arange(count) - count // 2)[:, None].astype(np.float16) * np.float16(2.0**-12)
+    return network, inputs
+
+
+def test_near_ties_fall_where_float64_has_them(where: dict[str, Any]) -> None:
+    network, inputs = near_ties(21)
+    net = SparseNetwork(network, **where)
+    found = net.categories(inputs)
+    right = np.flatnonzero(dense(network, inputs).any(axis=1))
+    np.testing.assert_array_equal(found, right)
+    assert 0 < right.size < 21
+    assert 0 < net.undecided < 21, "bounds decide some and leave others open"
+
+
+def test_a_device_computes_the_same_in_float64(emulator_settings: Settings) -> None:
+    network, inputs = near_ties(21)
+    executor = shared_executor(backends.find_device("emulator"))
+    matrix = network.stacked(DType.FLOAT32)
+    found = live_on(matrix, network.clip, Activation.DYING_RELU, inputs, executor)
+    np.testing.assert_array_equal(found, dense(network, inputs).any(axis=1))
+
+
+def test_bounds_bound(where: dict[str, Any]) -> None:
+    rng = np.random.default_rng(2)
+    weights = [
+        layer.with_values(rng.random(layer.nnz).astype(np.float32) / 9) for layer in radixnet(64, 5).layers
+    ]
+    network = Network.of(weights, [rng.uniform(-0.4, 0.0, 64) for _ in weights], 2.0)
+    y0 = stroke_images(30, 64)
+    exact = dense(network, y0)
+    for side in (1, -1):
+        other, _ = SparseNetwork(bound(network, DType.FLOAT16, side), **where)(y0)
+        apart = side * (other.astype(np.float64) - exact)
+        assert (apart >= 0).all() and apart.max() > 0
+
+
+def test_categories_of_the_dtype_and_empty_ones(where: dict[str, Any]) -> None:
+    net = SparseNetwork(radixnet(64, 3), **where)
+    assert net.categories(np.zeros((4, 64))).size == 0
+    ones = np.ones((4, 64))
+    np.testing.assert_array_equal(net.categories(ones, exact=False), np.arange(4))
+    np.testing.assert_array_equal(net.categories(ones), np.arange(4))
+
+
+def test_what_is_no_network_is_refused(where: dict[str, Any]) -> None:
+    layer = np.eye(8, dtype=np.float32)
+    with pytest.raises(MatrixError, match="layer 1 takes 4"):
+        SparseNetwork([layer, np.ones((8, 4))], **where)
+    with pytest.raises(ConfigError, match="clip"):
+        SparseNetwork([layer], clip=-1.0, **where)
+    with pytest.raises(ConfigError, match="dying_relu is found"):
+        SparseNetwork([layer], activation="dying_relu", **where)
+    net = SparseNetwork([layer], **where)
+    with pytest.raises(OperandError, match="inputs × 8 neurons, got shape"):
+        net(np.zeros((3, 7)))
+    with pytest.raises(OperandError, match="numbers that float16 holds"):
+        net(np.full((3, 8), 1e6))
+    with pytest.raises(ConfigError, match="clip that float16 holds"):
+        net.categories(np.zeros((3, 8)))
+    with pytest.raises(ConfigError, match="weights of at least 0"):
+        SparseNetwork([-layer], clip=1.0, **where).categories(np.zeros((3, 8)))
+
+
+def test_what_tune_records_runs_afterwards(where: dict[str, Any]) -> None:
+    net = SparseNetwork(radixnet(64, 4), **where)
+    y0 = stroke_images(9, 64)
+    before = net.totals(y0)
+    found = net.tune(9, "totals", trials=2, baselines=False)
+    assert net.operator(9, "totals").choice.how == "exact"
+    assert net.operator(9, "totals").choice.config == found.winner.variant.config
+    np.testing.assert_array_equal(net.totals(y0), before)
+
+
+def test_sparsegen_exports_it() -> None:
+    assert sparsegen.SparseNetwork is SparseNetwork and sparsegen.Network is Network
