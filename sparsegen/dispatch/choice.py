@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from weakref import WeakKeyDictionary
 
+from sparsegen.dispatch.dense_time import dense_time_us, is_modelled, known_products
 from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
     Neighbour,
@@ -26,7 +27,7 @@ from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
-from sparsegen.operators import Problem
+from sparsegen.operators import Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer, with_rates
@@ -362,13 +363,22 @@ class _Search:
     def estimated(
         self, config: Config, how: How, why: str, expected_us: float, neighbours: Sequence[Neighbour]
     ) -> Choice:
-        dense = None
-        for n in neighbours:  # the nearest one that knows: a dense product depends on the sizes alone
-            there = self.dense_us(n.workload, n.device)
-            if there is not None:
-                dense = there * _volume(self.problem) / _volume(n.workload.problem)
-                break
+        dense = self.dense_estimate(neighbours)
         return self.choice(config, how, why, expected_us=expected_us, dense_us=dense, neighbours=neighbours)
+
+    def dense_estimate(self, neighbours: Sequence[Neighbour]) -> float | None:
+        """A dense product depends on the sizes alone, so that neighbours of equal ones are asked once."""
+        known: dict[Problem, float] = {}
+        for n in neighbours:
+            if n.workload.problem not in known:
+                there = self.dense_us(n.workload, n.device)
+                if there is not None:
+                    known[n.workload.problem] = there
+        if isinstance(self.problem, SpmmProblem) and is_modelled(self.problem, self.device):
+            return dense_time_us(self.problem, self.device, known_products(known))
+        for problem, there in known.items():  # the nearest one that knows
+            return there * _volume(self.problem) / _volume(problem)
+        return None
 
     def dense_us(self, workload: Workload, device: Device) -> float | None:
         times = [

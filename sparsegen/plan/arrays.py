@@ -179,10 +179,10 @@ def torch_caller(torch: Any, target: Target) -> Call:
                 or array.dtype is not dtype
                 or array.get_device() != index
                 or not array.is_contiguous()
-                or array.data_ptr() & mask
+                or (address := array.data_ptr()) & mask
             ):
-                check(array, spec)
-            addresses.append(array.data_ptr())
+                address = check(array, spec)
+            addresses.append(address)
         handle = current(index) if stream is None else stream_handle(stream)
         if out is None:
             if stream is None:

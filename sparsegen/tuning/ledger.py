@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ class Ledger:
 
     Args:
         known: what earlier runs recorded, for reading.
-        store: gives the database that is written; not called before there is something to write.
+        store: the database that is written, once it is open. What is recorded before waits for it; a search does not.
 
     Attributes:
         measurements: in the order in which they were made; finalists' times among them.
@@ -42,9 +43,10 @@ class Ledger:
         failed_once: candidates that failed in an earlier run, and are to be tried once more.
     """
 
-    def __init__(self, workload: Workload, device: Device, known: Layer, store: Callable[[], Store]) -> None:
+    def __init__(self, workload: Workload, device: Device, known: Layer, store: Future[Store]) -> None:
         self.workload, self.device = workload, device
         self._known, self._store = known, store
+        self._unwritten: list[Measurement] = []
         self.measurements: list[Measurement] = []
         self.baselines: list[Baseline] = known.baselines(workload, device)
         self.counts = Counts()
@@ -99,9 +101,9 @@ class Ledger:
             The candidates that are new, each with the latest of its measurements.
         """
         began = time.monotonic()
-        if not at_once and began < self._look_again:
+        if not at_once and (began < self._look_again or not self._store.done()):
             return {}
-        news = {m.variant.config: m for m in self._news(self._store())}
+        news = {m.variant.config: m for m in self._news(self._store.result())}
         cost = time.monotonic() - began
         self._look_again = began + max(FOLLOW_SECONDS, LOOKING_SHARE * cost)
         new = {candidate: m for candidate, m in news.items() if candidate not in self._tried}
@@ -127,8 +129,10 @@ class Ledger:
                 yield m
 
     def record(self, measurement: Measurement) -> None:
-        """Store a measurement of this run; it is safe when this returns."""
-        self._store().add_measurement(measurement)
+        """Store a measurement of this run; it is safe when this returns, if the database is open."""
+        self._unwritten.append(measurement)
+        if self._store.done():
+            self.flush()
         self._take(measurement)
         self._tried.add(measurement.variant.config)
         if measurement.outcome is Outcome.OK:
@@ -138,12 +142,18 @@ class Ledger:
 
     def has_baselines(self) -> bool:
         """Whether an equal search has timed them meanwhile."""
-        self.baselines = self._store().baselines(self.workload, self.device)
+        self.baselines = self._store.result().baselines(self.workload, self.device)
         return bool(self.baselines)
+
+    def flush(self) -> None:
+        """Write what waits for the database; waits for it too."""
+        if self._unwritten:
+            self._store.result().add_all(self._unwritten, [])
+            self._unwritten = []
 
     def record_baselines(self, baselines: list[Baseline]) -> None:
         for baseline in baselines:
-            self._store().add_baseline(baseline)
+            self._store.result().add_baseline(baseline)
         self.baselines += baselines
 
     @property
@@ -152,7 +162,7 @@ class Ledger:
         return self.device.rates is None and self._known.rates(self.device) is None
 
     def record_rates(self, rates: DeviceRates) -> None:
-        self._store().add_rates(rates)
+        self._store.result().add_rates(rates)
 
     def _take(self, m: Measurement) -> None:
         self.measurements.append(m)

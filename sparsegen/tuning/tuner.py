@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,9 +193,9 @@ def tune(
         whole, resumes = budget.effort is Effort.MAX, bool(known.measurements(workload, device))
 
         def set_up() -> Search:
-            from sparsegen.tuning.search import Search
-
             space = _space(workload, device, named, first, whole=whole)
+            from sparsegen.tuning.search import Search  # with Optuna: the list takes longer, and comes first
+
             ledger.expect(space, backend.toolchain)
             done = ledger.resume(again=again) if resumes else {}
             found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
@@ -209,10 +210,13 @@ def tune(
         claims = resources.enter_context(closing(Claims(locks / _search_name(workload, device, store))))
         run = Run(
             session, baseline_session, search, ahead, ledger, limits, progress, stop, claims,
-            suggest=lambda: _similar(workload, device, written(), named),
+            suggest=lambda: _similar(workload, device, written.result(), named),
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
-        run.go()
+        try:
+            run.go()
+        finally:
+            ledger.flush()
         space = search.complete().space
         ledger.counts = replace(ledger.counts, pruned=sum(space.pruned.values()))
         winners = ledger.winners()
@@ -243,8 +247,8 @@ def _made_ready(toolchain: Toolchain) -> float:
     return time.monotonic() - began
 
 
-def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Callable[[], Store]]:
-    """What can be read at once, and what gives the store that is written, as soon as it is open.
+def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Store]]:
+    """What can be read at once, and the store that is written, as soon as it is open.
 
     A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
 
@@ -252,14 +256,16 @@ def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, 
         DatabaseError: the place is none for a database.
     """
     if not isinstance(store, str | Path):
-        return store, lambda: store
+        given: Future[Store] = Future()
+        given.set_result(store)
+        return store, given
     if (file := Location.parse(store).path) is not None:
         check_file(file, read_only=False)
     known = open_existing(store)
     resources.callback(known.close)
     opened = background.begin(lambda: _open_store(store), "store")
     resources.callback(lambda: None if opened.exception() else opened.result().close())
-    return known, opened.result
+    return known, opened
 
 
 def _open_store(place: str | Path) -> Store:

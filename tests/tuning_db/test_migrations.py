@@ -38,9 +38,20 @@ def test_revisions_are_those_on_disk() -> None:
     assert tuple(s.revision for s in reversed(list(scripts.walk_revisions()))) == versions.REVISIONS
 
 
-def test_the_models_match_the_migrations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_new", [True, False])
+def test_the_models_match_the_migrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """A new database gets the models' tables at once, an older one by migrations."""
     path = tmp_path / "tuning.db"
-    Store.open(path).close()
+    with monkeypatch.context() as patched:
+        if not is_new:
+            upgrade = command.upgrade
+            patched.setattr(versions, "HEAD", "0001")
+            patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        Store.open(path).close()
+    with Store.open(path) as store:
+        assert store.found_schema == (versions.HEAD if is_new else "0001")
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
@@ -200,11 +211,10 @@ def test_an_older_file_is_migrated_once_whoever_comes_first(older: tuple[Path, l
         assert store.all_measurements() == written and not check(store)
 
 
-def test_a_failed_migration_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_beginning_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tuning.db"
-    monkeypatch.setattr(
-        "alembic.operations.Operations.create_index",
-        lambda *a, **k: (_ for _ in ()).throw(OSError("power cut")),
+    monkeypatch.setattr(  # of the table of the version, which is the last
+        sa.Table, "create", lambda *a, **k: (_ for _ in ()).throw(OSError("power cut"))
     )
     with pytest.raises(OSError, match="power cut"):
         Store.open(path)

@@ -64,7 +64,10 @@ def upgrade(connection: sa.Connection) -> str | None:
     revision = current_revision(connection)
     if revision == versions.HEAD:
         return revision
-    # Alembic takes 0.2 s to import and is needed once in a database's life.
+    if revision is None and versions.REVISIONS[-1] == versions.HEAD:
+        _create(connection)
+        return None
+    # Alembic takes half a second to import and to run; only databases of older versions need it.
     command, config_module = import_module("alembic.command"), import_module("alembic.config")
     config = config_module.Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
@@ -72,3 +75,16 @@ def upgrade(connection: sa.Connection) -> str | None:
     with _alembic_is_global:
         command.upgrade(config, "head")
     return revision
+
+
+def _create(connection: sa.Connection) -> None:
+    """The tables of the newest version in a new database, as the migrations would make them, and Alembic's record."""
+    Base.metadata.create_all(connection)
+    version = sa.Table(
+        versions.VERSION_TABLE,
+        sa.MetaData(),
+        sa.Column("version_num", sa.String(32), nullable=False),
+        sa.PrimaryKeyConstraint("version_num", name=f"{versions.VERSION_TABLE}_pkc"),
+    )
+    version.create(connection)
+    connection.execute(sa.insert(version).values(version_num=versions.HEAD))

@@ -159,6 +159,8 @@ class SparseLinear(PatternModule):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, values = x.to(dtype), values.to(dtype)
             bias = None if bias is None else bias.to(dtype)
+        if x.dim() == 2:
+            return linear(x, values, self.pattern, bias)
         y = linear(x.reshape(-1, x.shape[-1]), values, self.pattern, bias)
         return y.reshape(*x.shape[:-1], self.out_features)
 

@@ -240,14 +240,21 @@ def kernel_device(like: Tensor) -> Device | None:
 
 def kernel_device_of(device: torch.device) -> Device | None:
     """The same by where tensors are alone."""
+    found = _gpus.get(device)
+    if found is not None:
+        return found
     if device.type == "cuda":
-        return _find(f"cuda:{torch.cuda.current_device() if device.index is None else device.index}")
+        found = _find(f"cuda:{torch.cuda.current_device() if device.index is None else device.index}")
+        if device.index is not None:
+            _gpus[device] = found
+        return found
     if device.type == "cpu" and Settings.from_environment().device == "emulator":
         return _find("emulator")
     return None
 
 
 _devices: dict[str, Device] = {}
+_gpus: dict[torch.device, Device] = {}  # those with a number: every call asks
 
 
 def _find(name: str) -> Device:

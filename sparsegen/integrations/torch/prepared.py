@@ -22,6 +22,7 @@ class Prepared:
     def __init__(self, operator: Any) -> None:
         self.operator = operator
         self.was_captured = False
+        self._takes_tensors = operator.device.backend == "cuda"
         self._values: weakref.ref[Tensor] | None = None
         self._state: tuple[int, int] | None = None
         self._turn = threading.Lock()
@@ -64,11 +65,13 @@ class Prepared:
         self._values, self._state = weakref.ref(values), state
 
     def _run(self, operands: tuple[Tensor, ...], bias: Tensor | None, out: Tensor | None) -> Tensor:
-        given = {} if bias is None else {"bias": bias.contiguous()}
         operands = tuple(map(aligned, operands))
-        if operands[0].is_cuda:
-            return self.operator(*operands, out=out, **given)
+        if self._takes_tensors:
+            if bias is None:
+                return self.operator(*operands, out=out)
+            return self.operator(*operands, out=out, bias=bias.contiguous())
         # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
+        given = {} if bias is None else {"bias": bias.contiguous()}
         dtype = operands[0].dtype
         sent = torch.float32 if dtype is torch.bfloat16 else dtype
         found = self.operator(
@@ -80,7 +83,7 @@ class Prepared:
 
 def aligned(tensor: Tensor) -> Tensor:
     """The tensor as kernels read it: contiguous, at an address that vectors divide, which a slice's need not be."""
-    tensor = tensor.contiguous()
+    tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
     return tensor if tensor.data_ptr() % VECTOR_BYTES == 0 else tensor.clone()
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch import plain
+from sparsegen.integrations.torch.direct import may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 
 
@@ -36,6 +37,8 @@ def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | Non
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
+    if may_run_at_once(x, values, bias):
+        return _linear_of(x, values, bias, pattern)
     result: Tensor = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
     return result
 
@@ -58,19 +61,33 @@ def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
     schema="(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
 )
 def _linear(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
-    found = pattern_of(pattern)
-    out_features, in_features = found.shape
-    _check(x, "x", (None, in_features), x)
-    _check(values, "values", (found.nnz,), x)
-    if bias is not None:
-        _check(bias, "bias", (out_features,), x)
-    if not x.shape[0] or not out_features:
-        return x.new_zeros((x.shape[0], out_features))
-    run = found.prepared(Product.FORWARD, x.shape[0], x, has_bias=bias is not None)
+    return _linear_of(x, values, bias, pattern_of(pattern))
+
+
+def _linear_of(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
+    out_features, in_features = pattern.shape
+    if not (
+        _is(x, (x.shape[0], in_features) if x.dim() == 2 else None, x)
+        and _is(values, (pattern.nnz,), x)
+        and (bias is None or _is(bias, (out_features,), x))
+    ):
+        _check(x, "x", (None, in_features), x)
+        _check(values, "values", (pattern.nnz,), x)
+        if bias is not None:
+            _check(bias, "bias", (out_features,), x)
+    tokens = x.shape[0]
+    if not tokens or not out_features:
+        return x.new_zeros((tokens, out_features))
+    run = pattern.prepared(Product.FORWARD, tokens, x, has_bias=bias is not None)
     if run is not None:
         return run(x, values=values, bias=bias)
-    result = plain.product(found, x, values)
+    result = plain.product(pattern, x, values)
     return result if bias is None else result + bias
+
+
+def _is(tensor: Tensor, shape: tuple[int, ...] | None, like: Tensor) -> bool:
+    """Whether a tensor is as it must be; `_check` says what is wrong, and takes longer."""
+    return tensor.shape == shape and tensor.dtype is like.dtype and tensor.device == like.device
 
 
 @torch.library.custom_op(

@@ -1,0 +1,119 @@
+"""How long a dense product by cuBLAS takes: a model of tiles, waves and bytes, put right by what was measured near.
+
+A product of m × k by k × n is cut into tiles of the result, and where these are few each into parts of k. Every
+multiprocessor computes one tile at a time, so that the time goes up in waves; small tiles reach less of the device's
+rate. Beside it all operands are read from memory and the result written. The constants go by an element's bytes, and
+are the same for all devices: their rates make the difference. `benchmarks/dense_times.py` fits them to the seeds, and
+says how far off the model is on shapes that were left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparsegen.kernels.base import Device
+from sparsegen.operators import DType, Problem, SpmmProblem
+
+TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
+LARGEST_TILE = 128 * 256
+SPLITS = (1, 2, 4, 8, 16)  # of k
+STEP = 64  # columns of A that a block takes at a time
+HALVING = 1.0  # octaves between two shapes at which what was measured of one says half as much of the other
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What the model does not know of cuBLAS.
+
+    Attributes:
+        start_us: of an empty product.
+        memory_share: of the rate of a large copy, at which operands are read; above 1 where reading hides behind sums.
+        wave_us: of each wave, whatever its tiles.
+        small_tiles: how much a tile loses with its area: the exponent of its share of the largest tile.
+        split_us: added where k is split; ``split_bytes``, a factor of the bytes of the partial results.
+    """
+
+    start_us: float
+    memory_share: float
+    wave_us: float
+    small_tiles: float
+    split_us: float
+    split_bytes: float
+
+
+FITTED = {  # by the bytes of an element; made by `python -m benchmarks.dense_times`
+    2: Constants(5.64, 0.923, 0.0, 0.163, 3.4, 0.612),
+    4: Constants(5.614, 4.156, 1.099, 0.1, 3.037, 0.297),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A dense product that was measured."""
+
+    problem: SpmmProblem
+    time_us: float
+
+
+def is_modelled(problem: Problem, device: Device) -> bool:
+    """Whether the model is of such a problem's dense product."""
+    return isinstance(problem, SpmmProblem) and problem.batch == 1 and device.backend == "cuda"
+
+
+def known_products(times: Mapping[Problem, float]) -> list[Known]:
+    """Those of one item, of the times in microseconds of any problems' dense products."""
+    return [
+        Known(problem, us)
+        for problem, us in times.items()
+        if isinstance(problem, SpmmProblem) and problem.batch == 1
+    ]
+
+
+def dense_time_us(problem: SpmmProblem, device: Device, known: Sequence[Known] = ()) -> float:
+    """What the dense product takes with a cold L2, in microseconds.
+
+    Args:
+        known: products of the same dtype on the device, of which the nearest in shape counts; one of equal sizes is the
+            answer.
+    """
+    expected = modelled_us(problem, device)
+    if not known:
+        return expected
+    nearest = min(known, key=lambda one: _octaves(one.problem, problem))
+    trust = 0.5 ** (_octaves(nearest.problem, problem) / HALVING)
+    return float(expected * (nearest.time_us / modelled_us(nearest.problem, device)) ** trust)
+
+
+def modelled_us(problem: SpmmProblem, device: Device, constants: Constants | None = None) -> float:
+    """The same by the model alone."""
+    c, rates = constants or FITTED[problem.dtype.itemsize], device.expected_rates
+    m, k, n, itemsize = problem.m, problem.k, problem.n, problem.dtype.itemsize
+    flop_per_us = {
+        DType.FLOAT32: rates.float32_flop_per_us,
+        DType.FLOAT16: rates.float16_flop_per_us,
+        DType.BFLOAT16: rates.bfloat16_flop_per_us,
+    }[problem.dtype] / device.multiprocessors
+    best = math.inf
+    for rows, columns in TILES:
+        tiles = math.ceil(m / rows) * math.ceil(n / columns)
+        reached = flop_per_us * (rows * columns / LARGEST_TILE) ** c.small_tiles
+        for parts in SPLITS:
+            if parts > 1 and k // parts < STEP:
+                break
+            waves = math.ceil(tiles * parts / device.multiprocessors)
+            steps = math.ceil(k / parts / STEP)
+            us = waves * (2 * rows * columns * steps * STEP / reached + c.wave_us)
+            if parts > 1:
+                us += c.split_us + c.split_bytes * 8 * parts * m * n / rates.copy_bytes_per_us
+            best = min(best, us)
+    moved = itemsize * (m * k + k * n + m * n) / (rates.copy_bytes_per_us * c.memory_share)
+    return c.start_us + math.hypot(best, moved)
+
+
+def _octaves(one: SpmmProblem, other: SpmmProblem) -> float:
+    """How far apart two shapes are; another layout is as another shape."""
+    sizes = zip((one.m, one.k, one.n), (other.m, other.k, other.n), strict=True)
+    apart = math.hypot(*(math.log2((a + 1) / (b + 1)) for a, b in sizes))
+    return apart + (one.layout is not other.layout)

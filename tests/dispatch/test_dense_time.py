@@ -1,0 +1,87 @@
+"""The model of dense products: on the seeds' shapes, and what measured ones near say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import pytest
+
+from sparsegen.backends import emulator_device
+from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, known_products, modelled_us
+from sparsegen.kernels.base import Device
+from sparsegen.operators import DType, Layout, SddmmProblem, SpmmProblem
+from sparsegen.tuning_db.seeds_reader import seeds
+
+
+def measured() -> tuple[Device, list[Known]]:
+    """The median of cuBLAS's times of each shape in the seeds."""
+    times: dict[SpmmProblem, list[float]] = {}
+    baselines = [b for b in seeds().all_baselines() if b.contender == "cublas"]
+    for b in baselines:
+        p = b.workload.problem
+        if isinstance(p, SpmmProblem) and p.batch == 1:
+            times.setdefault(SpmmProblem(p.m, p.k, p.n, p.dtype, p.layout), []).append(b.sample.median_us)
+    return baselines[0].device, [Known(problem, median(found)) for problem, found in times.items()]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return measured()[0]
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT32])
+def test_shapes_are_estimated_from_the_others(dtype: DType) -> None:
+    device, every = measured()
+    known = [one for one in every if one.problem.dtype is dtype]
+    others = ([other for other in known if other is not one] for one in known)
+    estimates = [dense_time_us(one.problem, device, rest) for one, rest in zip(known, others, strict=True)]
+    off = np.array([abs(math.log(us / one.time_us)) for us, one in zip(estimates, known, strict=True)])
+    assert len(known) > 30
+    assert np.exp(np.quantile(off, 0.9)) < 1.25 and np.exp(off.max()) < 2.0
+
+
+def test_equal_sizes_are_the_answer(device: Device) -> None:
+    one = SpmmProblem(512, 512, 256)
+    others = [Known(replace(one, n=n), 99.0) for n in (255, 257)]
+    assert dense_time_us(one, device, [*others, Known(one, 7.0)]) == pytest.approx(7.0)
+
+
+def test_what_is_near_puts_the_model_right_and_what_is_far_does_not(device: Device) -> None:
+    problem = SpmmProblem(2048, 2048, 512, DType.FLOAT16)
+    alone = modelled_us(problem, device)
+    near, far = replace(problem, n=600), SpmmProblem(64, 64, 16, DType.FLOAT16)
+    by_near, by_far = (
+        dense_time_us(problem, device, [Known(other, 2 * modelled_us(other, device))])
+        for other in (near, far)
+    )
+    assert 1.6 * alone < by_near < 2 * alone and by_far < 1.05 * alone
+    assert dense_time_us(problem, device) == alone
+
+
+def test_bfloat16_goes_by_its_own_rate(device: Device) -> None:
+    large = SpmmProblem(8192, 8192, 8192, DType.BFLOAT16)
+    rates = device.expected_rates
+    twice = replace(device, rates=replace(rates, bfloat16_flop_per_us=2 * rates.bfloat16_flop_per_us))
+    assert modelled_us(large, twice) < 0.6 * modelled_us(large, device)
+    half = replace(large, dtype=DType.FLOAT16)
+    assert modelled_us(half, twice) == modelled_us(half, device)
+
+
+def test_more_work_takes_longer(device: Device) -> None:
+    sizes = [SpmmProblem(s, s, s, DType.FLOAT16) for s in (256, 1024, 4096, 16384)]
+    times = [modelled_us(problem, device) for problem in sizes]
+    assert times == sorted(times) and times[-1] > 30 * times[-2]
+
+
+def test_what_it_is_of(device: Device) -> None:
+    problem = SpmmProblem(64, 64, 64)
+    assert is_modelled(problem, device)
+    assert not is_modelled(replace(problem, batch=2), device)
+    assert not is_modelled(SddmmProblem(64, 64, 64), device)
+    assert not is_modelled(problem, emulator_device())
+    column = replace(problem, layout=Layout.COLUMN)
+    given = {problem: 3.0, replace(problem, batch=4): 9.0, SddmmProblem(64, 64, 64): 5.0, column: 4.0}
+    assert known_products(given) == [Known(problem, 3.0), Known(column, 4.0)]
