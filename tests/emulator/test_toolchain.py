@@ -13,7 +13,7 @@ import pytest
 from sparsegen.backends.emulator import cuda_headers
 from sparsegen.backends.emulator.cuda_headers import NEEDED, find_cuda_headers
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.errors import CompileError, DeviceUnavailableError
+from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
 from sparsegen.settings import Settings
 
 SOURCE = """#include "sparsegen_emulator.h"
@@ -42,7 +42,7 @@ def test_building_the_runtime_is_announced_once(
     emulator_toolchain.compile("some_family", "set", SOURCE)
     assert not caplog.records
     broken = EmulatorToolchain(emulator_toolchain._settings, options=["-no-such-option"])
-    with pytest.raises(CompileError):
+    with pytest.raises(MachineError):
         broken.make_ready()
     (record,) = caplog.records
     assert record.levelname == "WARNING" and "building the emulator's runtime in" in record.getMessage()

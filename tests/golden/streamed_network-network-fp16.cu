@@ -192,6 +192,19 @@ __device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragm
 #endif
 }
 
+// The same of four matrices that are transposed on their way: of matrix j a lane holds the two elements of column lane / 4
+// that begin at row lane % 4 * 2.
+__device__ __forceinline__ void store_matrices_transposed(void* row, const unsigned (&fragment)[4]) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_matrices(row, fragment, true);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
+               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
+#endif
+}
+
 // Tiles lie in shared memory as blocks of rows of up to 128 bytes. These are swizzled: chunk c of row r lies at place
 // c ^ swizzle(r) of its row, so that the rows of a fragment meet different banks. As this is linear over exclusive or,
 // steps through a tile are exclusive ors of byte offsets.

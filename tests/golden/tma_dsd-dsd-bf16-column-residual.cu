@@ -323,28 +323,41 @@ __device__ __forceinline__ void take_registers() {
 #endif
 }
 
-// Lane i names the 16 bytes of row i % 8 of matrix i / 8, and holds of matrix j in fragments[j] the two elements of row lane / 4
-// that begin at column lane % 4 * 2; with kTransposed these are elements of the transposed matrix.
-template <bool kTransposed>
-__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragments)[4]) {
+// 8 x 8 matrices of 16-bit elements to shared memory: lane i gives the address of row i % 8, 16 bytes, of matrix i / 8,
+// and of each matrix the word (lane / 4, lane % 4).
+__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragment)[4]) {
 #if defined(SPARSEGEN_EMULATOR)
-  const unsigned lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
-  for (unsigned matrix = 0; matrix < 4; ++matrix) {
-    for (unsigned e = 0; e < 2; ++e) {
-      const unsigned r = kTransposed ? pair + e : group, c = kTransposed ? group : pair + e;
-      void* const start = __shfl_sync(0xffffffffu, row, static_cast<int>(matrix * 8 + r));
-      static_cast<unsigned short*>(start)[c] = static_cast<unsigned short>(fragments[matrix] >> 16 * e);
-    }
-  }
+  sparsegen::emulator::store_matrices(row, fragment);
 #else
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  if constexpr (kTransposed) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], { %1, %2, %3, %4 };\n" ::"r"(address),
-                 "r"(fragments[0]), "r"(fragments[1]), "r"(fragments[2]), "r"(fragments[3]) : "memory");
-  } else {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], { %1, %2, %3, %4 };\n" ::"r"(address),
-                 "r"(fragments[0]), "r"(fragments[1]), "r"(fragments[2]), "r"(fragments[3]) : "memory");
-  }
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
+               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
+#endif
+}
+
+// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
+__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragment)[2]) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_matrices(row, fragment);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], { %1, %2};\n" ::"r"(address), "r"(fragment[0]),
+               "r"(fragment[1])
+               : "memory");
+#endif
+}
+
+// The same of four matrices that are transposed on their way: of matrix j a lane holds the two elements of column lane / 4
+// that begin at row lane % 4 * 2.
+__device__ __forceinline__ void store_matrices_transposed(void* row, const unsigned (&fragment)[4]) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_matrices(row, fragment, true);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
+               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
 #endif
 }
 
@@ -738,7 +751,7 @@ struct Output {
         fragments[q] = to_pair(pair[0], pair[1]);
       }
       const unsigned row_there = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
-      store_matrices<false>(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
+      store_matrices(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
     }
     (void)first_row, (void)first_column;
   }

@@ -32,14 +32,16 @@ void load_matrices(unsigned (&fragments)[kMatrices], const void* row, bool trans
 
 /// stmatrix: lane i holds the address of row i % 8 (16 bytes) of 8 × 8 matrix i / 8; 16-bit elements.
 template <int kMatrices>
-void store_matrices(void* row, const unsigned (&fragments)[kMatrices], int line = __builtin_LINE()) {
+void store_matrices(void* row, const unsigned (&fragments)[kMatrices], bool transposed = false,
+                    int line = __builtin_LINE()) {
     exchange(row, line, [&](void* const* rows) {
         const unsigned group = lane() / 4, pair = lane() % 4 * 2;
         for (int matrix = 0; matrix < kMatrices; ++matrix) {
             std::uint16_t elements[2];
             std::memcpy(elements, &fragments[matrix], sizeof elements);
             for (unsigned i = 0; i < 2; ++i) {
-                static_cast<std::uint16_t*>(rows[matrix * 8 + group])[pair + i] = elements[i];
+                const unsigned down = transposed ? pair + i : group, across = transposed ? group : pair + i;
+                static_cast<std::uint16_t*>(rows[matrix * 8 + down])[across] = elements[i];
             }
         }
     });
