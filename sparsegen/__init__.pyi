@@ -18,6 +18,7 @@ from sparsegen.matrix.load import load_matrix as load_matrix
 from sparsegen.networks.network import Network as Network
 from sparsegen.networks.sparse_network import SparseNetwork as SparseNetwork
 from sparsegen.operators import Block as Block
+from sparsegen.operators import ConvEpilogue as ConvEpilogue
 from sparsegen.operators import Density as Density
 from sparsegen.operators import DsdOperator as DsdOperator
 from sparsegen.operators import DsdProblem as DsdProblem
@@ -27,7 +28,11 @@ from sparsegen.operators import DType as DType
 from sparsegen.operators import Epilogue as Epilogue
 from sparsegen.operators import ItemValues as ItemValues
 from sparsegen.operators import Layout as Layout
+from sparsegen.operators import MaskedConv2dOperator as MaskedConv2dOperator
+from sparsegen.operators import MaskedConv2dProblem as MaskedConv2dProblem
+from sparsegen.operators import MaskOf as MaskOf
 from sparsegen.operators import Operator as Operator
+from sparsegen.operators import Rest as Rest
 from sparsegen.operators import SddmmEpilogue as SddmmEpilogue
 from sparsegen.operators import SddmmOperator as SddmmOperator
 from sparsegen.operators import SddmmProblem as SddmmProblem

@@ -33,6 +33,7 @@ from sparsegen.operators import (
     Epilogue,
     ItemValues,
     Layout,
+    MaskedConv2dProblem,
     MaskedProblem,
     Problem,
     SpmmProblem,
@@ -51,8 +52,21 @@ BLOCKS = (
     "128x64",
 )  # of masks; small ones, so that the small matrices have several
 DENSITIES = (0.3, 0.5, 0.9)
+# Of convolutions; every image, if of one pixel, is large enough for these filters.
+CONVOLUTIONS: tuple[dict[str, str], ...] = (
+    {"filter_size": "3x3", "padding": "1", "mask_block": "16x16"},
+    {"filter_size": "3x3", "padding": "1", "mask_block": "8x24"},
+    {"filter_size": "1x1", "padding": "0", "mask_block": "8x8"},
+    {"filter_size": "5x3", "padding": "2x1", "mask_block": "16x8"},
+    {"filter_size": "3x3", "padding": "1", "mask_block": "8x16", "stride": "2"},
+    {"filter_size": "4x2", "padding": "3x1", "mask_block": "5x7", "stride": "1x2", "dilation": "2x1"},
+)
+MOST_PIXELS = 1500  # of an image: the emulator's products are slow
+MOST_KINDS = 40  # in all; of more a third, in which every two traits still come together
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
+# Of convolutions, instead of these: the tile of every choice divides some, and products stay few.
+SIZES_OF = {"channels": (1, 7, 16, 32, 64), "filters": (3, 20, 32, 64, 128, 256)}
 RANDOM_VARIANTS = 20  # of a family, shared out among its kinds
 MOST_OF_A_KIND = 2
 DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
@@ -186,7 +200,10 @@ def guess(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
 
 
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
-    """Whether problems have such a shape: without a pattern none is empty."""
+    """Whether problems have such a shape: without a pattern none is empty, and images are small."""
+    rows, columns = matrix.shape
+    if problem_type is MaskedConv2dProblem and rows * columns > MOST_PIXELS:
+        return False
     return problem_type.has_pattern or min(matrix.shape) > 0
 
 
@@ -225,17 +242,31 @@ def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     for traits in traits_of(family.problem_type):
         computed = [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
         if computed:
-            sizes = tuple((name, rng.choice(computed)) for name in family.problem_type.dense_sizes)
-            kind = Kind(family.problem_type, sizes, traits)
+            names = family.problem_type.dense_sizes
+            kind = Kind(family.problem_type, tuple((name, rng.choice(computed)) for name in names), traits)
+            for name in names:
+                kind = _resized(family, kind, name, rng)
             yield replace(kind, parameters=_parameters(family, kind, rng))
 
 
+def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Kind:
+    """With a size that `SIZES_OF` has for this name and the family computes, if any are there."""
+    some = [
+        replace(kind, sizes=(*dict(kind.sizes, **{name: size}).items(),)) for size in SIZES_OF.get(name, ())
+    ]
+    return rng.choice([one for one in some if one.is_computed(family)]) if some else kind
+
+
 def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tuple[str, Any], ...]:
-    """Of products with masks a block, of those that the family computes, and a density."""
-    if not issubclass(family.problem_type, MaskedProblem):
+    """Of operators with masks: blocks and a density; of convolutions those that the family computes."""
+    density = ("density", rng.choice(DENSITIES))
+    if kind.problem_type is MaskedConv2dProblem:
+        some = [replace(kind, parameters=(*sides.items(), density)) for sides in CONVOLUTIONS]
+        return rng.choice([one for one in some if one.is_computed(family)]).parameters
+    if not issubclass(kind.problem_type, MaskedProblem):
         return ()
-    some = [block for block in BLOCKS if replace(kind, parameters=(("block", block),)).is_computed(family)]
-    return (("block", rng.choice(some)), ("density", rng.choice(DENSITIES)))
+    blocks = [block for block in BLOCKS if replace(kind, parameters=(("block", block),)).is_computed(family)]
+    return (("block", rng.choice(blocks)), density)
 
 
 def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
@@ -252,11 +283,13 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 
 
 def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
-    """Every combination of the traits that an operator's problems of one item have."""
+    """Every combination of the traits that an operator's problems of one item have; of very many, some."""
     fields = fields_of(problem_type).items()
     traits = {name: field.kind for name, field in fields if field.is_trait and name != "item_values"}
-    for members in itertools.product(*traits.values()):
-        yield tuple(zip(traits, members, strict=True))
+    combinations = list(itertools.product(*traits.values()))
+    for members in combinations:
+        if len(combinations) <= MOST_KINDS or sum(map(_place, members)) % 3 == 0:
+            yield tuple(zip(traits, members, strict=True))
 
 
 @cache

@@ -19,14 +19,18 @@ from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
     Activation,
     Block,
+    ConvEpilogue,
     DsdProblem,
     DsdTransposedProblem,
     DType,
     Epilogue,
     ItemValues,
     Layout,
+    MaskedConv2dProblem,
+    MaskOf,
     Problem,
     Readout,
+    Rest,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
@@ -94,6 +98,12 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "dsd-transposed-fp16": DsdTransposedProblem(M, K, 64, DType.FLOAT16, Block(64, 128)),
     "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
+    "conv-fp16-bias-relu": MaskedConv2dProblem(
+        M, K, 64, 64, DType.FLOAT16, rest=Rest.KEPT, epilogue=ConvEpilogue.BIAS_RELU
+    ),
+    "conv-input-bf16-residual": MaskedConv2dProblem(
+        M, K, 32, 64, DType.BFLOAT16, mask_of=MaskOf.INPUT, epilogue=ConvEpilogue.BIAS_RESIDUAL
+    ),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
     "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
     "network-fp16-dying": SparseNetworkProblem(

@@ -37,6 +37,7 @@ class TensorMap:
         swizzle: how they lie in shared memory.
         steps: elements of the array from one of the box to the next, along each dimension, of which the innermost has
             none but 1; all 1 where it is empty.
+        l2_bytes: that L2 fetches at a time, 128 or 256.
 
     Raises:
         ValueError: the copy engine has no such maps. Families' constraints keep configs and problems from it.
@@ -49,6 +50,7 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: Swizzle = Swizzle.NONE
     steps: tuple[int, ...] = ()
+    l2_bytes: int = 256
 
     def __post_init__(self) -> None:
         rank = len(self.sizes)
@@ -62,6 +64,8 @@ class TensorMap:
             raise ValueError(f"{self}: sizes are 1 to 2^32 - 1")
         if not all(1 <= extent <= LARGEST_BOX_SIDE for extent in self.extents):
             raise ValueError(f"{self}: a box reaches over 1 to {LARGEST_BOX_SIDE} elements a side")
+        if self.l2_bytes not in (128, 256):
+            raise ValueError(f"{self}: L2 fetches 128 or 256 bytes at a time")
         if any(stride % STRIDE_UNIT or not 0 < stride < 1 << 40 for stride in self.strides):
             raise ValueError(f"{self}: strides are multiples of {STRIDE_UNIT} bytes below 2^40")
         row_bytes = self.box[0] * self.dtype.itemsize

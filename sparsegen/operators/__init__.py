@@ -12,12 +12,14 @@ import pkgutil
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.operators.conv_traits import ConvEpilogue, MaskOf, Rest
 from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperator, DsdTransposedProblem
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
 from sparsegen.operators.fields import Field, Parameter, fields_of, member, parameter, size, trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import Block, Density, MaskedOperator, MaskedProblem
+from sparsegen.operators.masked_conv2d import MaskedConv2dOperator, MaskedConv2dProblem
 from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, HasDense, LoneRow, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
@@ -37,6 +39,7 @@ from sparsegen.operators.sparse_network import (
     SparseNetworkProblem,
 )
 from sparsegen.operators.spmm import ItemValues, SparseOperator, SpmmProblem
+from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 
 __all__ = [
     "DEFAULT_OPERATOR",
@@ -45,28 +48,38 @@ __all__ = [
     "Activation",
     "Array",
     "Block",
+    "ConvEpilogue",
     "Cost",
     "DType",
     "Density",
     "DeviceReference",
+    "Dilation",
     "DsdOperator",
     "DsdProblem",
     "DsdTransposedOperator",
     "DsdTransposedProblem",
     "Epilogue",
     "Field",
+    "FilterSize",
+    "Groups",
     "HasDense",
     "ItemValues",
     "Launcher",
     "Layout",
     "LoneRow",
+    "MaskBlock",
+    "MaskOf",
+    "MaskedConv2dOperator",
+    "MaskedConv2dProblem",
     "MaskedOperator",
     "MaskedProblem",
     "Operator",
+    "Padding",
     "Parameter",
     "Problem",
     "Readout",
     "Reference",
+    "Rest",
     "SddOperator",
     "SddProblem",
     "SddmmEpilogue",
@@ -82,6 +95,7 @@ __all__ = [
     "SparseNetworkProblem",
     "SparseOperator",
     "SpmmProblem",
+    "Stride",
     "TensorSpec",
     "WordType",
     "fields_of",

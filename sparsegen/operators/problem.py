@@ -27,12 +27,14 @@ class TensorSpec:
     Attributes:
         alignment: bytes that divide an array's address; 0: as many as vector loads of whole rows need, at most 16
             (a one-dimensional array is read by elements).
+        is_updated: of a result, whether some of its elements are left as they were.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: ElementType
     alignment: int = 0
+    is_updated: bool = False
 
     @property
     def nbytes(self) -> int:

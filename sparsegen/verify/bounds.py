@@ -74,7 +74,8 @@ class ErrorBound:
 
 
 def worst_error(reference: Reference, stored: Array, bound: ErrorBound | None = None) -> float:
-    """The largest error over its bound; at most 1 is right. NaN (an unwritten output) counts as infinite.
+    """The largest error over its bound; at most 1 is right. NaN (an unwritten output) counts as infinite, unless
+    the exact result is NaN: an output that shall be left as it was.
 
     Args:
         stored: the result in storage form; one of another shape than the reference's is infinitely wrong.
@@ -132,5 +133,6 @@ def _errors(reference: Reference, stored: Array, bound: ErrorBound | None, start
     with np.errstate(invalid="ignore"):
         errors: Array = np.abs(actual - exact) / _bounds(reference, bound, start, stop)
     errors[(np.abs(exact) > largest) & np.isinf(actual)] = 0.0
+    errors[np.isnan(exact) & np.isnan(actual)] = 0.0  # left as it was
     errors[np.isnan(errors)] = np.inf
     return errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -46,12 +47,13 @@ def require_sample(
             lone = problem.item.lone_row(own, given, row, rng)
             right = lone.problem.reference(lone.matrix, lone.operands)
             exact, magnitude = right.exact.reshape(-1), right.magnitude.reshape(-1)
-            allowed = ROUNDING * float(np.abs(exact).max()) + SUM_ROUNDING * magnitude
+            allowed = ROUNDING * float(np.nanmax(np.abs(exact), initial=0.0)) + SUM_ROUNDING * magnitude
             for place in rng.permutation(exact.size)[:PLACES].tolist():
                 where = i * each + int(lone.places[place])
                 one = found.part(where, 1).download((1,), device)
                 value, size = float(one.exact[0]), float(one.magnitude[0])
-                is_close = abs(value - exact[place]) <= allowed[place]
+                is_kept = math.isnan(value) and math.isnan(exact[place])
+                is_close = is_kept or abs(value - exact[place]) <= allowed[place]
                 slack = MAGNITUDE_ROUNDING * magnitude[place] + np.finfo(np.float32).tiny
                 if not is_close or not abs(size - magnitude[place]) <= slack:
                     raise SparsegenError(

@@ -44,7 +44,11 @@ def put(path: Path, script: str) -> None:
 def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
     chosen = kernels.family(family)
     problem = chosen.problem_type
-    sizes = {"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")}
+    sizes = {
+        **{"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")},
+        **{"height": ("--image-height", "20"), "width": ("--image-width", "30")},
+        **{"channels": ("--channels", "16"), "filters": ("--filters", "32")},
+    }
     given = [word for name in (*problem.matrix_sizes, *problem.dense_sizes) for word in sizes[name]]
     arguments = (
         "source",

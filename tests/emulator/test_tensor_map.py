@@ -228,3 +228,5 @@ def test_the_copy_engine_has_no_such_maps() -> None:
         TensorMap("x", DType.FLOAT16, (64,), (), (8,), steps=(2,))
     with pytest.raises(ValueError, match="over 1 to 256 elements a side"):
         TensorMap("x", DType.FLOAT16, (8, 512), (16,), (8, 200), steps=(1, 2))
+    with pytest.raises(ValueError, match="L2 fetches 128 or 256 bytes"):
+        TensorMap("x", DType.FLOAT16, (64,), (), (8,), l2_bytes=64)

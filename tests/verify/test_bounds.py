@@ -226,3 +226,12 @@ def test_vendors_may_round_partial_sums_and_nothing_else(dtype: DType) -> None:
     assert worst_error(reference, stored, vendors) <= 1 < worst_error(reference, stored)
     wrong = dtype.to_storage(dtype.from_storage(stored) + np.float32(0.5))
     assert worst_error(reference, wrong, vendors) > 1
+
+
+def test_where_the_exact_result_is_nan_the_output_is_left_as_it_was() -> None:
+    """Outputs are filled with NaN before; a number there was written and should not have been."""
+    exact = np.array([1.0, np.nan])
+    reference = Reference(exact, np.ones(2), np.ones(1), DType.FLOAT32)
+    assert worst_error(reference, np.array([1.0, np.nan], np.float32)) <= 1
+    assert worst_error(reference, np.array([1.0, 0.0], np.float32)) == np.inf
+    assert worst_error(reference, np.array([np.nan, np.nan], np.float32)) == np.inf

@@ -30,7 +30,7 @@ class EncodedMap:
         strides = (ctypes.c_uint64 * max(1, rank - 1))(*tensor_map.strides)
         box = (ctypes.c_uint32 * rank)(*tensor_map.extents)  # of which it takes each step's first
         steps = (ctypes.c_uint32 * rank)(*tensor_map.element_steps)
-        is_wide = tensor_map.swizzle is Swizzle.BYTES_128
+        is_wide = tensor_map.swizzle is Swizzle.BYTES_128 and tensor_map.l2_bytes == 256
         self._constant = (
             (ctypes.c_int(DATA_TYPES[tensor_map.dtype]), ctypes.c_uint32(rank)),
             (sizes, strides, box, steps),

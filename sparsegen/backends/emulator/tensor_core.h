@@ -118,20 +118,46 @@ struct SwizzledMatrix {
     }
 };
 
-/// wgmma.mma_async.m64nNk16 with both matrices in shared memory, done at once: a missing wait is not seen here.
-template <class T, int kColumnTiles>
-void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
+/// A matrix in shared memory whose rows run along k, as wgmma's descriptors see it: groups of 8 rows of so many bytes, whose
+/// 16-byte chunks are swizzled by the address.
+struct SwizzledRows {
+    const unsigned char* start;
+    unsigned row_bytes;
+    unsigned group_stride;  // bytes from 8 rows to the next 8
+
+    template <class T>
+    double element(unsigned row, unsigned k) const {
+        auto address = reinterpret_cast<std::uintptr_t>(start) + row / 8 * group_stride + row % 8 * row_bytes + k * sizeof(T);
+        address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
+        return static_cast<double>(static_cast<float>(*reinterpret_cast<const T*>(address)));
+    }
+};
+
+/// The product of a warpgroup, whose matrices are of any kind.
+template <class T, int kColumnTiles, class Matrix>
+void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) {
     const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
     for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
         for (unsigned i = 0; i < 4; ++i) {
             const unsigned row = first_row + i / 2 * 8, column = tile * 8 + lane() % 4 * 2 + i % 2;
             double total = static_cast<double>(sums[tile][i]);
             for (unsigned k = 0; k < 16; ++k) {
-                total += a.element<T>(row, k) * b.element<T>(column, k);
+                total += a.template element<T>(row, k) * b.template element<T>(column, k);
             }
             sums[tile][i] = static_cast<float>(total);
         }
     }
+}
+
+/// wgmma.mma_async.m64nNk16 with both matrices in shared memory, done at once: a missing wait is not seen here.
+template <class T, int kColumnTiles>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
+    wgmma_of<T>(sums, a, b);
+}
+
+template <class T, int kColumnTiles>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledRows a, SwizzledRows b) {
+    wgmma_of<T>(sums, a, b);
 }
 
 }  // namespace sparsegen::emulator

@@ -10,7 +10,7 @@ __device__ float real(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 // Raises *worst to the largest error over its bound; NaN counts as infinite. The bits of floats that are not negative
 // are ordered as the floats are. Element i is a sum of terms[i / stride % lengths] terms; `factors` are those of sums,
-// typical sums, exact values, and the smallest numbers.
+// typical sums, exact values, and the smallest numbers. Where the exact result is NaN, the output shall be left as it was: NaN.
 template <class T>
 __device__ void raise_worst(int count, int stride, int lengths, const T* result, const double* exact, const float* magnitude,
                             const float* terms, const float* factors, float largest, unsigned* worst) {
@@ -24,6 +24,7 @@ __device__ void raise_worst(int count, int stride, int lengths, const T* result,
         static_cast<double>(sums * root + typical / root) * magnitude[i] + relative * fabs(exact[i]) + smallest;
     float error = static_cast<float>(fabs(actual - exact[i]) / bound);
     if (fabsf(actual) == INFINITY && fabs(exact[i]) > largest) error = 0;
+    if (exact[i] != exact[i] && actual != actual) error = 0;
     if (error != error) error = INFINITY;
     mine = error > mine ? error : mine;
   }

@@ -33,6 +33,7 @@ from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block
 from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
 from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
+from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
@@ -45,6 +46,7 @@ __all__ = [
     "ConvertedLayer",
     "DenseLayer",
     "DropoutLinear",
+    "MaskedConv2d",
     "PreparedLinear",
     "SparseAttention",
     "SparseLinear",
@@ -58,6 +60,7 @@ __all__ = [
     "from_flex",
     "from_torch_bsr",
     "linear",
+    "masked_conv2d",
     "sampled_product",
     "sdd",
     "sparse_attention",

@@ -27,6 +27,7 @@ from sparsegen.operators import (
     Epilogue,
     Layout,
     MaskedProblem,
+    Problem,
     SddProblem,
 )
 
@@ -95,14 +96,17 @@ class Operators:
         self.found: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, call: Call, layout: Layout, dtype: torch.dtype, device: Device, captures: bool) -> Any:
-        """The operator for a call, prepared unless it is there."""
-        key = call, layout, dtype, device.backend, device.index
+    def get(self, problem: Problem, device: Device, captures: bool, **kept: Any) -> Any:
+        """The operator of a problem, prepared unless it is there.
+
+        Args:
+            captures: a CUDA graph captures the call.
+            kept: what `sparsegen.prepare` takes beside the problem.
+        """
+        key = problem, device.backend, device.index, *kept.items()
         with self._lock:
             if key not in self.found:
-                problem = call.problem(DTYPES[dtype], layout)
-                made = api.prepare(problem=problem, scale=call.scale, device=device)
-                self.found[key] = _Prepared(made)
+                self.found[key] = _Prepared(api.prepare(problem=problem, device=device, **kept))
                 free = [old for old, prepared in self.found.items() if not prepared.was_captured]
                 for old in free[: max(0, len(self.found) - MOST_PREPARED)]:
                     del self.found[old]
@@ -129,7 +133,8 @@ def run(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None
     layout = Layout.COLUMN
     if call.product is not Masked.DSD_TRANSPOSED and not other.is_contiguous() and other.t().is_contiguous():
         layout, other = Layout.ROW, other.t()  # as k × n, where it lies
-    operator = operators.get(call, layout, x.dtype, device, is_capturing(x))
+    problem = call.problem(DTYPES[x.dtype], layout)
+    operator = operators.get(problem, device, is_capturing(x), scale=call.scale)
     given = tuple(map(aligned, (x, other)))
     added = {} if bias is None else {"bias": bias.contiguous()}
     if x.is_cuda:

@@ -1,0 +1,322 @@
+"""A convolution with a mask of spatial blocks for every call, as a custom operator of PyTorch and as a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsegen import arguments
+from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch.masked_prepared import operators
+from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
+from sparsegen.integrations.torch.plain import WIDE
+from sparsegen.integrations.torch.prepared import aligned, is_capturing
+from sparsegen.matrix.bits import WORD_BITS
+from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.operators import (
+    ConvEpilogue,
+    Density,
+    Dilation,
+    FilterSize,
+    Groups,
+    MaskBlock,
+    MaskedConv2dProblem,
+    MaskOf,
+    Padding,
+    Stride,
+)
+
+
+def masked_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    mask: Tensor,
+    bias: Tensor | None = None,
+    *,
+    block: Any = 16,
+    mask_of: MaskOf | str = MaskOf.OUTPUT,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    density: float = 0.5,
+    relu: bool = False,
+) -> Tensor:
+    """The convolution of which a mask names the output blocks that are computed, or the input blocks that are not zero.
+
+    Elsewhere the output is zero; with a mask of the input it is what a convolution of zeros gives, and x must be zero
+    outside the mask. Images in `torch.channels_last` are read where they lie, others are copied. Gradients are right
+    for any mask, and are dense convolutions of the gradient where the mask is live: they take a dense layer's time.
+
+    Args:
+        x: images × channels × height × width.
+        weight: filters × channels of a group × rows × columns, of x's dtype and device.
+        mask: bools, images × rows × columns of blocks (`sparsegen.masks`).
+        bias: a value for each filter.
+        block: pixels of a block of the mask: a number, two, or text such as ``"8x16"``.
+        density: the expected share of live blocks, by which the kernel is chosen.
+        relu: set negative results to zero. It needs a bias.
+
+    Returns:
+        images × filters × height × width, in `torch.channels_last`.
+
+    Raises:
+        OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
+    """
+    relu = arguments.flag(relu, "relu", OperandError)
+    if relu and bias is None:
+        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
+    if mask.dtype != torch.bool or mask.dim() != 3 or mask.device != x.device:
+        raise OperandError(
+            f"mask: expected bools, images × rows × columns of blocks, on {x.device}, got {mask.dtype} of shape "
+            f"{tuple(mask.shape)} on {mask.device}"
+        )
+    problem = _problem(x, weight, bias, block, mask_of, stride, padding, dilation, groups, density, relu)
+    wanted = problem.batch, *problem.mask_shape
+    if tuple(mask.shape) != wanted:
+        raise OperandError(f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}")
+    sides = [
+        (side.rows, side.columns)
+        for side in (problem.stride, problem.padding, problem.dilation, problem.mask_block)
+    ]
+    result: Tensor = torch.ops.sparsegen.masked_conv2d(
+        *(x, weight, bias, words_of(mask)), *sides, groups, str(problem.mask_of), density, relu
+    )
+    return result
+
+
+class MaskedConv2d(nn.Conv2d):
+    """`torch.nn.Conv2d` with a mask of spatial blocks for every call; see `masked_conv2d`.
+
+    Attributes:
+        mask_block, mask_of, density: as of `masked_conv2d`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        mask_block: Any = 16,
+        mask_of: MaskOf | str = MaskOf.OUTPUT,
+        density: float = 0.5,
+        **options: Any,
+    ) -> None:
+        """Make a layer; what `torch.nn.Conv2d` takes, and how masks are.
+
+        Raises:
+            ConfigError: padding by other than zeros, or by words.
+        """
+        super().__init__(*arguments, **options)
+        if self.padding_mode != "zeros" or isinstance(self.padding, str):
+            raise ConfigError("a masked convolution is padded by a number of zeros on each side")
+        self.mask_block, self.mask_of, self.density = mask_block, MaskOf(mask_of), density
+
+    @classmethod
+    def from_dense(cls, layer: nn.Conv2d, **masks: Any) -> MaskedConv2d:
+        """The layer with another's weight and bias, which both have from then on.
+
+        Args:
+            masks: ``mask_block``, ``mask_of`` and ``density``.
+        """
+        made = cls(
+            *(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride),
+            padding=layer.padding,
+            dilation=layer.dilation,
+            groups=layer.groups,
+            bias=layer.bias is not None,
+            padding_mode=layer.padding_mode,
+            device=layer.weight.device,
+            dtype=layer.weight.dtype,
+            **masks,
+        )
+        made.weight, made.bias = layer.weight, layer.bias
+        return made
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The convolution; without a mask the dense one."""
+        if mask is None:
+            return super().forward(x)
+        return masked_conv2d(
+            *(x, self.weight, mask, self.bias),
+            block=self.mask_block,
+            mask_of=self.mask_of,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            density=self.density,
+        )
+
+
+def _problem(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    block: Any,
+    mask_of: MaskOf | str,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    density: float,
+    relu: bool,
+) -> MaskedConv2dProblem:
+    """What the tensors ask for; float64 as float32, which PyTorch computes itself."""
+    if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
+        raise OperandError(
+            f"expected images × channels × height × width and filters × channels of one of {groups} groups × rows × "
+            f"columns, got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            raise OperandError(
+                f"{name}: expected {x.dtype} on {x.device}, got {tensor.dtype} on {tensor.device}"
+            )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise OperandError(f"bias: expected {weight.shape[0]} values, got shape {tuple(bias.shape)}")
+    epilogue = ConvEpilogue.NONE if bias is None else ConvEpilogue.BIAS_RELU if relu else ConvEpilogue.BIAS
+    return MaskedConv2dProblem.of(
+        (x.shape[2], x.shape[3]),
+        channels=x.shape[1],
+        filters=weight.shape[0],
+        dtype=DTYPES.get(x.dtype, DTYPES[torch.float32]),
+        filter_size=FilterSize.parse(tuple(weight.shape[2:])),
+        stride=Stride.parse(stride),
+        padding=Padding.parse(padding),
+        dilation=Dilation.parse(dilation),
+        groups=Groups.parse(groups),
+        mask_block=MaskBlock.parse(block),
+        mask_of=mask_of,
+        density=Density.parse(density),
+        epilogue=epilogue,
+        batch=x.shape[0],
+    )
+
+
+@torch.library.custom_op(
+    "sparsegen::masked_conv2d",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor words, int[] stride, int[] padding, int[] dilation, "
+    "int[] block, int groups, str mask_of, float density, bool relu) -> Tensor",
+)
+def _masked_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    words: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    block: list[int],
+    groups: int,
+    mask_of: str,
+    density: float,
+    relu: bool,
+) -> Tensor:
+    problem = _problem(
+        x,
+        weight,
+        bias,
+        tuple(block),
+        mask_of,
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        groups,
+        density,
+        relu,
+    )
+    device = kernel_device(x)
+    if device is None:
+        return _plain(problem, x, weight, bias, words)
+    operator = operators.get(problem, device, is_capturing(x))
+    images, filters = (aligned(tensor.permute(0, 2, 3, 1)) for tensor in (x, weight))
+    specs = {spec.name: spec for spec in problem.operands(0)}
+    given = [images.reshape(specs["x"].shape), filters, words.reshape(specs["mask"].shape).view(torch.uint64)]
+    added = {} if bias is None else {"bias": bias.contiguous()}
+    if x.is_cuda:
+        found = operator(*given, **added)
+    else:  # the emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not
+        sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
+        arrays = [tensor.to(sent).numpy() for tensor in given[:2]]
+        computed = operator(
+            *arrays, given[2].numpy(), **{name: t.to(sent).numpy() for name, t in added.items()}
+        )
+        found = torch.from_numpy(computed).to(x.dtype)
+    shape = problem.batch, problem.out_height, problem.out_width, problem.filters
+    result: Tensor = found.reshape(shape).permute(0, 3, 1, 2)
+    return result
+
+
+@_masked_conv2d.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides: Any) -> Tensor:
+    stride, padding, dilation = sides[:3]
+    rows, columns = (
+        (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
+        for i in range(2)
+    )
+    return x.new_empty((x.shape[0], rows, columns, weight.shape[0])).permute(0, 3, 1, 2)
+
+
+def _plain(
+    problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor
+) -> Tensor:
+    """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
+    wide = x.dtype if x.dtype in WIDE else torch.float32
+    sides = {
+        name: (side.rows, side.columns)
+        for name, side in (
+            ("stride", problem.stride),
+            ("padding", problem.padding),
+            ("dilation", problem.dilation),
+        )
+    }
+    added = None if bias is None else bias.detach().to(wide)
+    found = functional.conv2d(
+        x.detach().to(wide), weight.detach().to(wide), added, groups=problem.groups.count, **sides
+    )
+    if problem.epilogue is ConvEpilogue.BIAS_RELU:
+        found = found.relu()
+    if problem.mask_of is MaskOf.OUTPUT:
+        block = problem.mask_block.rows, problem.mask_block.columns
+        found = torch.where(_live(words, block, found), found, 0)
+    return found.to(x.dtype).contiguous(memory_format=torch.channels_last)
+
+
+def _live(words: Tensor, block: tuple[int, int], like: Tensor) -> Tensor:
+    """bool for each pixel of images as ``like``, of a mask's words."""
+    images, _, height, width = like.shape
+    rows, columns = -(-height // block[0]), -(-width // block[1])
+    bits = words.view(torch.int64).reshape(images, rows, -1, 1) >> torch.arange(
+        WORD_BITS, device=words.device
+    )
+    blocks = (bits & 1).bool().reshape(images, 1, rows, -1)[..., :columns]
+    wide = blocks.repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
+    return wide[:, :, :height, :width]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, _, relu = inputs
+    ctx.save_for_backward(x, weight, words, output if relu else None)
+    ctx.sides = stride, padding, dilation, block, groups
+    ctx.mask_of, ctx.has_bias = mask_of, bias is not None
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, words, y = ctx.saved_tensors
+    stride, padding, dilation, block, groups = ctx.sides
+    if y is not None:
+        dy = torch.where(y > 0, dy, 0)
+    if ctx.mask_of == MaskOf.OUTPUT:
+        dy = torch.where(_live(words, tuple(block), dy), dy, 0)
+    needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2]]
+    found = torch.ops.aten.convolution_backward(
+        *(dy, x, weight, [weight.shape[0]] if ctx.has_bias else None),
+        *(stride, padding, dilation, False, [0, 0], groups, needs),
+    )
+    return (*found, *[None] * 9)
+
+
+_masked_conv2d.register_autograd(_backward, setup_context=_remember)

@@ -1,0 +1,308 @@
+"""Masked convolutions on Hopper's tensor cores: boxes of pixels with their halo, which all taps of a filter read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
+
+UNIT = 8  # rows and columns of outputs that are the 64 rows of a product
+ITEM_BYTES = 2
+ALIGNMENT = 1024  # of boxes and weights in shared memory
+THREADS = 384
+WARPS = 8  # that multiply
+LISTED_UNITS = 512  # of a block
+LONGEST_WORD = 32  # taps of a filter whose mask is of the input
+LARGEST_COORDINATE = 1 << 31
+# As fitted: launch, mask and first loads; multiples of the tensor cores' and the memory's time.
+START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
+
+
+@dataclass(frozen=True)
+class HaloConvConfig(Config):
+    """One point of the tuning space of `HaloConv`."""
+
+    tile_n: int = tunable(64, (32, 64, 128, 256), "filters per block")
+    chunk: int = tunable(64, (16, 32, 64), "channels of a stage")
+    group_units: int = tunable(2, (1, 2), "units of 8 x 8 outputs that a warpgroup computes at a time")
+    input_stages: int = tunable(2, (2, 3, 4, 6), "boxes of pixels in shared memory")
+    weight_stages: int = tunable(4, (3, 4, 6, 9), "taps, or groups of them, in shared memory")
+    stage_taps: int = tunable(1, (1, 3, 5), "taps of a stage")
+    lead: int = tunable(0, (0, 3), "stages by which one warpgroup is ahead of the other")
+
+
+# Fastest on an H100, each from problems with most units to those with least: filters of 3 x 3, the same where all
+# weights stay, of 1 x 1, and others: strides, larger filters, masks of the input.
+LARGE = (
+    HaloConvConfig(tile_n=128, group_units=2, input_stages=2, weight_stages=6, lead=3),
+    HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3),
+    HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3),
+)
+RESIDENT = (
+    HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=3, stage_taps=3),
+    HaloConvConfig(tile_n=64, group_units=1, input_stages=4, weight_stages=3, stage_taps=3),
+)
+PIXELS = (
+    HaloConvConfig(tile_n=256, group_units=1, input_stages=4, weight_stages=4),
+    HaloConvConfig(tile_n=128, group_units=1, input_stages=4, weight_stages=4),
+)
+OTHERS = (
+    HaloConvConfig(tile_n=128, group_units=2, input_stages=2, weight_stages=6),
+    HaloConvConfig(tile_n=128, group_units=1, input_stages=3, weight_stages=6),
+    HaloConvConfig(tile_n=128, group_units=1, input_stages=2, weight_stages=6),
+)
+ENOUGH_ROUNDS = 6  # of units on all multiprocessors, so that what is left at the end is little
+
+
+class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
+    """Blocks stay, and compute some units of the list that each makes from the mask: as many as all others.
+
+    A box of pixels with the halo comes once for each chunk of channels; a tap is another place in it, where the matrix
+    of a product begins. A stride has a box for every class of taps that read the same pixels.
+    """
+
+    name = "halo_conv"
+    summary = "masked convolution on warpgroups' tensor cores: taps are places in boxes of pixels with a halo"
+    source = (
+        "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
+        "implicit GEMM: Chetlur et al., cuDNN, 2014; warps that load beside warps that multiply: NVIDIA, Hopper tuning "
+        "guide"
+    )
+    template = "masked_conv2d/halo_conv.cu.j2"
+    entry = "halo_conv"
+    mapped_names = ("x", "w")
+    size_names = ("images", "out_height", "out_width", "channels", "filters", "mask_rows", "mask_columns")
+    packed_names = ()
+    problem_type = MaskedConv2dProblem
+    config_type = HaloConvConfig
+
+    def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
+        p, size = problem, problem.filter_size
+        yield Constraint(p.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(p.groups.count == 1, f"filters read all channels ({p.groups.count} groups)")
+        yield Constraint((p.dilation.rows, p.dilation.columns) == (1, 1), "taps read neighbouring pixels")
+        yield Constraint(
+            p.channels % 16 == 0 and p.filters % 32 == 0,
+            f"channels ({p.channels}) come 16 at a time, filters ({p.filters}) 32 at a time",
+        )
+        yield Constraint(
+            p.mask_block.rows % UNIT == 0 and p.mask_block.columns % UNIT == 0,
+            f"blocks of the mask ({p.mask_block}) are whole units of {UNIT} x {UNIT}",
+        )
+        yield Constraint(
+            p.stride.rows == p.stride.columns <= 2, f"both strides ({p.stride}) are 1, or both 2"
+        )
+        yield Constraint(
+            p.padding.rows <= (size.rows - 1) // 2 and p.padding.columns <= (size.columns - 1) // 2,
+            f"the padding ({p.padding}) is at most half of the filter ({size})",
+        )
+        if p.mask_of is MaskOf.INPUT:
+            yield Constraint(
+                p.stride.rows == 1 and p.taps <= LONGEST_WORD,
+                f"with a mask of the input the stride is 1 and a filter has at most {LONGEST_WORD} taps ({p.taps})",
+            )
+        yield Constraint(
+            self._units(p) * UNIT * UNIT < LARGEST_COORDINATE, "outputs are counted with 31 bits"
+        )
+
+    def constraints(
+        self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        p, c = problem, config
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield Constraint(p.channels % c.chunk == 0, f"chunks ({c.chunk}) divide the channels ({p.channels})")
+        yield Constraint(p.filters % c.tile_n == 0, f"tiles ({c.tile_n}) divide the filters ({p.filters})")
+        yield Constraint(
+            c.group_units * c.tile_n <= 256,
+            f"a thread has at most 128 sums ({c.group_units} units of {c.tile_n} filters)",
+        )
+        yield Constraint(
+            c.stage_taps == 1
+            or (p.taps % c.stage_taps == 0 and p.stride.rows == 1 and p.mask_of is MaskOf.OUTPUT),
+            f"stages of {c.stage_taps} taps divide a filter's ({p.taps}), none of which is left out",
+        )
+        of_box = -(
+            -p.taps // (c.stage_taps * p.stride.rows**2)
+        )  # stages of weights for a box of pixels, about
+        yield Constraint(
+            c.lead < c.weight_stages and c.lead < c.input_stages * max(1, of_box),
+            f"the lead ({c.lead}) is less than the stages that there are",
+        )
+        yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
+
+    def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
+        c, stages = config, self._weight_stages_in_all(problem, config)
+        if c.chunk < min(64, problem.channels & -problem.channels):
+            return False
+        return c.weight_stages <= max(stages, 3) and c.lead < max(2, stages)
+
+    def constants(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> Mapping[str, Value]:
+        p = problem
+        return {
+            "dtype": p.dtype.value,
+            "r": p.filter_size.rows,
+            "s": p.filter_size.columns,
+            "stride": p.stride.rows,
+            "padding_rows": p.padding.rows,
+            "padding_columns": p.padding.columns,
+            "block_unit_rows": p.mask_block.rows // UNIT,
+            "block_unit_columns": p.mask_block.columns // UNIT,
+            "mask_of": p.mask_of.value,
+            "rest": p.rest.value,
+            "epilogue": p.epilogue.value,
+            "resident": self._is_resident(p, config),
+            "list_units": LISTED_UNITS,
+        }
+
+    def pack(self, problem: MaskedConv2dProblem, config: HaloConvConfig, matrix: CsrMatrix) -> Packed[Array]:
+        rows, columns = problem.mask_shape
+        return Packed(
+            arrays={},
+            sizes={
+                "images": problem.batch,
+                "out_height": problem.out_height,
+                "out_width": problem.out_width,
+                "mask_rows": rows,
+                "mask_columns": columns,
+            },
+            nnz=matrix.nnz,
+        )
+
+    def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:
+        p, c, size = problem, config, problem.filter_size
+        swizzle = Swizzle(c.chunk * ITEM_BYTES)
+        if name == "x":
+            box = (c.chunk, self._box_side(size.columns, p), self._box_side(size.rows, p), 1)
+            pixel = p.channels * ITEM_BYTES
+            return TensorMap(
+                "x",
+                p.dtype,
+                (p.channels, p.width, p.height, p.batch),
+                (pixel, p.width * pixel, p.height * p.width * pixel),
+                box,
+                swizzle,
+                (1, p.stride.columns, p.stride.rows, 1),
+                l2_bytes=128,
+            )
+        tap = p.channels * ITEM_BYTES
+        return TensorMap(
+            "w",
+            p.dtype,
+            (p.channels, p.filters, p.taps),
+            (p.taps * tap, tap),
+            (c.chunk, c.tile_n, 1),
+            swizzle,
+            l2_bytes=128,
+        )
+
+    def launch(
+        self,
+        problem: MaskedConv2dProblem,
+        config: HaloConvConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        """A block on every multiprocessor, or as many times that as it takes for all units to find a place."""
+        tiles, units = problem.filters // config.tile_n, self._units(problem)
+        parts = max(1, device.multiprocessors // tiles)
+        rounds = 1 + units // (parts * (LISTED_UNITS - 2 * config.group_units))
+        return Launch(
+            grid=(parts * rounds * tiles, 1, 1),
+            block=(THREADS, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+            starts_early=True,
+        )
+
+    def predicted_us(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> float:
+        p, rates = problem, device.expected_rates
+        share = p.density.share
+        if p.mask_of is MaskOf.INPUT:
+            reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
+            share = 1 - (1 - share) ** reach
+        units = share * self._units(p)
+        parts = max(1, device.multiprocessors // max(1, p.filters // 64))
+        items = max(1.0, -(-units // parts) * parts)
+        products = items * UNIT * UNIT * p.filters * p.channels * p.taps
+        computing = PRODUCTS * products / rates.tensor_products_per_us(p.dtype)
+        moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(computing, moving)
+
+    def guess(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
+        """The first of those that are fast for such problems of whose units there are enough, else the last."""
+        p = problem
+        some = self._fast(p, device)
+        for config in some:
+            parts = max(1, device.multiprocessors * config.tile_n // p.filters)
+            if p.density.share * self._units(p) >= ENOUGH_ROUNDS * 2 * config.group_units * parts:
+                return config
+        if some:
+            return some[-1]
+        chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
+        return HaloConvConfig(tile_n=32, chunk=chunk, group_units=1, input_stages=2, weight_stages=3)
+
+    def alternatives(
+        self, problem: MaskedConv2dProblem, features: Features, device: Device
+    ) -> tuple[HaloConvConfig, ...]:
+        """Masks differ in how their blocks fall to multiprocessors: other tiles may leave fewer idle."""
+        return self._fast(problem, device)
+
+    def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[HaloConvConfig, ...]:
+        """Those that are fast for such problems, their tiles and chunks as the problem has them."""
+        p = problem
+        chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
+        tile_n = next((n for n in (256, 128, 64, 32) if p.filters % n == 0), 32)
+        is_plain = p.stride.rows == 1 and p.mask_of is MaskOf.OUTPUT
+        some: tuple[HaloConvConfig, ...]
+        if p.taps == 1:
+            some = PIXELS
+        elif p.taps != 9 or not is_plain:
+            some = OTHERS
+        else:
+            some = RESIDENT if p.channels == chunk else LARGE
+        fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]
+        return tuple(c for c in dict.fromkeys(fitted) if not self.broken_constraints(p, c, device))
+
+    @staticmethod
+    def _units(problem: MaskedConv2dProblem) -> int:
+        """Of all images."""
+        return problem.batch * -(-problem.out_height // UNIT) * -(-problem.out_width // UNIT)
+
+    @staticmethod
+    def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:
+        """Pixels that a unit's outputs read along one direction, of those that a stride leaves."""
+        return UNIT + (taps - 1) // problem.stride.rows
+
+    @staticmethod
+    def _weight_stages_in_all(problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
+        """Of one tile of filters."""
+        return -(-problem.channels // config.chunk) * -(-problem.taps // config.stage_taps)
+
+    def _is_resident(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> bool:
+        """Whether all weights of a tile of filters have their place."""
+        return self._weight_stages_in_all(problem, config) <= config.weight_stages
+
+    def _shared_bytes(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
+        """Boxes, weights, what warps lay down of the result, the list of units, bias and barriers."""
+        p, c, size = problem, config, problem.filter_size
+        row = c.chunk * ITEM_BYTES
+        box = self._box_side(size.rows, p) * self._box_side(size.columns, p) * row
+        place = -(-box // ALIGNMENT) * ALIGNMENT
+        taken = c.input_stages * 2 * c.group_units * place
+        taken += -(-c.weight_stages * c.stage_taps * c.tile_n * row // ALIGNMENT) * ALIGNMENT
+        taken += WARPS * 16 * min(64, c.tile_n) * ITEM_BYTES
+        listed = LISTED_UNITS * (2 if p.mask_of is MaskOf.INPUT else 1) + THREADS + THREADS // 32
+        taken += 4 * (listed + c.tile_n) + 8 * (2 * c.input_stages + 2 * c.weight_stages + 1)
+        return -(-taken // ALIGNMENT) * ALIGNMENT
+
+
+FAMILY = HaloConv()

@@ -1,0 +1,142 @@
+"""Masked convolutions of any shape: tiles of outputs through shared memory, in float32, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import items_in_grid
+from sparsegen.kernels.packed import Packed
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.operators.masked_conv2d import UNIT
+
+PIXELS = UNIT * UNIT
+THREAD_FILTERS = 4
+MAX_GRID_Y = 65535
+START_US = 3.0
+REACHED = 0.21  # of what units for floats could do: 1,109 µs on an H100 for 128 channels, 8 images of 256², 10 % live
+FLOP_PER_CYCLE = 256  # of a multiprocessor
+
+
+@dataclass(frozen=True)
+class TileConvConfig(Config):
+    """One point of the tuning space of `TileConv`."""
+
+    tile_n: int = tunable(32, (16, 32, 64), "filters per block")
+    step: int = tunable(16, (8, 16, 32), "channels of a tap in shared memory")
+    thread_pixels: int = tunable(4, (2, 4, 8, 16), "outputs of a thread, each of 4 filters")
+
+
+class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
+    """A block computes 8 × 8 outputs of some filters, tap by tap; taps that meet no live block are left out."""
+
+    name = "tile_conv"
+    summary = "masked convolution of any shape: tiles of 8 x 8 outputs, tap by tap, in float32"
+    source = (
+        "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
+        "implicit GEMM: Chetlur et al., cuDNN, 2014"
+    )
+    template = "masked_conv2d/tile_conv.cu.j2"
+    entry = "tile_conv"
+    size_names = (
+        *("height", "width", "channels", "filters"),
+        *("out_height", "out_width", "mask_words", "mask_columns"),
+    )
+    packed_names = ()
+    problem_type = MaskedConv2dProblem
+    config_type = TileConvConfig
+
+    def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
+        yield items_in_grid(problem)
+        tiles = self._filter_tiles(problem, TileConvConfig(tile_n=16))
+        yield Constraint(tiles <= MAX_GRID_Y, f"a grid has at most {MAX_GRID_Y} tiles of filters ({tiles})")
+
+    def constraints(
+        self, problem: MaskedConv2dProblem, config: TileConvConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        threads = self._threads(config)
+        yield Constraint(threads >= 32, f"a block has a warp at least ({threads} threads)")
+
+    def is_worth_trying(self, problem: MaskedConv2dProblem, config: TileConvConfig, device: Device) -> bool:
+        p = problem
+        few_filters = config.tile_n >= 2 * max(16, p.filters // p.groups.count)
+        return not few_filters and config.step < 2 * max(8, p.group_channels)
+
+    def constants(self, problem: MaskedConv2dProblem, config: TileConvConfig) -> Mapping[str, Value]:
+        p = problem
+        return {
+            "dtype": p.dtype.value,
+            "r": p.filter_size.rows,
+            "s": p.filter_size.columns,
+            "stride_rows": p.stride.rows,
+            "stride_columns": p.stride.columns,
+            "padding_rows": p.padding.rows,
+            "padding_columns": p.padding.columns,
+            "dilation_rows": p.dilation.rows,
+            "dilation_columns": p.dilation.columns,
+            "groups": p.groups.count,
+            "block_rows": p.mask_block.rows,
+            "block_columns": p.mask_block.columns,
+            "mask_of": p.mask_of.value,
+            "rest": p.rest.value,
+            "epilogue": p.epilogue.value,
+        }
+
+    def pack(self, problem: MaskedConv2dProblem, config: TileConvConfig, matrix: CsrMatrix) -> Packed[Array]:
+        mask = next(spec for spec in problem.item.operands(0) if spec.name == "mask")
+        sizes = {
+            "out_height": problem.out_height,
+            "out_width": problem.out_width,
+            "mask_words": mask.shape[0],
+            "mask_columns": problem.mask_shape[1],
+        }
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz)
+
+    def launch(
+        self,
+        problem: MaskedConv2dProblem,
+        config: TileConvConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        p = problem
+        tiles = -(-p.out_height // UNIT) * -(-p.out_width // UNIT)
+        return Launch(
+            grid=(tiles, self._filter_tiles(p, config), p.batch), block=(self._threads(config), 1, 1)
+        )
+
+    def predicted_us(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> float:
+        p, rates = problem, device.expected_rates
+        share = p.density.share
+        if p.mask_of is MaskOf.INPUT:
+            reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
+            share = 1 - (1 - share) ** reach
+        outputs = p.batch * p.out_height * p.out_width
+        flop = 2 * share * outputs * p.filters * p.group_channels * p.taps
+        computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
+        return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
+
+    def guess(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
+        """Tiles no wider than a group's filters, steps no longer than its channels."""
+        p = problem
+        of_group = p.filters // p.groups.count
+        tile_n = 64 if of_group > 32 else 32 if of_group > 16 else 16
+        return TileConvConfig(tile_n=tile_n, step=8 if p.group_channels <= 8 else 16, thread_pixels=4)
+
+    @staticmethod
+    def _threads(config: TileConvConfig) -> int:
+        return PIXELS // config.thread_pixels * (config.tile_n // THREAD_FILTERS)
+
+    @staticmethod
+    def _filter_tiles(problem: MaskedConv2dProblem, config: TileConvConfig) -> int:
+        groups = problem.groups.count
+        return groups * -(-(problem.filters // groups) // config.tile_n)
+
+
+FAMILY = TileConv()

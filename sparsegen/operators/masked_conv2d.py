@@ -1,0 +1,382 @@
+"""``masked_conv2d``: a convolution of images of which a mask of spatial blocks names the parts that count.
+
+Shah and Nair, Block Sparse Convolution (CS6023), after Ren et al., SBNet: Sparse Blocks Network for Fast Inference,
+CVPR 2018.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsegen.errors import ConfigError, OperandError
+from sparsegen.matrix.bits import unpacked_rows, words_for
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.operators.conv_traits import ConvEpilogue, MaskOf, Rest
+from sparsegen.operators.dtype import Array, DType, WordType
+from sparsegen.operators.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.masked import Density
+from sparsegen.operators.operator import Operator
+from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec
+from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
+from sparsegen.system.device_memory import WARP, PlainDevice
+
+UNIT = 8  # rows and columns of the outputs that are left as they were, or written, together
+SILU_GROWTH = 1.5  # of an error: its slope is at most 1.1, and evaluating it adds some roundings
+KEPT = np.nan  # what a result holds that is left as it was: outputs are filled with NaN before
+
+
+class MaskedConv2dOperator(Operator):
+    """A convolution with a mask of spatial blocks for every call."""
+
+    problem: MaskedConv2dProblem
+
+    def __call__(
+        self,
+        x: Any,
+        w: Any,
+        mask: Any,
+        out: Any = None,
+        stream: Any = None,
+        bias: Any = None,
+        residual: Any = None,
+    ) -> Any:
+        """Convolve; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            x: height × width × channels, contiguous, of the problem's dtype; with a batch one for each image, as are
+                the result and the residual. Where the mask is of the input, pixels outside its blocks are zero.
+            w: filters × rows × columns × channels of a group.
+            mask: the words of one (`sparsegen.masks.words_of`), of the operands' library; of all images in turn. Of
+                PyTorch int64 will do, whose bits are taken.
+            bias: a value for each filter, for an epilogue with a bias.
+            residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
+        """
+        p = self.problem
+        if (bias is not None) != p.epilogue.has_bias or (residual is not None) != p.epilogue.has_residual:
+            raise OperandError(
+                f"epilogue {p.epilogue} takes {'a' if p.epilogue.has_bias else 'no'} bias ({p.filters} values) and "
+                f"{'a' if p.epilogue.has_residual else 'no'} residual (of the result's shape)"
+            )
+        if out is None and p.rest is Rest.KEPT:
+            raise OperandError(
+                "rest = kept leaves outputs as they were: pass the array that has them as out="
+            )
+        given = [x, w, _as_words(mask), *(array for array in (bias, residual) if array is not None)]
+        return self._run(tuple(given), out, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedConv2dProblem(Problem):
+    """Y = epilogue(conv(X, W)), with a mask of blocks for every call, over the input or over the output.
+
+    The items of a batch are images; each has a mask of its own, all have the same filters. With a mask M
+
+    - over the output (SBNet's), Y = M · f(conv(X) + bias) + residual: elsewhere Y is zero, or the residual;
+    - over the input, X is zero outside of it, and Y = f(conv(X) + bias) + residual everywhere.
+
+    Where the rest is kept, outputs outside the mask's blocks (of the output) or in units of 8 × 8 outputs none of which
+    reads a live block (of the input) are not written.
+
+    Raises:
+        ConfigError: sizes or sides that do not go together.
+    """
+
+    operator: ClassVar[str] = "masked_conv2d"
+    title: ClassVar[str] = "masked convolution"
+    summary: ClassVar[str] = "Y = conv(X, W) for the spatial blocks of a mask, another one for every call"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("height", "width")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("channels", "filters")
+    has_pattern: ClassVar[bool] = False
+    operator_type: ClassVar[type[MaskedConv2dOperator]] = MaskedConv2dOperator
+
+    height: int = size("rows of the images", flags=("--image-height",))
+    width: int = size("columns of the images", flags=("--image-width",))
+    channels: int = size("channels of the images", usual=64)
+    filters: int = size("channels of the result", usual=64)
+    dtype: DType = element_type()
+    filter_size: FilterSize = parameter(FilterSize(3, 3), "rows and columns of a filter")
+    stride: Stride = parameter(Stride(1, 1), "pixels from one output to the next")
+    padding: Padding = parameter(Padding(1, 1), "zeros on each side of the images")
+    dilation: Dilation = parameter(Dilation(1, 1), "pixels from one tap of a filter to the next")
+    groups: Groups = parameter(Groups(1), "groups of channels that are convolved apart")
+    mask_block: MaskBlock = parameter(MaskBlock(16, 16), "rows and columns of a block of the spatial mask")
+    density: Density = parameter(Density(0.5), "expected share of live blocks")
+    mask_of: MaskOf = trait(MaskOf.OUTPUT, "whose blocks the mask names")
+    rest: Rest = trait(Rest.FILLED, "what becomes of outputs that the mask leaves out")
+    epilogue: ConvEpilogue = trait(
+        ConvEpilogue.NONE, "what is done to the result before it is stored", near=True
+    )
+    batch: int = items()
+
+    def __post_init__(self) -> None:
+        Problem.__post_init__(self)
+        for name, count in (("channels", self.channels), ("filters", self.filters)):
+            if count % self.groups.count:
+                raise ConfigError(f"{name} = {count} is no multiple of groups = {self.groups.count}")
+        if min(self.out_height, self.out_width) < 1:
+            raise ConfigError(
+                f"a filter of {self.filter_size} with dilation {self.dilation} does not fit images of {self.height} × "
+                f"{self.width} with padding {self.padding}"
+            )
+
+    # --- its sizes ---
+
+    @property
+    def out_height(self) -> int:
+        reach = self.dilation.rows * (self.filter_size.rows - 1) + 1
+        return (self.height + 2 * self.padding.rows - reach) // self.stride.rows + 1
+
+    @property
+    def out_width(self) -> int:
+        reach = self.dilation.columns * (self.filter_size.columns - 1) + 1
+        return (self.width + 2 * self.padding.columns - reach) // self.stride.columns + 1
+
+    @property
+    def group_channels(self) -> int:
+        return self.channels // self.groups.count
+
+    @property
+    def taps(self) -> int:
+        return self.filter_size.rows * self.filter_size.columns
+
+    @property
+    def masked_shape(self) -> tuple[int, int]:
+        """Rows and columns of pixels that the mask lies over."""
+        if self.mask_of is MaskOf.INPUT:
+            return self.height, self.width
+        return self.out_height, self.out_width
+
+    @property
+    def mask_shape(self) -> tuple[int, int]:
+        """Rows and columns of blocks."""
+        height, width = self.masked_shape
+        return -(-height // self.mask_block.rows), -(-width // self.mask_block.columns)
+
+    # --- its sparsity ---
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Those of the masks that are expected."""
+        (height, width), density, blocks = self.masked_shape, self.density.share, self.mask_shape[1]
+        return Features(
+            m=height,
+            k=width,
+            nnz=round(density * height * width),
+            row_mean=density * width,
+            row_cov=math.sqrt((1.0 - density) / (density * blocks)),
+            row_max=width,
+            block_fill=1.0,
+        )
+
+    def fingerprint(self, matrix: CsrMatrix) -> str:
+        """A name of the masks that are expected; there is no pattern to have one."""
+        text = f"masks of {self.masked_shape} in blocks of {self.mask_block}, {self.density} live"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def live(self, words: Array) -> Array:
+        """bool for each pixel that the mask lies over, of one image's words."""
+        rows, columns = self.mask_shape
+        blocks = unpacked_rows(words.reshape(rows, -1), columns)
+        height, width = self.masked_shape
+        wide: Array = blocks.repeat(self.mask_block.rows, axis=0).repeat(self.mask_block.columns, axis=1)
+        return wide[:height, :width]
+
+    def is_computed(self, words: Array) -> Array:
+        """bool for each output of an image: whether the mask asks for it, or its unit reads a live block."""
+        live = self.live(words)
+        if self.mask_of is MaskOf.OUTPUT:
+            return live
+        height, width = self.out_height, self.out_width
+        reached = np.zeros((-(-height // UNIT) * UNIT, -(-width // UNIT) * UNIT), dtype=np.bool_)
+        for part, _ in self._taps_of(live):
+            reached[:height, :width] |= part
+        units = reached.reshape(reached.shape[0] // UNIT, UNIT, -1, UNIT).any(axis=(1, 3))
+        return units.repeat(UNIT, axis=0).repeat(UNIT, axis=1)[:height, :width]
+
+    # --- its operands ---
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        filters = (self.filters, self.filter_size.rows, self.filter_size.columns, self.group_channels)
+        rows, columns = self.mask_shape
+        specs = [
+            TensorSpec("x", self.of_batch((self.height, self.width, self.channels)), self.dtype, 16),
+            TensorSpec("w", filters, self.dtype, 16),
+            TensorSpec("mask", self.of_batch((rows * words_for(columns),)), WordType.UINT64, 8),
+        ]
+        if self.epilogue.has_bias:
+            specs.append(TensorSpec("bias", (self.filters,), self.dtype))
+        if self.epilogue.has_residual:
+            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype, 16))
+        return tuple(specs)
+
+    def result(self, nnz: int) -> TensorSpec:
+        shape = (self.out_height, self.out_width, self.filters)
+        return TensorSpec("y", self.of_batch(shape), self.dtype, 16, is_updated=self.rest is Rest.KEPT)
+
+    def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
+        """Masks at the expected density, and normal numbers; sums have variance 1."""
+        found: dict[str, Array] = {}
+        for spec in self.operands(nnz):
+            if isinstance(spec.dtype, WordType):
+                blocks = rng.random((self.batch, *self.mask_shape)) < self.density.share
+                found[spec.name] = words_of(blocks).reshape(spec.shape)
+                continue
+            numbers = rng.standard_normal(spec.shape, dtype=np.float32)
+            if spec.name == "w":
+                numbers /= np.float32(math.sqrt(self.taps * self.group_channels))
+            found[spec.name] = spec.dtype.to_storage(numbers)
+        if self.mask_of is MaskOf.INPUT:
+            masks = found["mask"].reshape(self.batch, -1)
+            images = found["x"].reshape(self.batch, self.height, self.width, self.channels)
+            for image, words in zip(images, masks, strict=True):
+                image[~self.live(words)] = 0
+        return found
+
+    def cost(self, nnz: int) -> Cost:
+        """Sums of live blocks alone; images and result by their live blocks, but for a rest that is written."""
+        pixels = self.out_height * self.out_width
+        share = self.density.share
+        flop = 2 * round(share * pixels) * self.filters * self.group_channels * self.taps
+        written = 1.0 if self.rest is Rest.FILLED else share
+        moved = 0.0
+        for spec in (*self.operands(nnz), self.result(nnz)):
+            moved += spec.nbytes * {"x": share, "y": written, "residual": written}.get(spec.name, 1.0)
+        return Cost(flop=flop * self.batch, bytes=round(moved))
+
+    def in_words(self, density: float) -> str:
+        """The problem for people; it knows its density itself."""
+        return f"{self}, {self.density.share:.1%} of the blocks live"
+
+    # --- what it computes ---
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.full(1, self.taps * self.group_channels)
+
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference`; what is kept is NaN."""
+        real = {
+            name: self.dtype.from_storage(array).astype(np.float64)
+            for name, array in operands.items()
+            if name != "mask"
+        }
+        exact = np.zeros(self.item.result(0).shape)
+        magnitude = np.zeros_like(exact)
+        of_group, per_group = self.group_channels, self.filters // self.groups.count
+        for part, tap in self._taps_of(real["x"]):
+            filters = real["w"][:, tap[0], tap[1]]
+            for group in range(self.groups.count):
+                own = slice(group * per_group, (group + 1) * per_group)
+                pixels = part[..., group * of_group : (group + 1) * of_group]
+                exact[..., own] += pixels @ filters[own].T
+                magnitude[..., own] += np.abs(pixels) @ np.abs(filters[own]).T
+        computed = self.is_computed(operands["mask"])[..., None]
+        if self.epilogue.has_bias:
+            exact, magnitude = exact + real["bias"], magnitude + np.abs(real["bias"])
+        if self.epilogue is ConvEpilogue.BIAS_RELU:
+            exact = np.maximum(exact, 0.0)
+        if self.epilogue is ConvEpilogue.BIAS_SILU:
+            exact, magnitude = exact / (1.0 + np.exp(-exact)), magnitude * SILU_GROWTH
+        if self.mask_of is MaskOf.OUTPUT:
+            exact, magnitude = np.where(computed, exact, 0.0), np.where(computed, magnitude, 0.0)
+        if self.epilogue.has_residual:
+            exact, magnitude = exact + real["residual"], magnitude + np.abs(real["residual"])
+        if self.rest is Rest.KEPT:
+            exact = np.where(computed, exact, KEPT)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def _taps_of(self, image: Array) -> Any:
+        """For each tap, by row and column, what the outputs read of an image: zeros, or False, outside of it."""
+        rows, columns = self.padding.rows, self.padding.columns
+        margins = ((rows, rows), (columns, columns), *[(0, 0)] * (image.ndim - 2))
+        padded = np.pad(image, margins)
+        for r in range(self.filter_size.rows):
+            for s in range(self.filter_size.columns):
+                top, left = r * self.dilation.rows, s * self.dilation.columns
+                below = padded[top :: self.stride.rows, left :: self.stride.columns]
+                yield below[: self.out_height, : self.out_width], (r, s)
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, self.item._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        computed = device.upload(self.is_computed(operands["mask"]).astype(np.uint8))
+        nothing = np.zeros(1, np.float32)
+        names = ("x", "w", "bias", "residual")
+        given = [device.upload(operands.get(name, nothing)) for name in names]
+        sizes = (
+            *(self.height, self.width, self.channels, self.filters, self.out_height, self.out_width),
+            *(self.filter_size.rows, self.filter_size.columns, self.stride.rows, self.stride.columns),
+            *(self.padding.rows, self.padding.columns, self.dilation.rows, self.dilation.columns),
+            self.groups.count,
+            int(self.mask_of is MaskOf.OUTPUT),
+            int(self.rest is Rest.KEPT),
+            list(ConvEpilogue).index(self.epilogue),
+        )
+        warps = -(-self.out_height * self.out_width * self.filters // WARP)
+        device.run("convolution.cu:convolution", warps, *sizes, *given, computed, into.exact, into.magnitude)
+
+    def checkable_rows(self, matrix: CsrMatrix) -> Array:
+        """All outputs, each with all its channels."""
+        return np.arange(self.out_height * self.out_width)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        """One output, as the convolution of as many pixels as a filter reaches."""
+        at_row, at_column = divmod(row, self.out_width)
+        reach = [
+            d * (count - 1) + 1
+            for d, count in (
+                (self.dilation.rows, self.filter_size.rows),
+                (self.dilation.columns, self.filter_size.columns),
+            )
+        ]
+        alone = replace(
+            self,
+            height=reach[0],
+            width=reach[1],
+            stride=Stride(1, 1),
+            padding=Padding(0, 0),
+            mask_of=MaskOf.OUTPUT,
+        )
+        margins = ((self.padding.rows,) * 2, (self.padding.columns,) * 2, (0, 0))
+        top, left = at_row * self.stride.rows, at_column * self.stride.columns
+        pixels = np.pad(operands["x"], margins)[top : top + reach[0], left : left + reach[1]]
+        computed = bool(self.is_computed(operands["mask"])[at_row, at_column])
+        # Of the input, an output that the mask does not reach is one of zeros, unless it is kept.
+        wanted = computed or (self.mask_of is MaskOf.INPUT and self.rest is Rest.FILLED)
+        given = {
+            "x": np.ascontiguousarray(pixels),
+            "w": operands["w"],
+            "mask": words_of(np.full((1, 1, 1), wanted)).reshape(-1),
+        }
+        if self.epilogue.has_bias:
+            given["bias"] = operands["bias"]
+        if self.epilogue.has_residual:
+            given["residual"] = operands["residual"][at_row : at_row + 1, at_column : at_column + 1]
+        places = row * self.filters + np.arange(self.filters)
+        return LoneRow(alone, alone.without_pattern, given, places)
+
+
+def _as_words(mask: Any) -> Any:
+    """A mask as unsigned words."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(mask, torch.Tensor) and mask.dtype == torch.int64:
+        return mask.view(torch.uint64)
+    return mask
+
+
+PROBLEMS = (MaskedConv2dProblem,)

@@ -1,0 +1,106 @@
+"""`masked_conv2d` and `MaskedConv2d`: what they compute, their gradients, what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from sparsegen.errors import ConfigError, OperandError  # noqa: E402
+from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
+
+SIDES: list[dict[str, Any]] = [
+    {"padding": 1},
+    {"stride": (2, 1), "padding": (2, 0), "dilation": (1, 2), "groups": 2},
+]
+
+
+def tensors(dtype: Any = torch.float32, groups: int = 1) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 4, 13, 18), torch.randn(6, 4 // groups, 3, 3) / 6
+    return x.to(dtype), w.to(dtype), torch.randn(6).to(dtype)
+
+
+def pixels(mask: Any, block: tuple[int, int], like: Any) -> Any:
+    wide = mask[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
+    return wide[:, :, : like.shape[2], : like.shape[3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sides", SIDES, ids=str)
+def test_live_blocks_of_the_output_are_computed(place: str, sides: dict[str, Any], dtype: Any) -> None:
+    x, w, bias = tensors(dtype, sides.get("groups", 1))
+    dense = functional.conv2d(x.double(), w.double(), bias.double(), **sides).relu()
+    mask = torch.rand(2, -(-dense.shape[2] // 5), -(-dense.shape[3] // 4)) < 0.5
+    y = masked_conv2d(x, w, mask, bias, block="5x4", relu=True, **sides)
+    exact = torch.where(pixels(mask, (5, 4), dense), dense, 0)
+    assert y.dtype is dtype and y.is_contiguous(memory_format=torch.channels_last)
+    rough = 2e-2 if dtype is torch.bfloat16 else 2e-3
+    torch.testing.assert_close(y.double(), exact, rtol=rough, atol=rough)
+
+
+def test_dead_blocks_of_the_input_are_zeros(place: str) -> None:
+    x, w, bias = tensors()
+    mask = torch.rand(2, 4, 5) < 0.3
+    x = torch.where(pixels(mask, (4, 4), x), x, 0)
+    y = masked_conv2d(x, w, mask, bias, block=4, mask_of="input", padding=1)
+    torch.testing.assert_close(y, functional.conv2d(x, w, bias, padding=1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mask_of", ["output", "input"])
+@pytest.mark.parametrize("sides", SIDES, ids=str)
+def test_gradients(sides: dict[str, Any], mask_of: str) -> None:
+    x, w, bias = (t.double().requires_grad_() for t in tensors(groups=sides.get("groups", 1)))
+    like = x if mask_of == "input" else functional.conv2d(x, w, **sides)
+    mask = torch.rand(2, -(-like.shape[2] // 4), -(-like.shape[3] // 4)) < 0.5
+
+    def run(x: Any, w: Any, bias: Any) -> Any:
+        return masked_conv2d(x, w, mask, bias, block=4, mask_of=mask_of, **sides)
+
+    assert torch.autograd.gradcheck(run, (x, w, bias), fast_mode=True, atol=1e-5)
+
+
+def test_the_operator_is_one_that_pytorch_trusts() -> None:
+    x, w, bias = tensors()
+    words = torch.ones(2 * 4, 1, dtype=torch.int64)
+    given = (x, w, bias, words, [1, 1], [1, 1], [1, 1], [4, 4], 1, "output", 0.5, False)
+    torch.library.opcheck(torch.ops.sparsegen.masked_conv2d.default, given)
+
+
+def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:
+    torch.manual_seed(0)
+    dense = nn.Conv2d(4, 6, 3, padding=1)
+    layer = MaskedConv2d.from_dense(dense, mask_block=8, density=0.3)
+    x = tensors()[0].to(memory_format=torch.channels_last)
+    assert torch.equal(layer(x), dense(x)), "without a mask it is the dense layer"
+    mask = torch.zeros(2, 2, 3, dtype=torch.bool)
+    mask[1, 0, 1] = True
+    y = layer(x, mask)
+    torch.testing.assert_close(y[1, :, :8, 8:16], dense(x)[1, :, :8, 8:16], rtol=1e-4, atol=1e-4)
+    assert y.count_nonzero() == y[1, :, :8, 8:16].count_nonzero()
+    y.sum().backward()
+    assert layer.weight.grad is not None and layer.weight is dense.weight
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, w, bias = tensors()
+    mask = torch.ones(2, 1, 2, dtype=torch.bool)
+    with pytest.raises(OperandError, match=r"mask: expected \(2, 1, 1\) blocks of 16x16"):
+        masked_conv2d(x[..., :15], w, mask, padding=1)
+    with pytest.raises(OperandError, match="mask: expected bools"):
+        masked_conv2d(x, w, mask.float(), padding=1)
+    with pytest.raises(OperandError, match="relu=True needs a bias"):
+        masked_conv2d(x, w, mask, padding=1, relu=True)
+    with pytest.raises(OperandError, match="expected images"):
+        masked_conv2d(x[:, :3], w, mask, padding=1)
+    with pytest.raises(OperandError, match="weight: expected"):
+        masked_conv2d(x, w.half(), mask, padding=1)
+    with pytest.raises(OperandError, match="bias: expected 6 values"):
+        masked_conv2d(x, w, mask, bias[:2], padding=1)
+    with pytest.raises(ConfigError, match="padded by a number of zeros"):
+        MaskedConv2d(4, 6, 3, padding="same")

@@ -1,0 +1,127 @@
+"""`halo_conv` and `tile_conv`: masks and sizes that are easy to get wrong, how blocks share units, first guesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from contract_cases import call
+from tuning_samples import H100
+
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.kernels import by_predicted_time, families
+from sparsegen.kernels.halo_conv import FAMILY, LISTED_UNITS, UNIT, HaloConvConfig
+from sparsegen.kernels.tile_conv import TileConvConfig
+from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.render import render
+from sparsegen.verify.bounds import worst_error
+
+SMALL = HaloConvConfig(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3)
+
+
+def worst(
+    p: MaskedConv2dProblem,
+    config: Any,
+    toolchain: EmulatorToolchain,
+    blocks: np.ndarray | None = None,
+    multiprocessors: int = 3,
+) -> float:
+    """The largest error over its bound of a launch under the sanitizers, on so many multiprocessors."""
+    family = families()["halo_conv" if isinstance(config, HaloConvConfig) else "tile_conv"]
+    assert not family.broken_constraints(p, config, device())
+    matrix = p.without_pattern
+    given = p.random_operands(np.random.default_rng(0), 0)
+    if blocks is not None:
+        given["mask"] = words_of(blocks).reshape(given["mask"].shape)
+        if p.mask_of is MaskOf.INPUT:
+            given["x"][~p.live(given["mask"])] = 0
+    packed = family.pack(p, config, matrix)
+    prepared = call(family, p, config, packed, given, 0)
+    launch = family.launch(p, config, packed.sizes, replace(device(), multiprocessors=multiprocessors))
+    kernel = toolchain.compile_sanitized(family.name, family.entry, render(family, p, config))
+    arrays = run_sanitized(kernel.binary, launch, prepared.arguments)
+    return worst_error(p.reference(matrix, given), arrays[prepared.result])
+
+
+def conv(height: int, width: int, **fields: Any) -> MaskedConv2dProblem:
+    usual = {"channels": 16, "filters": 32, "dtype": "float16", "mask_block": 8}
+    return MaskedConv2dProblem.of((height, width), **{**usual, **fields})
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("rest", ["filled", "kept"])
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("mask_of", MaskOf)
+def test_empty_and_full_masks(
+    mask_of: MaskOf, share: float, rest: str, emulator_toolchain: EmulatorToolchain
+) -> None:
+    p = conv(20, 29, mask_of=mask_of, rest=rest, epilogue="bias_relu")
+    blocks = np.full((1, *p.mask_shape), bool(share))
+    assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
+    assert worst(p, TileConvConfig(tile_n=32, step=8), emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("mask_of", MaskOf)
+def test_rows_of_more_blocks_than_a_word_has(mask_of: MaskOf, emulator_toolchain: EmulatorToolchain) -> None:
+    p = conv(8, 8 * 130 + 3, mask_of=mask_of, density=0.1)
+    assert p.operands(0)[2].shape == (3,)
+    blocks = np.zeros((1, 1, 131), dtype=np.bool_)
+    blocks[0, 0, [0, 63, 127, 130]] = True  # two of which reach over the end of a word
+    assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
+def test_a_unit_reaches_into_the_blocks_around_it(emulator_toolchain: EmulatorToolchain) -> None:
+    """Corners too, with filters that are not square."""
+    p = conv(40, 40, mask_of="input", filter_size="5x3", padding="2x1", mask_block="16x8")
+    blocks = np.zeros((1, 3, 5), dtype=np.bool_)
+    blocks[0, 1, 2] = True
+    assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
+def test_groups_dilation_and_channels_of_any_number(emulator_toolchain: EmulatorToolchain) -> None:
+    p = conv(
+        13,
+        17,
+        channels=15,
+        filters=21,
+        groups=3,
+        dilation="2x1",
+        padding="2x1",
+        mask_block="5x3",
+        stride="1x2",
+    )
+    assert not FAMILY.computes(p)
+    assert worst(p, TileConvConfig(tile_n=16, step=8, thread_pixels=8), emulator_toolchain) <= 1
+
+
+def test_every_unit_has_a_place_however_many_there_are() -> None:
+    config = HaloConvConfig(tile_n=64, group_units=1, input_stages=3)
+    for side, batch in ((64, 1), (512, 8), (1024, 64)):
+        p = conv(side, side, channels=64, filters=128, batch=batch)
+        units = batch * (side // UNIT) ** 2
+        blocks = FAMILY.launch(p, config, {}, H100).grid[0]
+        tiles = 2
+        assert blocks % tiles == 0
+        parts = blocks // tiles
+        rounds, left = divmod(units, parts * 2 * config.group_units)
+        assert rounds * 2 * config.group_units + -(-left // parts) <= LISTED_UNITS
+
+
+def test_large_problems_get_large_tiles_and_the_fast_family() -> None:
+    large = conv(512, 512, channels=128, filters=128, batch=8, mask_block=16, density=0.5)
+    small = replace(large, height=64, width=64, batch=1)
+    tiles = [
+        guess.tile_n * guess.group_units
+        for guess in (FAMILY.guess(p, p.features(p.without_pattern), H100) for p in (large, small))
+    ]
+    assert tiles[0] > tiles[1]
+    first = by_predicted_time(large, large.features(large.without_pattern), H100)[0]
+    assert first.name == "halo_conv"
