@@ -43,7 +43,8 @@ class DType(StrEnum):
             values.dtype.kind == "f" and values.dtype.itemsize <= self.itemsize == 4
         ):
             return 0
-        return int(np.count_nonzero((np.abs(values) >= limit) & np.isfinite(values)))
+        with np.errstate(over="ignore"):  # a float16 array is held against the limit rounded to its own type
+            return int(np.count_nonzero((np.abs(values) >= limit) & np.isfinite(values)))
 
     def to_storage(self, array: npt.ArrayLike) -> Array:
         """Real numbers to this type's storage, rounded to nearest even."""

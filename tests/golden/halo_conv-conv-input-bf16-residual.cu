@@ -262,6 +262,19 @@ __device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragm
 #endif
 }
 
+// The same of four matrices that are transposed on their way: of matrix j a lane holds the two elements of column lane / 4
+// that begin at row lane % 4 * 2.
+__device__ __forceinline__ void store_matrices_transposed(void* row, const unsigned (&fragment)[4]) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_matrices(row, fragment, true);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
+               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
+#endif
+}
+
 // What threads wrote to shared memory becomes visible to the tensor cores' own reads after the next barrier.
 __device__ __forceinline__ void fence_shared_for_tensor_cores() {
 #if !defined(SPARSEGEN_EMULATOR)
