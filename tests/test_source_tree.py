@@ -79,6 +79,15 @@ class Python:
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
+def test_every_package_is_installed() -> None:
+    found = {
+        ".".join((package, *place.parent.relative_to(REPOSITORY / folder).parts))
+        for package, folder in PROJECT["package-dir"].items()
+        for place in (REPOSITORY / folder).rglob("__init__.py")
+    }
+    assert found == set(PROJECT["packages"]), "pyproject.toml lists every package"
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a wheel holds: the packages where pyproject.toml maps them."""
