@@ -17,8 +17,8 @@ from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Tuned
+from sparsegen.tuning_db.schema_versions import HEAD
 from sparsegen.tuning_db.store import Added, Store
-from sparsegen.tuning_db.versions import HEAD
 
 SHOWN_VARIANTS = 10
 SHORT = 12  # digits of a fingerprint in a table

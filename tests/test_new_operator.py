@@ -163,7 +163,10 @@ def test_it_is_benchmarked(installed: Installation) -> None:
         for ours in (tuned, untuned):
             assert ours["status"] == "ok" and ours["worst_error"] <= 1 and ours["us"] > 0, ours
             assert ours["variant"]["family"] == "csr_dense_add"
-        assert (cublas["status"], cublas["reason"]) == ("unsupported", "it computes spmm and sddmm")
+        assert (cublas["status"], cublas["reason"]) == (
+            "unsupported",
+            "it computes spmm, sddmm and products with masks",
+        )
     single = ("--matrix", "a.npy", *OPERATOR, "--only", "sparsegen", "--samples", "1")
     [row] = installed.json("bench", *single)["results"]["rows"]
     assert row["case"] == "a.npy dense_sparse_add sign=minus" and row["cells"][0]["status"] == "ok"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparsegen.tuning_db import sqlite_files, versions
+from sparsegen.tuning_db import schema_versions, sqlite_files
 from sparsegen.tuning_db.reading import RecordsReader
 from sparsegen.tuning_db.row_checks import Row
 
@@ -53,10 +53,10 @@ class SqliteReader(RecordsReader):
         tables = {
             row["name"] for row in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})
         }
-        if not tables >= {*versions.TABLES, versions.VERSION_TABLE}:
+        if not tables >= {*schema_versions.TABLES, schema_versions.VERSION_TABLE}:
             return False
-        found = self._rows(f"SELECT version_num FROM {versions.VERSION_TABLE}", {})
-        return [row["version_num"] for row in found] == [versions.HEAD]
+        found = self._rows(f"SELECT version_num FROM {schema_versions.VERSION_TABLE}", {})
+        return [row["version_num"] for row in found] == [schema_versions.HEAD]
 
     def close(self) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
 from sparsegen.kernels.base import Device
-from sparsegen.tuning_db import conversion, forgetting, migrations, versions
+from sparsegen.tuning_db import conversion, forgetting, migrations, schema_versions
 from sparsegen.tuning_db.engine import (
     WRITES,
     copied_to_memory,
@@ -106,7 +106,7 @@ class Store(RecordsReader):
             revision = self.found_schema = migrations.current_revision(connection)
         is_sqlite = self._engine.dialect.name == "sqlite"
         if self.read_only:
-            if revision == versions.HEAD:
+            if revision == schema_versions.HEAD:
                 return
             if (revision is None) == is_sqlite:
                 raise DatabaseError(
@@ -122,7 +122,7 @@ class Store(RecordsReader):
             return
         if is_sqlite:
             enter_wal_mode(self._engine, lock_timeout)
-        if revision != versions.HEAD:
+        if revision != schema_versions.HEAD:
             self._migrate()
         else:  # a file that cannot be written is refused now, not after the first measurement
             with self._writing():

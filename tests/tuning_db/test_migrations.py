@@ -22,7 +22,7 @@ from tuning_samples import H100, MEASURED_RATES, baseline, columns_of_before, ot
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
 from sparsegen.operators import ItemValues, SpmmProblem
-from sparsegen.tuning_db import migrations, versions
+from sparsegen.tuning_db import migrations, schema_versions
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.models import OUTCOMES, Base
 from sparsegen.tuning_db.records import DeviceRates, Measurement, Outcome
@@ -35,7 +35,7 @@ def test_revisions_are_those_on_disk() -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     scripts = ScriptDirectory.from_config(config)
-    assert tuple(s.revision for s in reversed(list(scripts.walk_revisions()))) == versions.REVISIONS
+    assert tuple(s.revision for s in reversed(list(scripts.walk_revisions()))) == schema_versions.REVISIONS
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -47,15 +47,15 @@ def test_the_models_match_the_migrations(
     with monkeypatch.context() as patched:
         if not is_new:
             upgrade = command.upgrade
-            patched.setattr(versions, "HEAD", "0001")
+            patched.setattr(schema_versions, "HEAD", "0001")
             patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
         Store.open(path).close()
     with Store.open(path) as store:
-        assert store.found_schema == (versions.HEAD if is_new else "0001")
+        assert store.found_schema == (schema_versions.HEAD if is_new else "0001")
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"version_table": versions.VERSION_TABLE, "compare_type": True}
+            connection, opts={"version_table": schema_versions.VERSION_TABLE, "compare_type": True}
         )
         assert compare_metadata(context, Base.metadata) == []
         names = {
@@ -96,7 +96,7 @@ def older(
     path = tmp_path / "old.db"
     with monkeypatch.context() as patched:
         upgrade = command.upgrade
-        patched.setattr(versions, "HEAD", revision)
+        patched.setattr(schema_versions, "HEAD", revision)
         patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
         Store.open(path).close()
     old, new = sqlite3.connect(path), sqlite3.connect(current)
@@ -124,7 +124,7 @@ def older(
 def test_an_older_file_is_migrated_with_what_it_holds(older: tuple[Path, list[Measurement]]) -> None:
     path, written = older
     with Store.open(path) as store:
-        assert store.found_schema in versions.REVISIONS[:2] and store.all_measurements() == written
+        assert store.found_schema in schema_versions.REVISIONS[:2] and store.all_measurements() == written
         assert store.all_baselines() == [baseline(5.0)] and not check(store)
         assert store.rates(H100) is None
         store.add_rates(DeviceRates(H100, MEASURED_RATES))

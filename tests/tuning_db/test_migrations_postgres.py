@@ -12,7 +12,7 @@ from tuning_samples import H100, baseline, columns_of_before, other_operators, t
 
 from sparsegen.operators import ItemValues, Problem, SpmmProblem
 from sparsegen.settings import Settings
-from sparsegen.tuning_db import versions
+from sparsegen.tuning_db import schema_versions
 from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.models import Base
 from sparsegen.tuning_db.store import Added, Store
@@ -80,7 +80,7 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             store.add_all(written, [baseline(5.0)])
         with monkeypatch.context() as patched:
             upgrade = command.upgrade
-            patched.setattr(versions, "HEAD", revision)
+            patched.setattr(schema_versions, "HEAD", revision)
             patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
             Store.open(old).close()
         problems = list(dict.fromkeys(m.workload.problem for m in written))
@@ -94,7 +94,7 @@ def test_an_older_database_is_migrated_with_what_it_holds(
             assert store.measurements(written[0].workload, H100) == [written[0]]
             assert store.add_all(written, []) == Added(0, 0), "each problem has the form that it gets today"
         with Store.open(old) as store:
-            assert store.found_schema == versions.HEAD
+            assert store.found_schema == schema_versions.HEAD
 
 
 def test_a_fresh_database_can_be_read(postgres: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from tuning_samples import H100, MEASURED_RATES, START, baseline, failed, timed
 
-from sparsegen.tuning_db import seed_file, seeds_reader, versions
+from sparsegen.tuning_db import schema_versions, seed_file, seeds_reader
 from sparsegen.tuning_db.exchange import Content, dump, load
 from sparsegen.tuning_db.models import Base
 from sparsegen.tuning_db.records import DeviceRates, Outcome
@@ -67,9 +67,9 @@ def test_its_tables_are_those_of_the_models(tmp_path: Path) -> None:
     seed_file.write([], tmp_path / "seeds.db")
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'seeds.db'}")
     inspector = sa.inspect(engine)
-    assert set(versions.TABLES) == set(Base.metadata.tables)
-    assert set(seed_file.TABLES) == {*versions.TABLES, versions.VERSION_TABLE}
-    assert seed_file.SCHEMA_VERSION == versions.HEAD
+    assert set(schema_versions.TABLES) == set(Base.metadata.tables)
+    assert set(seed_file.TABLES) == {*schema_versions.TABLES, schema_versions.VERSION_TABLE}
+    assert seed_file.SCHEMA_VERSION == schema_versions.HEAD
     for name, table in Base.metadata.tables.items():
         assert {c["name"] for c in inspector.get_columns(name)} == set(table.columns.keys()), name
     engine.dispose()

@@ -1,7 +1,7 @@
 """Alembic migrations of the tuning database, run from Python: there is no alembic.ini.
 
-A schema change is one new file in ``versions`` and its name at the end of `versions.REVISIONS`; the models must then
-match what the migrations make, which a test holds.
+A schema change is one new file in ``versions`` and its name at the end of `schema_versions.REVISIONS`; the models must
+then match what the migrations make, which a test holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseNewerError
-from sparsegen.tuning_db import versions
+from sparsegen.tuning_db import schema_versions
 from sparsegen.tuning_db.models import Base
 
 _ADVISORY_LOCK = 0x73706172  # any number, the same for all: "spar"
@@ -28,7 +28,7 @@ def current_revision(connection: sa.Connection) -> str | None:
         DatabaseNewerError: a newer sparsegen wrote it.
     """
     tables = set(sa.inspect(connection).get_table_names())
-    if versions.VERSION_TABLE not in tables:
+    if schema_versions.VERSION_TABLE not in tables:
         ours = tables & set(Base.metadata.tables)
         foreign = tables if connection.dialect.name == "sqlite" else ours
         if foreign:
@@ -38,17 +38,19 @@ def current_revision(connection: sa.Connection) -> str | None:
             )
         return None
     # The table's name is a constant of ours.
-    found = connection.exec_driver_sql(f"SELECT version_num FROM {versions.VERSION_TABLE}").scalars().all()
+    found = (
+        connection.exec_driver_sql(f"SELECT version_num FROM {schema_versions.VERSION_TABLE}").scalars().all()
+    )
     if len(found) != 1:
         raise DatabaseCorruptError(f"the database records {len(found)} schema versions instead of one")
     revision = str(found[0])
-    if revision not in versions.REVISIONS:
+    if revision not in schema_versions.REVISIONS:
         raise DatabaseNewerError(
-            f"the database has schema version {revision}, this sparsegen knows up to {versions.HEAD}; "
+            f"the database has schema version {revision}, this sparsegen knows up to {schema_versions.HEAD}; "
             "upgrade sparsegen, or name another database with --db"
         )
     missing = set(Base.metadata.tables) - tables
-    if revision == versions.HEAD and missing:
+    if revision == schema_versions.HEAD and missing:
         raise DatabaseCorruptError(f"the database lacks sparsegen's tables {', '.join(sorted(missing))}")
     return revision
 
@@ -62,9 +64,9 @@ def upgrade(connection: sa.Connection) -> str | None:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
     revision = current_revision(connection)
-    if revision == versions.HEAD:
+    if revision == schema_versions.HEAD:
         return revision
-    if revision is None and versions.REVISIONS[-1] == versions.HEAD:
+    if revision is None and schema_versions.REVISIONS[-1] == schema_versions.HEAD:
         _create(connection)
         return None
     # Alembic takes half a second to import and to run; only databases of older versions need it.
@@ -81,10 +83,10 @@ def _create(connection: sa.Connection) -> None:
     """The tables of the newest version in a new database, as the migrations would make them, and Alembic's record."""
     Base.metadata.create_all(connection)
     version = sa.Table(
-        versions.VERSION_TABLE,
+        schema_versions.VERSION_TABLE,
         sa.MetaData(),
         sa.Column("version_num", sa.String(32), nullable=False),
-        sa.PrimaryKeyConstraint("version_num", name=f"{versions.VERSION_TABLE}_pkc"),
+        sa.PrimaryKeyConstraint("version_num", name=f"{schema_versions.VERSION_TABLE}_pkc"),
     )
     version.create(connection)
-    connection.execute(sa.insert(version).values(version_num=versions.HEAD))
+    connection.execute(sa.insert(version).values(version_num=schema_versions.HEAD))

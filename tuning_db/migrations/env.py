@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from sparsegen.tuning_db.models import Base
-from sparsegen.tuning_db.versions import VERSION_TABLE
+from sparsegen.tuning_db.schema_versions import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
