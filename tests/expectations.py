@@ -17,7 +17,8 @@ OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what
 
 def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[str]:
     """Lines to show before a run of all tests."""
-    known = config.cache.get(KEPT, None) if config.cache else None
+    kept = getattr(config, "cache", None)  # pytest's plugin may be off
+    known = kept.get(KEPT, None) if kept else None
     minutes = max(1, round(tests * (known or SECONDS_PER_TEST) / 60))
     where = "as the last time here" if known else "on two cores with nothing else to do"
     yield f"{tests} tests: about {minutes} minutes, {where}"
@@ -30,8 +31,9 @@ def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[s
 
 def remember(config: pytest.Config, tests: int, seconds: float) -> None:
     """Keep how long a run of all tests took."""
-    if getattr(config, "cache", None) and tests >= ALL:
-        config.cache.set(KEPT, seconds / tests)
+    kept = getattr(config, "cache", None)
+    if kept and tests >= ALL:
+        kept.set(KEPT, seconds / tests)
 
 
 def skipped(reports: Iterable[Any]) -> Iterable[str]:
