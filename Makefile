@@ -16,7 +16,7 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   every test, some 11 minutes; those that need what is not there say so and skip themselves'
+	@echo 'make test   every test, some 17 minutes; those that need what is not there say so and skip themselves'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-postgres  the tests of the database, on a PostgreSQL server too, which they start themselves'
