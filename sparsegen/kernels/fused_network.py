@@ -12,7 +12,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of, shares_columns
+from sparsegen.kernels.layouts.network_tiles import drops_inputs, network_tiles, positions_of, shares_columns
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -98,15 +98,7 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
             c.parts == 1 or c.inputs > 8, f"parts ({c.parts}) of inputs ({c.inputs}) have 8 inputs each"
         )
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
-        yield Constraint(
-            problem.activation is Activation.DYING_RELU or (c.first_check == 0 and c.checks == 1),
-            f"inputs are dropped (first_check {c.first_check}, checks {c.checks}; else 0 and 1) only where the "
-            f"activation ({problem.activation}) lets them die",
-        )
-        yield Constraint(
-            c.first_check > 0 or c.checks == 1,
-            f"checks ({c.checks}) is 1 where there are none, with first_check {c.first_check}",
-        )
+        yield from drops_inputs(problem, c.first_check, c.checks)
 
     def requirements(
         self, problem: SparseNetworkProblem, features: Features, config: FusedNetworkConfig

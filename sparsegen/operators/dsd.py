@@ -18,8 +18,8 @@ from sparsegen.operators.dtype import Array
 from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
 from sparsegen.operators.fields import trait
 from sparsegen.operators.layout import Layout
-from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, some_columns, stored
-from sparsegen.operators.problem import LoneRow, TensorSpec
+from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, stored
+from sparsegen.operators.problem import LoneRow, TensorSpec, some_columns
 from sparsegen.operators.reference import DeviceReference
 from sparsegen.system.device_memory import WARP, PlainDevice
 

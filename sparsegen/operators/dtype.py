@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
 
 
 class DType(StrEnum):

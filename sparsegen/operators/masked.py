@@ -6,7 +6,7 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,53 +16,24 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.dtype import Array, DType, WordType
+from sparsegen.operators.dtype import TF32_CUT, Array, DType, WordType
 from sparsegen.operators.fields import Parameter, element_type, items, parameter, size
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, Problem, TensorSpec
+from sparsegen.operators.problem import Cost, Problem, TensorSpec, kept_scale
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.sides import Sides
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 BLOCK_SIDES = (16, 32, 64, 128, 256)
-TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
-CHECKED_COLUMNS = 64  # of a row that is computed again
 
 
-@dataclass(frozen=True, slots=True)
-class Block(Parameter):
+class Block(Sides):
     """Rows and columns of the blocks of a mask; written ``128x64``."""
 
-    rows: int
-    columns: int
-
-    @classmethod
-    def parse(cls, value: Any) -> Self:
-        """The block that ``"128x64"``, ``(128, 64)`` or, of equal sides, ``128`` stands for."""
-        if isinstance(value, cls):
-            return value
-        sides = value.split("x") if isinstance(value, str) else value
-        if not isinstance(sides, list | tuple):
-            sides = (sides,)
-        try:
-            found = [int(side) if isinstance(side, str) else arguments.whole(side, "side") for side in sides]
-        except (ValueError, ConfigError):
-            found = []
-        if len(found) not in (1, 2) or not set(found) <= set(BLOCK_SIDES):
-            sides_there_are = ", ".join(map(str, BLOCK_SIDES))
-            raise ValueError(f'no block: write "128x64", rows and columns, each of {sides_there_are}')
-        return cls(found[0], found[-1])
-
-    def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}"
-
-    @property
-    def json(self) -> str:
-        return str(self)
-
-    @property
-    def octaves(self) -> tuple[float, ...]:
-        return math.log2(self.rows), math.log2(self.columns)
+    __slots__ = ()
+    allowed = BLOCK_SIDES
+    expected = f'no block: write "128x64", rows and columns, each of {", ".join(map(str, BLOCK_SIDES))}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +61,22 @@ class Density(Parameter):
     @property
     def json(self) -> float:
         return self.share
+
+    def live_of(self, rows: int, columns: int) -> int:
+        """Elements of rows × columns that are expected to be live."""
+        return round(self.share * rows * columns)
+
+    def features(self, rows: int, columns: int, blocks: int) -> Features:
+        """Those of masks over rows × columns, so many independent blocks in a row of them."""
+        return Features(
+            m=rows,
+            k=columns,
+            nnz=self.live_of(rows, columns),
+            row_mean=self.share * columns,
+            row_cov=math.sqrt((1.0 - self.share) / (self.share * blocks)),
+            row_max=columns,
+            block_fill=1.0,
+        )
 
 
 USUAL_BLOCK, USUAL_DENSITY = Block(128, 128), Density(0.5)
@@ -151,20 +138,11 @@ class MaskedProblem(Problem):
     @property
     def live_elements(self) -> int:
         """Elements of live blocks that are expected, of an item."""
-        return round(self.density.share * self.m * self.k)
+        return self.density.live_of(self.m, self.k)
 
     def features(self, matrix: CsrMatrix) -> Features:
         """Those of the masks that are expected: rows differ as independent blocks make them."""
-        density, blocks = self.density.share, self.mask_layout.columns
-        return Features(
-            m=self.m,
-            k=self.k,
-            nnz=self.live_elements,
-            row_mean=density * self.k,
-            row_cov=math.sqrt((1.0 - density) / (density * blocks)),
-            row_max=self.k,
-            block_fill=1.0,
-        )
+        return self.density.features(self.m, self.k, self.mask_layout.columns)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
         """A name of the masks that are expected; there is no pattern to have one."""
@@ -190,7 +168,7 @@ class MaskedProblem(Problem):
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The scale as an array; by default 1. See `Problem.kept`."""
-        return {"scale": np.array([arguments.number(given.get("scale", 1.0), "scale")], dtype=np.float32)}
+        return kept_scale(given, 1.0)
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Masks at the expected density, the scale that makes up for it, and normal numbers."""
@@ -297,7 +275,7 @@ class MaskedProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, item_of(self)._fill)
+        return self._by_items(matrix, operands, device, self.item._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
@@ -327,19 +305,9 @@ class MaskedProblem(Problem):
         return words
 
 
-def item_of(problem: MaskedProblem) -> MaskedProblem:
-    """The problem of one item."""
-    return replace(problem, batch=1)
-
-
 def stored(array: Array, layout: Layout) -> Array:
     """A matrix in rows and columns, of one that is stored in this order."""
     return array if layout is Layout.ROW else array.T
-
-
-def some_columns(count: int, rng: np.random.Generator) -> Array:
-    """Which columns of a row are computed again."""
-    return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))
 
 
 def live_elements(mask: BlockMask, axis: int) -> Array:

@@ -166,16 +166,7 @@ class MaskedConv2dProblem(Problem):
 
     def features(self, matrix: CsrMatrix) -> Features:
         """Those of the masks that are expected."""
-        (height, width), density, blocks = self.masked_shape, self.density.share, self.mask_shape[1]
-        return Features(
-            m=height,
-            k=width,
-            nnz=round(density * height * width),
-            row_mean=density * width,
-            row_cov=math.sqrt((1.0 - density) / (density * blocks)),
-            row_max=width,
-            block_fill=1.0,
-        )
+        return self.density.features(*self.masked_shape, self.mask_shape[1])
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
         """A name of the masks that are expected; there is no pattern to have one."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
@@ -18,6 +19,8 @@ from sparsegen.operators.fields import Field, Parameter, fields_of
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
+
+CHECKED_COLUMNS = 64  # of a row that is computed again
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +418,20 @@ def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[Csr
     part = slice(begin, end if most is None else min(end, begin + most))
     length = part.stop - part.start
     return CsrMatrix((1, length), np.array([0, length]), np.arange(length), matrix.values[part]), part
+
+
+def some_columns(count: int, rng: np.random.Generator) -> Array:
+    """Which columns of a row `Problem.lone_row` computes again."""
+    return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))
+
+
+def kept_scale(given: Mapping[str, Any], default: float) -> dict[str, Any]:
+    """The operand ``scale`` for every call, of what `Problem.kept` takes: one float32.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    return {"scale": np.array([arguments.number(given.get("scale", default), "scale")], dtype=np.float32)}
 
 
 @runtime_checkable

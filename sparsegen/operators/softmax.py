@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparsegen import arguments
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, row_alone
+from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, kept_scale, row_alone
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
 
@@ -69,7 +68,7 @@ class _RowWise(Problem):
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The scale as an array; by default 1. See `Problem.kept`."""
-        return {"scale": np.array([arguments.number(given.get("scale", 1.0), "scale")], dtype=np.float32)}
+        return kept_scale(given, 1.0)
 
     def _cost(self, flop_per_nonzero: int, nnz: int) -> Cost:
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes

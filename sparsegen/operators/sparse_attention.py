@@ -9,13 +9,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
+from sparsegen.operators.problem import (
+    Cost,
+    LoneRow,
+    Problem,
+    TensorSpec,
+    kept_scale,
+    matrix_bytes,
+    row_alone,
+)
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import PlainDevice
 
@@ -84,8 +91,7 @@ class SparseAttentionProblem(Problem):
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The scale as an array; by default 1 / √k. See `Problem.kept`."""
-        scale = arguments.number(given.get("scale", self.k**-0.5), "scale")
-        return {"scale": np.array([scale], dtype=np.float32)}
+        return kept_scale(given, self.k**-0.5)
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.

@@ -17,11 +17,17 @@ from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Launcher, Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
+from sparsegen.operators.problem import (
+    Cost,
+    LoneRow,
+    Problem,
+    TensorSpec,
+    matrix_bytes,
+    row_alone,
+    some_columns,
+)
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.system.device_memory import WARP, PlainDevice
-
-CHECKED_COLUMNS = 64  # of C, in a row that is computed again
 
 
 class ItemValues(StrEnum):
@@ -245,7 +251,7 @@ class SpmmProblem(Problem):
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
     ) -> LoneRow:
         own, part = row_alone(matrix, row)
-        columns = np.sort(rng.choice(self.n, size=min(self.n, CHECKED_COLUMNS), replace=False))
+        columns = some_columns(self.n, rng)
         by_rows, keys = self.layout is Layout.ROW, matrix.column_indices[part]
         given = {"b": operands["b"][np.ix_(*((keys, columns) if by_rows else (columns, keys)))]}
         if self.epilogue.has_bias:

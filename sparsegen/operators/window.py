@@ -9,87 +9,52 @@ from typing import Any, ClassVar, Self
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.operators.fields import Parameter
+from sparsegen.operators.sides import Sides
 
 
-@dataclass(frozen=True, slots=True)
-class Sides(Parameter):
-    """Two whole numbers, of rows and of columns; written ``3x5``, or ``3`` where they are equal.
+class _Ranged(Sides):
+    """Sides from a least to a most number, of what a sentence names."""
 
-    Attributes:
-        least, most: what each may be.
-        what: it is, for errors.
-    """
-
+    __slots__ = ()
     least: ClassVar[int]
-    most: ClassVar[int]
-    what: ClassVar[str]
 
-    rows: int
-    columns: int
-
-    @classmethod
-    def parse(cls, value: Any) -> Self:
-        """The sides that ``"3x5"``, ``(3, 5)`` or, where they are equal, ``3`` stands for."""
-        if isinstance(value, cls):
-            return value
-        sides = value.split("x") if isinstance(value, str) else value
-        if not isinstance(sides, list | tuple):
-            sides = (sides,)
-        try:
-            found = [int(side) if isinstance(side, str) else arguments.whole(side, "side") for side in sides]
-        except (ValueError, ConfigError):
-            found = []
-        if len(found) not in (1, 2) or not all(cls.least <= side <= cls.most for side in found):
-            raise ValueError(
-                f'no {cls.what}: write "3x5", rows and columns, each from {cls.least} to {cls.most}'
-            )
-        return cls(found[0], found[-1])
-
-    def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}"
-
-    @property
-    def json(self) -> str:
-        return str(self)
+    def __init_subclass__(cls, *, least: int, most: int, what: str) -> None:
+        cls.least, cls.allowed = least, range(least, most + 1)
+        cls.expected = f'no {what}: write "3x5", rows and columns, each from {least} to {most}'
 
     @property
     def octaves(self) -> tuple[float, ...]:
         return math.log2(self.rows + 1 - self.least), math.log2(self.columns + 1 - self.least)
 
 
-class FilterSize(Sides):
+class FilterSize(_Ranged, least=1, most=7, what="filter size"):
     """Rows and columns of a filter."""
 
     __slots__ = ()
-    least, most, what = 1, 7, "filter size"
 
 
-class Stride(Sides):
+class Stride(_Ranged, least=1, most=8, what="stride"):
     """Pixels of the input from one output to the next."""
 
     __slots__ = ()
-    least, most, what = 1, 8, "stride"
 
 
-class Padding(Sides):
+class Padding(_Ranged, least=0, most=48, what="padding"):
     """Zeros on each side of the input."""
 
     __slots__ = ()
-    least, most, what = 0, 48, "padding"
 
 
-class Dilation(Sides):
+class Dilation(_Ranged, least=1, most=16, what="dilation"):
     """Pixels of the input from one tap of the filter to the next."""
 
     __slots__ = ()
-    least, most, what = 1, 16, "dilation"
 
 
-class MaskBlock(Sides):
+class MaskBlock(_Ranged, least=1, most=256, what="block of a mask"):
     """Pixels of a block of a spatial mask."""
 
     __slots__ = ()
-    least, most, what = 1, 256, "block of a mask"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.operators import DType, Reference, terms_stride
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.dtype import TF32_CUT, Array
 
 CHUNK = 1 << 20  # elements compared at once, so that they stay in cache
-TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
 
 
 @dataclass(frozen=True, slots=True)

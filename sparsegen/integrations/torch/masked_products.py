@@ -21,6 +21,7 @@ from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor
 from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
+from sparsegen.integrations.torch.tensor_checks import check_tensor
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Epilogue
 
@@ -93,11 +94,11 @@ def _dsd(
     density: float,
     relu: bool,
 ) -> Tensor:
-    _check(x, "x", (None, None), x)
+    check_tensor(x, "x", (None, None), x)
     (m, k), n = x.shape, weight.shape[0]
-    _check(weight, "weight", (n, k), x)
+    check_tensor(weight, "weight", (n, k), x)
     if bias is not None:
-        _check(bias, "bias", (n,), x)
+        check_tensor(bias, "bias", (n,), x)
     if not (m and n and k):
         empty = x.new_zeros((m, n)) if bias is None else bias.detach().expand(m, n).clone()
         return empty.relu() if relu else empty
@@ -113,9 +114,9 @@ def _dsd(
 def _dsd_transposed(
     x: Tensor, d: Tensor, words: Tensor, scale: float, block_rows: int, block_columns: int, density: float
 ) -> Tensor:
-    _check(x, "x", (None, None), x)
+    check_tensor(x, "x", (None, None), x)
     (m, k), n = x.shape, d.shape[1]
-    _check(d, "d", (m, n), x)
+    check_tensor(d, "d", (m, n), x)
     if not (m and n and k):
         return x.new_zeros((n, k))
     call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
@@ -135,9 +136,9 @@ def _sdd(
     block_columns: int,
     density: float,
 ) -> Tensor:
-    _check(d, "d", (None, None), d)
+    check_tensor(d, "d", (None, None), d)
     (m, n), k = d.shape, weight.shape[1]
-    _check(weight, "weight", (n, k), d)
+    check_tensor(weight, "weight", (n, k), d)
     if not (m and n and k):
         return d.new_zeros((m, k))
     call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
@@ -147,20 +148,6 @@ def _sdd(
 
 def _check_mask(mask: BlockMaskTensor) -> None:
     arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
-
-
-def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tensor) -> None:
-    """None in a shape stands for any number."""
-    fits = tensor.dim() == len(shape) and all(
-        s is None or s == t for s, t in zip(shape, tensor.shape, strict=True)
-    )
-    if not fits:
-        wanted = " × ".join("any" if size is None else str(size) for size in shape)
-        raise OperandError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
-    if tensor.dtype != like.dtype or tensor.device != like.device:
-        raise OperandError(
-            f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}"
-        )
 
 
 def _check_words(call: Call, words: Tensor, like: Tensor) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.errors import OperandError
 from sparsegen.integrations.torch import plain
 from sparsegen.integrations.torch.direct import may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
+from sparsegen.integrations.torch.tensor_checks import check_tensor
 
 
 def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | None = None) -> Tensor:
@@ -122,16 +122,7 @@ def _sampled(y: Tensor, x: Tensor, pattern: int) -> Tensor:
 
 def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tensor) -> None:
     """None in a shape stands for any number of tokens."""
-    fits = tensor.dim() == len(shape) and all(
-        s is None or s == t for s, t in zip(shape, tensor.shape, strict=True)
-    )
-    if not fits:
-        wanted = " × ".join("tokens" if size is None else str(size) for size in shape)
-        raise OperandError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
-    if tensor.dtype != like.dtype or tensor.device != like.device:
-        raise OperandError(
-            f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}"
-        )
+    check_tensor(tensor, name, shape, like, free="tokens")
 
 
 # --- what they give, for tensors without data ---

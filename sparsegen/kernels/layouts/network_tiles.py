@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
 
 TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
@@ -268,6 +269,19 @@ def _joined(parts: list[Array], shape: tuple[int, ...]) -> Array:
     """Of int32, at least one element."""
     whole = np.concatenate(parts) if parts else np.zeros(shape, dtype=np.int64)
     return whole.astype(np.int32) if whole.size else np.zeros((1, *shape[1:]), dtype=np.int32)
+
+
+def drops_inputs(problem: SparseNetworkProblem, first_check: int, checks: int) -> Iterator[Constraint]:
+    """When a kernel may drop dead inputs, after ``first_check`` layers for the first time and so many times in all."""
+    yield Constraint(
+        problem.activation is Activation.DYING_RELU or (first_check == 0 and checks == 1),
+        f"inputs are dropped (first_check {first_check}, checks {checks}; else 0 and 1) only where the "
+        f"activation ({problem.activation}) lets them die",
+    )
+    yield Constraint(
+        first_check > 0 or checks == 1,
+        f"checks ({checks}) is 1 where there are none, with first_check {first_check}",
+    )
 
 
 def shares_columns(problem: SparseNetworkProblem, features: Features) -> Constraint:
