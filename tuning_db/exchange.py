@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.kernels import family, is_of_operator
@@ -206,8 +207,8 @@ def load(text: str, source: str) -> Content:
         (head.get("version") or root).refuse(known)
     fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
     listed = [node.members() for node in fields["devices"].items()]
-    devices = [_device(node) for node in fields["devices"].items()]
-    workloads = [_workload(node) for node in fields["workloads"].items()]
+    devices = _once(fields["devices"], _device, lambda device: device.key)
+    workloads = _once(fields["workloads"], _workload, lambda w: (w.problem, w.fingerprint))
     return Content(
         tuple(_measurement(node, workloads, devices) for node in fields["measurements"].items()),
         tuple(_baseline(node, workloads, devices) for node in fields["baselines"].items()),
@@ -217,6 +218,20 @@ def load(text: str, source: str) -> Content:
             if "rates" in members
         ),
     )
+
+
+T = TypeVar("T")
+
+
+def _once(nodes: Node, read: Callable[[Node], T], identity: Callable[[T], Hashable]) -> list[T]:
+    """The values of a list, none of which stands in it twice."""
+    seen: dict[Hashable, T] = {}
+    for node in nodes.items():
+        value = read(node)
+        if identity(value) in seen:
+            node.refuse("listed once")
+        seen[identity(value)] = value
+    return list(seen.values())
 
 
 def _device(node: Node) -> Device:

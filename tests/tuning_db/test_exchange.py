@@ -289,6 +289,12 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
     ("a contender in words", lambda d: d["baselines"][0].update(contender="[red]x"), r"baselines\[0\]"),
     ("another format", lambda d: d.update(format="optuna"), "not an export of sparsegen"),
     ("a newer version", lambda d: d.update(version=3), r"\$\.version.*another sparsegen"),
+    ("a device twice", lambda d: d["devices"].append(d["devices"][0]), r"devices\[1\].*listed once"),
+    (
+        "a workload twice",
+        lambda d: d["workloads"].append(d["workloads"][0]),
+        r"workloads\[\d\].*listed once",
+    ),
     ("lists that are none", lambda d: d.update(measurements={}), r"\$\.measurements.*an array"),
 ]
 
