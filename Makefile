@@ -12,13 +12,14 @@ TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_operator_scripts.py
 
-.PHONY: help demo test test-torch test-postgres fuzz lint types clean
+.PHONY: help demo test test-torch test-postgres test-fuzz fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
 	@echo 'make test   every test, some 17 minutes; those that need what is not there say so and skip themselves'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
+	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
 	@echo 'make test-postgres  the tests of the database, on a PostgreSQL server too, which they start themselves'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
@@ -35,6 +36,9 @@ test-torch: $(READY_TORCH)
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)
+
+test-fuzz: $(READY)
+	$(BIN)/python -m pytest tests/fuzz --fuzz-turns 4
 
 test-postgres: $(READY_POSTGRES)
 	$(BIN)/python -m pytest tests/tuning_db

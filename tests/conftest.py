@@ -21,6 +21,9 @@ STARTED = time.monotonic()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
+    parser.addoption(
+        "--fuzz-turns", type=int, default=1, help="turns of 100 attempts each, the same every time"
+    )
 
 
 @cache
