@@ -345,6 +345,8 @@ def _measurement(node: Node, workloads: list[Workload], devices: list[Device]) -
         for name, whole in MEASURED.items()
         if name in f
     }
+    if "worst_error" in facts:
+        facts["worst_error"] = min(facts["worst_error"], LARGEST_ERROR)
     return Measurement(
         workload=workload,
         device=_pick(f["device"], devices),

@@ -35,6 +35,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db import json_reader
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import (
+    LARGEST_ERROR,
     LARGEST_FILE,
     Content,
     dump,
@@ -156,6 +157,15 @@ def test_batches_are_exported_and_single_items_as_ever(store: Store) -> None:
 def test_an_unwritten_output_has_a_json_error(store: Store) -> None:
     store.add_measurement(replace(failed(Outcome.WRONG), worst_error=float("inf")))
     assert load(export_json(store)[0], "x").measurements[0].worst_error == 1e300
+
+
+def test_errors_end_at_the_largest_that_is_exported() -> None:
+    spoilt = document()
+    wrong = next(m for m in spoilt["measurements"] if "worst_error" in m)
+    wrong["worst_error"] = 1e308
+    content = load(json.dumps(spoilt), "x.json")
+    assert max(m.worst_error or 0 for m in content.measurements) == LARGEST_ERROR
+    assert load(dump(content), "again") == content
 
 
 def test_merge_adds_what_is_missing(store: Store, tmp_path: Path) -> None:
