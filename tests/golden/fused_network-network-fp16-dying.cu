@@ -297,30 +297,27 @@ struct Control {
   int ids[kInputs];  // of the tile's inputs
 };
 
-// What a warp holds of its run of groups in layers of pairs: this pass's weights, and the next one's while they come.
-struct Run {
-  unsigned weights[kRun][2][4];
-  float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
-  unsigned place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above
+// Layers so far: each ends when all warps have written their neurons and read what they need.
+struct Rounds {
+  Control& control;
+  unsigned number = 0;
+
+  __device__ __forceinline__ explicit Rounds(Control& control) : control(control) {}
+
+  __device__ __forceinline__ void begin(int, int, int) const {}
+
+  // Until a part of the tile has the neurons of the layer before, and nobody reads those before that.
+  __device__ __forceinline__ void wait(int part) const { barrier_wait(&control.barriers[part], (number + 1) % 2); }
+
+  // All blocks that share the tile have waited.
+  __device__ __forceinline__ void meet() const {}
+
+  // What a warp says of a part: its neurons are written, and what it read may be overwritten.
+  __device__ __forceinline__ void arrive(int part) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(&control.barriers[part]);
+  }
 };
-
-// Where a warp's run of groups in layers of pairs begins.
-struct Cursor {
-  const Element* values;
-  const unsigned* places;
-
-  __device__ __forceinline__ Cursor(const Network& net, int group)
-      : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * 16) {}
-
-  // To the next run of this warp, in this layer or the next.
-  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
-};
-
-// Weights of group i of the run there.
-__device__ __forceinline__ void load_weights(Run& run, int i, const Cursor& at, unsigned lane) {
-  load_fragment(run.weights[i][0], at.values + i * kPair, lane);
-  load_fragment(run.weights[i][1], at.values + i * kPair + kTile, lane);
-}
 
 // A block of 16 neurons for kTiles times 8 inputs, as operand B.
 template <int kTiles>
@@ -349,160 +346,6 @@ __device__ __forceinline__ void store_neurons(unsigned char* to, const float (&s
     store_matrices(to + j * 16, four);
   }
   if constexpr (kTiles % 2 == 1) store_matrices(to + (kTiles - 1) * 16, neurons[kTiles - 1]);
-}
-
-// A run of groups for kTiles times 8 inputs; with kLast the weights make room for those of the next run.
-template <int kTiles, int kKind, bool kLast>
-__device__ __forceinline__ void run_part(const unsigned char* from, unsigned char* to, Run& run, const Cursor& next,
-                                         unsigned limit) {
-  const unsigned lane = threadIdx.x % 32;
-  unsigned left[kTiles][2], right[kTiles][2];
-  from += lane % 16 * kPitch + lane / 16 * 16, to += lane / 16 * 16;
-  load_block(left, from + (run.place[0] >> 16 & 0xffu) * kBlockBytes);
-  load_block(right, from + (run.place[0] >> 24) * kBlockBytes);
-  #pragma unroll
-  for (int i = 0; i < kRun; ++i) {
-    float sums[kTiles][4];
-    start_sums(sums, run.bias[i / 2], i % 2 * 16);
-    #pragma unroll
-    for (int j = 0; j < kTiles; ++j) mma(sums[j], run.weights[i][0], left[j]);
-    #pragma unroll
-    for (int j = 0; j < kTiles; ++j) mma(sums[j], run.weights[i][1], right[j]);
-    if (kLast) load_weights(run, i, next, lane);
-    if (i + 1 < kRun) {
-      if (kKind == kPairs || (kKind == kChains && i % 2 == 0) || (kKind == kTwins && i % 2 == 1)) {
-        load_block(left, from + (run.place[i + 1] >> 16 & 0xffu) * kBlockBytes);
-      }
-      if (kKind == kPairs || (kKind == kChains && i % 2 == 1) || (kKind == kTwins && i % 2 == 1)) {
-        load_block(right, from + (run.place[i + 1] >> 24) * kBlockBytes);
-      }
-    }
-    store_neurons(to + (run.place[i] & 0xffffu) * kPitch, sums, limit);
-  }
-}
-
-// What a warp's barrier of a part says: the warp's neurons are written, and what it read may be overwritten.
-__device__ __forceinline__ void arrive(Barrier* barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
-}
-
-// What comes beside the weights.
-struct Ahead {
-  Vector<unsigned, 2> bias[kBiases];
-  unsigned place[kRun];
-
-  __device__ __forceinline__ void load(const Cursor& at, unsigned lane) {
-    #pragma unroll
-    for (int i = 0; i < kBiases; ++i) {
-      const int mine = kRun == 1 ? 0 : 2 * i + static_cast<int>(lane / 16);
-      const Element* const biases = at.values + mine * kPair + 2 * kTile;
-      bias[i] = load_once<2>(reinterpret_cast<const unsigned*>(biases) + 2 * (lane % 16));
-    }
-    #pragma unroll
-    for (int i = 0; i < kRun; ++i) place[i] = __ldcg(at.places + i * 16 + lane % 16);
-  }
-
-  __device__ __forceinline__ void become(Run& run) const {
-    #pragma unroll
-    for (int i = 0; i < kBiases; ++i) run.bias[i] = joined_bias(bias[i]);
-    #pragma unroll
-    for (int i = 0; i < kRun; ++i) run.place[i] = place[i];
-  }
-};
-
-// A layer of pairs. `next` is the warp's run in it, and moves on to that in the next such layer.
-template <int kTiles, int kKind>
-__device__ __forceinline__ void pairs_layer(const unsigned char* from, unsigned char* to, int passes, Run& run,
-                                            Cursor& next, Control& control, unsigned parity, unsigned limit) {
-  constexpr int kFirst = kParts == 1 || kTiles == 1 ? kTiles : (kTiles + 1) / 2;
-  constexpr int kSecond = kTiles - kFirst;
-  const unsigned lane = threadIdx.x % 32;
-  for (int pass = 0; pass < passes; ++pass) {
-    const bool is_last = pass + 1 == passes;
-    next.advance();
-    Ahead ahead;
-    if (pass == 0) barrier_wait(&control.barriers[0], parity);
-    ahead.load(next, lane);
-    run_part<kFirst, kKind, kSecond == 0>(from, to, run, next, limit);
-    if (is_last) arrive(&control.barriers[0]);
-    if constexpr (kSecond > 0) {
-      if (pass == 0) barrier_wait(&control.barriers[1], parity);
-      run_part<kSecond, kKind, true>(from + kFirst * 16, to + kFirst * 16, run, next, limit);
-      if (is_last) arrive(&control.barriers[1]);
-    }
-    ahead.become(run);
-  }
-}
-
-// A layer of groups with any number of tiles.
-template <int kTiles>
-__device__ __forceinline__ void general_layer(const unsigned char* from, unsigned char* to, int first, int groups,
-                                              const Network& net, Control& control, unsigned parity, unsigned limit) {
-  constexpr bool kTwo = kParts == 2 && kTiles > 1;
-  const unsigned lane = threadIdx.x % 32;
-  const unsigned char* const mine = from + lane % 16 * kPitch + lane / 16 * 16;
-  barrier_wait(&control.barriers[0], parity);
-  if constexpr (kTwo) barrier_wait(&control.barriers[1], parity);
-  for (int i = threadIdx.x / 32; i < groups; i += kWarps) {
-    const Vector<int, 4> group = net.general[first + i];
-    const Element* tile = net.values + static_cast<long long>(group.element[0]) * kUnit;
-    const Element* const biases = tile + static_cast<long long>(group.element[2]) * kTile;
-    float sums[kTiles][4];
-    start_sums(sums, joined_bias(load_once<2>(reinterpret_cast<const unsigned*>(biases) + 2 * (lane % 16))), 0);
-    for (int t = 0; t < group.element[2]; ++t, tile += kTile) {
-      unsigned weights[4], block[kTiles][2];
-      load_fragment(weights, tile, lane);
-      load_block(block, mine + net.blocks[group.element[1] + t] * kBlockBytes);
-      #pragma unroll
-      for (int j = 0; j < kTiles; ++j) mma(sums[j], weights, block[j]);
-    }
-    const unsigned place = net.places[static_cast<long long>(group.element[3]) * 16 + lane % 16];
-    store_neurons(to + lane / 16 * 16 + place * kPitch, sums, limit);
-  }
-  arrive(&control.barriers[0]);
-  if constexpr (kTwo) arrive(&control.barriers[1]);
-}
-
-// Layers `begin` to `end` of a tile that lies in `from`; returns where it lies then.
-template <int kTiles>
-__device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsigned char* to, int begin, int end,
-                                                     const Network& net, Control& control, unsigned& rounds,
-                                                     unsigned limit) {
-  constexpr bool kTwo = kParts == 2 && kTiles > 1;
-  const unsigned lane = threadIdx.x % 32;
-  // Layers of pairs follow each other in memory, whatever is between them: the next one is always on its way.
-  int layer = begin;
-  while (layer < end && net.layers[layer].element[0] == kGeneral) ++layer;
-  Cursor next(net, (layer < end ? net.layers[layer].element[1] : 0) + static_cast<int>(threadIdx.x / 32) * kRun);
-  Run run;
-  Ahead first;
-  first.load(next, lane);
-  first.become(run);
-  #pragma unroll
-  for (int i = 0; i < kRun; ++i) load_weights(run, i, next, lane);
-  for (int l = begin; l < end; ++l) {
-    const Vector<int, 4> about = net.layers[l];
-    const int kind = about.element[0];
-    const unsigned parity = (rounds + 1) % 2;
-    if (kind == kChains) {
-      pairs_layer<kTiles, kChains>(from, to, about.element[2], run, next, control, parity, limit);
-    } else if (kind == kTwins) {
-      pairs_layer<kTiles, kTwins>(from, to, about.element[2], run, next, control, parity, limit);
-    } else if (kind == kPairs) {
-      pairs_layer<kTiles, kPairs>(from, to, about.element[2], run, next, control, parity, limit);
-    } else {
-      general_layer<kTiles>(from, to, about.element[1], about.element[2], net, control, parity, limit);
-    }
-    if constexpr (kParts == 2 && !kTwo) arrive(&control.barriers[1]);
-    unsigned char* const read = from;
-    from = to, to = read;
-    ++rounds;
-  }
-  barrier_wait(&control.barriers[0], (rounds + 1) % 2);
-  if constexpr (kParts == 2) barrier_wait(&control.barriers[1], (rounds + 1) % 2);
-  __syncthreads();
-  return from;
 }
 
 // Which of a tile's inputs have a neuron that is not zero, a bit for each.
@@ -534,15 +377,15 @@ __device__ __forceinline__ unsigned long long alive_inputs(const unsigned char* 
   return count < 64 ? alive & (1ull << count) - 1 : alive;
 }
 
-// A tile of `count` inputs, one a row of `stride` elements, into a buffer of neurons. Neuron i goes to place[i], or stays
-// at i; from `stride` on they are zero.
-template <bool kAligned>
-__device__ __forceinline__ void load_tile(unsigned char* buffer, const Element* inputs, int stride, const int* place,
-                                          int positions, int count, int chunks) {
+// A tile of `count` inputs, one a row of `stride` elements: calls put(neuron, chunk, eight inputs) for all neurons below
+// `positions`, of which those from `stride` on are zero. `warp` of `warps` takes its share of them.
+template <bool kAligned, typename Put>
+__device__ __forceinline__ void read_tile(const Element* inputs, int stride, int positions, int count, int chunks, int warp,
+                                          int warps, Put put) {
   constexpr int kSome = 4;  // neurons that a lane reads at once, where rows are aligned to them
   const int lanes = (positions + 32 * kSome - 1) / (32 * kSome);
   #pragma unroll 2
-  for (int unit = threadIdx.x / 32; unit < lanes * chunks; unit += kWarps) {
+  for (int unit = warp; unit < lanes * chunks; unit += warps) {
     const int neuron = unit % lanes * 32 * kSome + threadIdx.x % 32 * kSome, chunk = unit / lanes;
     if (neuron >= positions) continue;
     Vector<Element, kSome> rows[8];
@@ -566,20 +409,18 @@ __device__ __forceinline__ void load_tile(unsigned char* buffer, const Element* 
       Vector<Element, 8> eight;
       #pragma unroll
       for (int i = 0; i < 8; ++i) eight.element[i] = rows[i].element[e];
-      const int to = place == nullptr ? neuron + e : place[neuron + e];
-      store_vector(reinterpret_cast<Element*>(buffer + to * kPitch + chunk * 16), eight);
+      put(neuron + e, chunk, eight);
     }
   }
-  __syncthreads();
 }
 
-// What comes out of a tile's inputs.
-__device__ __forceinline__ void write_results(const unsigned char* neurons, int outputs, int chunks, int count,
-                                              const int* ids, float* result) {
+// The sum of `rows` neurons of each input: calls put(input, total).
+template <typename Put>
+__device__ __forceinline__ void add_up(const unsigned char* neurons, int rows, int chunks, Put put) {
   const int lane = threadIdx.x % 32;
   for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kWarps) {
     float totals[8] = {};
-    for (int row = lane; row < outputs; row += 32) {
+    for (int row = lane; row < rows; row += 32) {
       const auto eight = load_vector<8>(reinterpret_cast<const Element*>(neurons + row * kPitch + chunk * 16));
       #pragma unroll
       for (int i = 0; i < 8; ++i) totals[i] += to_float(eight.element[i]);
@@ -588,9 +429,219 @@ __device__ __forceinline__ void write_results(const unsigned char* neurons, int 
     for (int i = 0; i < 8; ++i) {
       #pragma unroll
       for (int step = 16; step > 0; step /= 2) totals[i] += __shfl_xor_sync(kAll, totals[i], step);
-      if (lane == 0 && chunk * 8 + i < count) result[ids[chunk * 8 + i]] = totals[i];
+      if (lane == 0) put(chunk * 8 + i, totals[i]);
     }
   }
+}
+
+// Where a layer's neurons go: to the rows where the next one reads them.
+struct Rows {
+  unsigned char* to;
+  unsigned limit;
+
+  __device__ __forceinline__ Rows(unsigned char* to, unsigned limit, const Network&, const Rounds&) : to(to), limit(limit) {}
+
+  // Those of a part of the tile, which begins that many bytes behind the start of a row.
+  __device__ __forceinline__ Rows part(int, int bytes) const {
+    Rows moved = *this;
+    moved.to += bytes;
+    return moved;
+  }
+
+  // A group's; the row of lane % 16 goes to `place`.
+  template <int kTiles>
+  __device__ __forceinline__ void store(unsigned place, const unsigned*, const float (&sums)[kTiles][4]) const {
+    store_neurons(to + threadIdx.x % 32 / 16 * 16 + place * kPitch, sums, limit);
+  }
+
+  // The same for all parts at once.
+  template <int kTiles>
+  __device__ __forceinline__ void store_parts(unsigned place, const unsigned* places, const float (&sums)[kTiles][4]) const {
+    store(place, places, sums);
+  }
+};
+
+// A block that a group of any number of tiles reads.
+template <int kTiles>
+__device__ __forceinline__ void load_general_block(unsigned (&block)[kTiles][2], const unsigned char* from, int number,
+                                                   const Rows&) {
+  load_block(block, from + threadIdx.x % 16 * kPitch + threadIdx.x % 32 / 16 * 16 + number * kBlockBytes);
+}
+
+// What a warp holds of its run of groups in layers of pairs: this pass's weights, and the next one's while they come.
+struct Run {
+  unsigned weights[kRun][2][4];
+  float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
+  unsigned place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above
+};
+
+// Where a warp's run of groups in layers of pairs begins.
+struct Cursor {
+  const Element* values;
+  const unsigned* places;
+
+  __device__ __forceinline__ Cursor(const Network& net, int group)
+      : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * 16) {}
+
+  // To the next run of this warp, in this layer or the next.
+  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
+};
+
+// Weights of group i of the run there.
+__device__ __forceinline__ void load_weights(Run& run, int i, const Cursor& at, unsigned lane) {
+  load_fragment(run.weights[i][0], at.values + i * kPair, lane);
+  load_fragment(run.weights[i][1], at.values + i * kPair + kTile, lane);
+}
+
+// A run of groups for kTiles times 8 inputs; with kLast the weights make room for those of the next run.
+template <int kTiles, int kKind, bool kLast>
+__device__ __forceinline__ void run_part(const unsigned char* from, const Rows& rows, Run& run, const Cursor& next) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned* const places = next.places - kPassGroups * 16;  // of this run
+  unsigned left[kTiles][2], right[kTiles][2];
+  from += lane % 16 * kPitch + lane / 16 * 16;
+  load_block(left, from + (run.place[0] >> 16 & 0xffu) * kBlockBytes);
+  load_block(right, from + (run.place[0] >> 24) * kBlockBytes);
+  #pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    float sums[kTiles][4];
+    start_sums(sums, run.bias[i / 2], i % 2 * 16);
+    #pragma unroll
+    for (int j = 0; j < kTiles; ++j) mma(sums[j], run.weights[i][0], left[j]);
+    #pragma unroll
+    for (int j = 0; j < kTiles; ++j) mma(sums[j], run.weights[i][1], right[j]);
+    if (kLast) load_weights(run, i, next, lane);
+    if (i + 1 < kRun) {
+      if (kKind == kPairs || (kKind == kChains && i % 2 == 0) || (kKind == kTwins && i % 2 == 1)) {
+        load_block(left, from + (run.place[i + 1] >> 16 & 0xffu) * kBlockBytes);
+      }
+      if (kKind == kPairs || (kKind == kChains && i % 2 == 1) || (kKind == kTwins && i % 2 == 1)) {
+        load_block(right, from + (run.place[i + 1] >> 24) * kBlockBytes);
+      }
+    }
+    rows.store(run.place[i] & 0xffffu, places + i * 16, sums);
+  }
+}
+
+// What comes beside the weights.
+struct Ahead {
+  Vector<unsigned, 2> bias[kBiases];
+  unsigned place[kRun];
+
+  __device__ __forceinline__ void load(const Cursor& at, unsigned lane) {
+    #pragma unroll
+    for (int i = 0; i < kBiases; ++i) {
+      const int mine = kRun == 1 ? 0 : 2 * i + static_cast<int>(lane / 16);
+      const Element* const biases = at.values + mine * kPair + 2 * kTile;
+      bias[i] = load_once<2>(reinterpret_cast<const unsigned*>(biases) + 2 * (lane % 16));
+    }
+    #pragma unroll
+    for (int i = 0; i < kRun; ++i) place[i] = __ldcg(at.places + i * 16 + lane % 16);
+  }
+
+  __device__ __forceinline__ void become(Run& run) const {
+    #pragma unroll
+    for (int i = 0; i < kBiases; ++i) run.bias[i] = joined_bias(bias[i]);
+    #pragma unroll
+    for (int i = 0; i < kRun; ++i) run.place[i] = place[i];
+  }
+};
+
+// How many of kTiles belong to the first part of a tile.
+template <int kTiles>
+constexpr int kFirstPart = kParts == 1 || kTiles == 1 ? kTiles : (kTiles + 1) / 2;
+
+// A layer of pairs. `next` is the warp's run in it, and moves on to that in the next such layer.
+template <int kTiles, int kKind>
+__device__ __forceinline__ void pairs_layer(const unsigned char* from, const Rows& rows, int passes, Run& run, Cursor& next,
+                                            Rounds& rounds) {
+  constexpr int kFirst = kFirstPart<kTiles>, kSecond = kTiles - kFirst;
+  const unsigned lane = threadIdx.x % 32;
+  for (int pass = 0; pass < passes; ++pass) {
+    const bool is_last = pass + 1 == passes;
+    next.advance();
+    Ahead ahead;
+    if (pass == 0) rounds.wait(0);
+    ahead.load(next, lane);
+    run_part<kFirst, kKind, kSecond == 0>(from, rows, run, next);
+    if (is_last) rounds.arrive(0);
+    if constexpr (kSecond > 0) {
+      if (pass == 0) rounds.wait(1);
+      run_part<kSecond, kKind, true>(from + kFirst * 16, rows.part(1, kFirst * 16), run, next);
+      if (is_last) rounds.arrive(1);
+    }
+    ahead.become(run);
+  }
+}
+
+// A layer of groups with any number of tiles.
+template <int kTiles>
+__device__ __forceinline__ void general_layer(const unsigned char* from, const Rows& rows, int first, int groups,
+                                              const Network& net, Rounds& rounds) {
+  constexpr int kFirst = kFirstPart<kTiles>;
+  const unsigned lane = threadIdx.x % 32;
+  rounds.wait(0);
+  if constexpr (kFirst < kTiles) rounds.wait(1);
+  rounds.meet();
+  for (int i = threadIdx.x / 32; i < groups; i += kWarps) {
+    const Vector<int, 4> group = net.general[first + i];
+    const Element* tile = net.values + static_cast<long long>(group.element[0]) * kUnit;
+    const Element* const biases = tile + static_cast<long long>(group.element[2]) * kTile;
+    float sums[kTiles][4];
+    start_sums(sums, joined_bias(load_once<2>(reinterpret_cast<const unsigned*>(biases) + 2 * (lane % 16))), 0);
+    for (int t = 0; t < group.element[2]; ++t, tile += kTile) {
+      unsigned weights[4], block[kTiles][2];
+      load_fragment(weights, tile, lane);
+      load_general_block(block, from, net.blocks[group.element[1] + t], rows);
+      #pragma unroll
+      for (int j = 0; j < kTiles; ++j) mma(sums[j], weights, block[j]);
+    }
+    const unsigned* const places = net.places + static_cast<long long>(group.element[3]) * 16;
+    rows.store_parts(places[lane % 16], places, sums);
+  }
+  rounds.arrive(0);
+  if constexpr (kFirst < kTiles) rounds.arrive(1);
+}
+
+// Layers `begin` to `end` of a tile that lies in `from`; returns where it lies then.
+template <int kTiles>
+__device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsigned char* to, int begin, int end,
+                                                     const Network& net, Rounds& rounds, unsigned limit) {
+  constexpr int kFirst = kFirstPart<kTiles>;
+  const unsigned lane = threadIdx.x % 32;
+  // Layers of pairs follow each other in memory, whatever is between them: the next one is always on its way.
+  int layer = begin;
+  while (layer < end && net.layers[layer].element[0] == kGeneral) ++layer;
+  Cursor next(net, (layer < end ? net.layers[layer].element[1] : 0) + static_cast<int>(threadIdx.x / 32) * kRun);
+  Run run;
+  Ahead first;
+  first.load(next, lane);
+  first.become(run);
+  #pragma unroll
+  for (int i = 0; i < kRun; ++i) load_weights(run, i, next, lane);
+  for (int l = begin; l < end; ++l) {
+    const Vector<int, 4> about = net.layers[l];
+    const int kind = about.element[0];
+    const Rows rows(to, limit, net, rounds);
+    rounds.begin(about.element[3], kFirst, kTiles - kFirst);
+    if (kind == kChains) {
+      pairs_layer<kTiles, kChains>(from, rows, about.element[2], run, next, rounds);
+    } else if (kind == kTwins) {
+      pairs_layer<kTiles, kTwins>(from, rows, about.element[2], run, next, rounds);
+    } else if (kind == kPairs) {
+      pairs_layer<kTiles, kPairs>(from, rows, about.element[2], run, next, rounds);
+    } else {
+      general_layer<kTiles>(from, rows, about.element[1], about.element[2], net, rounds);
+    }
+    if constexpr (kParts == 2 && kFirst == kTiles) rounds.arrive(1);
+    unsigned char* const read = from;
+    from = to, to = read;
+    ++rounds.number;
+  }
+  rounds.wait(0);
+  if constexpr (kParts == 2) rounds.wait(1);
+  __syncthreads();
+  return from;
 }
 
 // Y <- f(Y · Wᵀ + b) for all layers. A block takes its share of the inputs through all layers, in tiles that stay in
@@ -614,6 +665,7 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
   const int first = static_cast<int>(static_cast<long long>(n) * blockIdx.x / gridDim.x);
   const int behind = static_cast<int>(static_cast<long long>(n) * (blockIdx.x + 1) / gridDim.x);
   kept += static_cast<long long>(first) * positions, kept_ids += first;
+  Rounds rounds(control);
   if (threadIdx.x == 0) {
     barrier_init(&control.barriers[0], kWarps);
     barrier_init(&control.barriers[1], kWarps);
@@ -623,11 +675,25 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
     store_vector(reinterpret_cast<unsigned*>(memory + i), Vector<unsigned, 4>{});
   }
   __syncthreads();
-
-  unsigned rounds = 0;
+  unsigned char* current = memory;
+  const int width = positions, own_outputs = outputs, first_output = 0;
+  const int team_warp = threadIdx.x / 32, team_warps = kWarps;
+  const auto meet = [] { __syncthreads(); };
+  const auto agreed = [](unsigned long long alive) { return alive; };
+  const auto rows_after = [&](int) { return positions; };
+  const auto put_kept = [&](int neuron, int chunk, const Vector<Element, 8>& eight) {
+    store_vector(reinterpret_cast<Element*>(current + neuron * kPitch + chunk * 16), eight);
+  };
+  const auto put_input = [&](int neuron, int chunk, const Vector<Element, 8>& eight) {
+    put_kept(input_places[neuron], chunk, eight);
+  };
+  const auto write_results = [&](const unsigned char* neurons, int chunks, int count) {
+    add_up(neurons, outputs, chunks, [&](int input, float total) {
+      if (input < count) result[control.ids[input]] = total;
+    });
+  };
   int waiting = behind - first;
   bool is_resident = false;
-  unsigned char* current = memory;
   int begin = 0;
   for (int check = 0; begin < layers && waiting > 0; ++check) {
     int end = layers;
@@ -647,37 +713,37 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
           if (kAlignedRows && neurons > 0 && following > 0 && threadIdx.x == 0) {
             prefetch_l2(mine + count * neurons, following * neurons * sizeof(Element));  // meanwhile
           }
-          load_tile<kAlignedRows>(current, mine, neurons, input_places, positions, count, chunks);
+          read_tile<kAlignedRows>(mine, neurons, width, count, chunks, team_warp, team_warps, put_input);
           for (int i = threadIdx.x; i < count; i += kThreads) control.ids[i] = from + i;
         } else {
-          load_tile<true>(current, kept + static_cast<long long>(tile) * kInputs * positions, positions, nullptr, positions,
-                          count, chunks);
+          const Element* const mine = kept + static_cast<long long>(tile) * kInputs * positions;
+          read_tile<true>(mine, positions, positions, count, chunks, threadIdx.x / 32, kWarps, put_kept);
           for (int i = threadIdx.x; i < count; i += kThreads) control.ids[i] = kept_ids[tile * kInputs + i];
         }
-        __syncthreads();
+        meet();
       }
       unsigned char* const next = current == memory ? memory + buffer_bytes : memory;
       if (chunks <= 1) {
-        current = all_layers<1>(current, next, begin, end, net, control, rounds, limit);
+        current = all_layers<1>(current, next, begin, end, net, rounds, limit);
       } else if (chunks <= 2) {
-        current = all_layers<2>(current, next, begin, end, net, control, rounds, limit);
+        current = all_layers<2>(current, next, begin, end, net, rounds, limit);
       } else if (chunks <= 4) {
-        current = all_layers<4>(current, next, begin, end, net, control, rounds, limit);
+        current = all_layers<4>(current, next, begin, end, net, rounds, limit);
       } else {
-        current = all_layers<7>(current, next, begin, end, net, control, rounds, limit);
+        current = all_layers<7>(current, next, begin, end, net, rounds, limit);
       }
       if (is_last) {
-        write_results(current, outputs, chunks, count, control.ids, result);
+        write_results(current, chunks, count);
         is_resident = false;
-        __syncthreads();
+        meet();
         continue;
       }
-      const unsigned long long alive = alive_inputs(current, positions, chunks, count, control);
+      const unsigned long long alive = agreed(alive_inputs(current, rows_after(end - 1), chunks, count, control));
       const int alive_here = __popcll(alive);
       for (int input = threadIdx.x / 32; input < count; input += kWarps) {
         if (alive >> input & 1) continue;
         const int id = control.ids[input];
-        if (threadIdx.x % 32 == 0) result[id] = 0.0f;
+        if (threadIdx.x % 32 == 0 && team_warp < kWarps) result[id] = 0.0f;
       }
       if (tiles == 1 && alive_here > 8 * (chunks - 1)) {
         // So few died that the tile stays as it is; the dead give zeros.
@@ -700,7 +766,7 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
         ++taken;
       }
       alive_count += alive_here;
-      __syncthreads();
+      meet();
     }
     waiting = alive_count;
     begin = end;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,11 +31,28 @@ class LayerTiles:
         weights: its pattern in CSR, without the bias: offsets, columns.
         groups: of its rows.
         columns: int64, blocks × 16: the neurons before at their places.
+        rows: int64, groups × 16: each group's rows in the order in which a warp holds them, `NONE` where it has fewer.
+        places: int64, groups × 16: where each of them goes, a place among the neurons of the next layer; of the last
+            layer the row's own number. Rows that are none go to places of none, and of the last layer nowhere: `NONE`.
     """
 
     weights: tuple[Array, Array]
     groups: TileGroups
     columns: Array
+    rows: Array
+    places: Array
+
+    def part(self, share: slice) -> LayerTiles:
+        """Some of its groups, with all of its blocks."""
+        groups = self.groups
+        first = groups.first[share.start : share.stop + 1]
+        own = replace(
+            groups,
+            rows=groups.rows[share],
+            first=first - first[0],
+            tiles=groups.tiles[first[0] : first[-1]],
+        )
+        return replace(self, groups=own, rows=self.rows[share], places=self.places[share])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +101,19 @@ def network_tiles(
         run: groups that a warp takes one after another.
         pass_groups: those that all warps of a block take together.
     """
+    layers = layers_in_tiles(problem, matrix, run)
+    positions = positions_of(problem)
+    passes = [passes_of(layer.groups, layer.groups.count, pass_groups) for layer in layers]
+    ready = [
+        replace(layer, places=np.where(layer.places == NONE, positions, layer.places)) for layer in layers
+    ]
+    return NumberedLayers(problem, matrix, ready, passes, pass_groups).tiles(
+        places_of_inputs(problem, layers)
+    )
+
+
+def layers_in_tiles(problem: SparseNetworkProblem, matrix: CsrMatrix, run: int) -> list[LayerTiles]:
+    """All layers in tiles, their neurons at places that meet no bank conflicts; see `network_tiles`."""
     numbers = range(problem.layers)
     with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others while it sorts
 
@@ -91,14 +121,57 @@ def network_tiles(
             weights = _weights(problem, matrix, layer)
             return weights, TileGroups.of(*weights, problem.neurons, run)
 
+        def spread_columns(layer: int) -> Array:
+            writers = found[layer - 1][1].rows if layer else in_rows(np.arange(problem.neurons))
+            return spread(writers, found[layer][1].columns)
+
         def placed(layer: int) -> LayerTiles:
             weights, groups = found[layer]
-            writers = found[layer - 1][1].rows if layer else in_rows(np.arange(problem.neurons))
-            return LayerTiles(weights, groups, spread(writers, groups.columns))
+            following = columns[layer + 1] if layer + 1 < problem.layers else None
+            rows, places = _rows_and_places(problem, groups.rows, following)
+            return LayerTiles(weights, groups, columns[layer], rows, places)
 
         found = list(pool.map(grouped, numbers))
-        layers = list(pool.map(placed, numbers))
-    return _Numbered(problem, matrix, layers, pass_groups).tiles()
+        columns = list(pool.map(spread_columns, numbers))
+        return list(pool.map(placed, numbers))
+
+
+def passes_of(groups: TileGroups, count: int, pass_groups: int) -> int:
+    """In how many passes a kernel takes ``count`` groups of pairs; 0 where they count as groups with any tiles.
+
+    A layer is filled up to whole passes, unless that makes too many groups of few.
+    """
+    passes = -(-count // pass_groups)
+    is_filled = passes * pass_groups <= PADDED * max(1, count)
+    return passes if groups.kind is not LayerKind.GENERAL and is_filled else 0
+
+
+def places_of_inputs(problem: SparseNetworkProblem, layers: list[LayerTiles]) -> Array:
+    """int32, positions: the place of each neuron before the first layer, then the places of none."""
+    positions = positions_of(problem)
+    columns = layers[0].columns.ravel() if layers else np.zeros(0, dtype=np.int64)
+    padded = np.full(positions, NONE, dtype=np.int64)
+    padded[: columns.size] = columns
+    by_neuron = np.where(padded == NONE, positions, padded)
+    return np.argsort(by_neuron, kind="stable").astype(np.int32)
+
+
+def _rows_and_places(
+    problem: SparseNetworkProblem, rows: Array, following: Array | None
+) -> tuple[Array, Array]:
+    """What `LayerTiles` says of rows and places, by the columns of the next layer."""
+    if following is None:
+        return rows, rows
+    columns = following.ravel()
+    place = np.empty(problem.neurons, dtype=np.int64)
+    filled = columns != NONE
+    place[columns[filled]] = np.flatnonzero(filled)
+    is_row = rows != NONE
+    to = place[np.where(is_row, rows, 0)]
+    to[~is_row] = np.flatnonzero(~filled)  # as many rows that are none as places that are none
+    by_colour = np.argsort(to % BANKS, axis=1, kind="stable").reshape(-1, BANKS, 2)
+    order = np.concatenate((by_colour[:, :, 0], by_colour[:, :, 1]), axis=1)
+    return np.take_along_axis(rows, order, axis=1), np.take_along_axis(to, order, axis=1)
 
 
 def _weights(problem: SparseNetworkProblem, matrix: CsrMatrix, layer: int) -> tuple[Array, Array]:
@@ -111,34 +184,38 @@ def _weights(problem: SparseNetworkProblem, matrix: CsrMatrix, layer: int) -> tu
     return running[offsets - offsets[0]], columns[kept]
 
 
-class _Numbered:
-    """Layers whose groups get their numbers."""
+class NumberedLayers:
+    """Layers whose groups get their numbers.
+
+    Args:
+        layers: their places as the kernel wants them, in 32 bits.
+        passes: of each layer, as `passes_of` gives them.
+    """
 
     def __init__(
         self,
         problem: SparseNetworkProblem,
         matrix: CsrMatrix,
         layers: list[LayerTiles],
+        passes: list[int],
         pass_groups: int,
     ) -> None:
         self.problem, self.matrix, self.layers = problem, matrix, layers
         self.positions = positions_of(problem)
-        passes = [-(-layer.groups.count // pass_groups) for layer in layers]
-        self.in_pairs = [
-            layer.groups.kind is not LayerKind.GENERAL
-            and count * pass_groups <= PADDED * max(1, layer.groups.count)
-            for layer, count in zip(layers, passes, strict=True)
-        ]
-        self.passes = [count if pair else 0 for count, pair in zip(passes, self.in_pairs, strict=True)]
+        self.passes = passes
         self.pair_groups = (sum(self.passes) + 1) * pass_groups
         self.pass_groups = pass_groups
 
-    def tiles(self) -> NetworkTiles:
-        """Everything, layer by layer."""
-        with ThreadPoolExecutor() as pool:
-            return self._tiles(pool)
+    def tiles(self, inputs: Array) -> NetworkTiles:
+        """Everything, layer by layer.
 
-    def _tiles(self, pool: ThreadPoolExecutor) -> NetworkTiles:
+        Args:
+            inputs: where those of the network go.
+        """
+        with ThreadPoolExecutor() as pool:
+            return self._tiles(inputs, pool)
+
+    def _tiles(self, inputs: Array, pool: ThreadPoolExecutor) -> NetworkTiles:
         layers, general, blocks, kinds = [], [], [], []
         places = [np.full((self.pair_groups, SIDE), self.positions, dtype=np.uint32)]
         pairs = np.zeros((self.pair_groups, 2), dtype=np.int32)
@@ -146,19 +223,18 @@ class _Numbered:
         filling: list[Future[None]] = []
         next_pair, next_group, unit, tile = 0, 0, self.pair_groups * PAIR // UNIT, 0
         for number, layer in enumerate(self.layers):
-            rows, to = self._rows_and_places(number)
             groups, count = layer.groups, layer.groups.count
-            if self.in_pairs[number]:
+            if self.passes[number]:
                 kinds.append(groups.kind)
                 layers.append((groups.kind, next_pair, self.passes[number], 0))
                 here = slice(next_pair, next_pair + count)
-                places[0][here] = to
+                places[0][here] = layer.places
                 pairs[here] = groups.tiles.reshape(-1, 2)
                 size = self.passes[number] * self.pass_groups
                 if count:
                     pairs[next_pair + count : next_pair + size] = pairs[next_pair + count - 1]
                 starts = np.arange(next_pair, next_pair + count) * PAIR
-                filling.append(pool.submit(self._fill, sources[0], number, rows, starts))
+                filling.append(pool.submit(self._fill, sources[0], number, starts))
                 next_pair += size
                 continue
             kinds.append(LayerKind.GENERAL)
@@ -169,9 +245,9 @@ class _Numbered:
             numbers = self.pair_groups + next_group + np.arange(count)
             general.append(np.stack((unit + starts, tile + groups.first[:-1], counts, numbers), axis=1))
             blocks.append(groups.tiles)
-            places.append(to)
+            places.append(layer.places)
             own_source = np.full(int(sizes.sum()) * UNIT, NONE, dtype=np.int32)
-            filling.append(pool.submit(self._fill, own_source, number, rows, starts * UNIT))
+            filling.append(pool.submit(self._fill, own_source, number, starts * UNIT))
             sources.append(own_source)
             next_group, unit, tile = next_group + count, unit + int(sizes.sum()), tile + groups.tiles.size
         for job in filling:
@@ -182,40 +258,14 @@ class _Numbered:
             pairs=pairs,
             general=_joined(general, (0, 4)),
             blocks=_joined(blocks, (0,)),
-            inputs=self._inputs(),
+            inputs=inputs,
             source=np.concatenate(sources),
             positions=self.positions,
             kinds=tuple(kinds),
         )
 
-    def _inputs(self) -> Array:
-        columns = self.layers[0].columns.ravel() if self.layers else np.zeros(0, dtype=np.int64)
-        padded = np.full(self.positions, NONE, dtype=np.int64)
-        padded[: columns.size] = columns
-        by_neuron = np.where(padded == NONE, self.positions, padded)
-        return np.argsort(by_neuron, kind="stable").astype(np.int32)
-
-    def _rows_and_places(self, number: int) -> tuple[Array, Array]:
-        """Each group's rows in the order in which a warp holds them, and where these go."""
-        rows = self.layers[number].groups.rows
-        if number + 1 == len(self.layers):
-            return rows, np.where(rows == NONE, self.positions, rows).astype(np.uint32)
-        columns = self.layers[number + 1].columns.ravel()
-        place = np.empty(self.problem.neurons, dtype=np.int64)
-        filled = columns != NONE
-        place[columns[filled]] = np.flatnonzero(filled)
-        is_row = rows != NONE
-        to = place[np.where(is_row, rows, 0)]
-        to[~is_row] = np.flatnonzero(~filled)  # as many rows that are none as places that are none
-        colour = to % BANKS
-        by_colour = np.argsort(colour, axis=1, kind="stable").reshape(-1, BANKS, 2)
-        order = np.concatenate((by_colour[:, :, 0], by_colour[:, :, 1]), axis=1)
-        taken = (np.take_along_axis(x, order, axis=1) for x in (rows, to))
-        rows, to = taken
-        return rows, to.astype(np.uint32)
-
-    def _fill(self, source: Array, number: int, rows: Array, starts: Array) -> None:
-        """Where the values of a layer's nonzeros are.
+    def _fill(self, source: Array, number: int, starts: Array) -> None:
+        """Where the values of a layer's nonzeros are, as far as these groups have their rows.
 
         Args:
             source: to be filled.
@@ -223,14 +273,15 @@ class _Numbered:
         """
         layer, problem, matrix = self.layers[number], self.problem, self.matrix
         count = layer.weights[0].size - 1
-        group, in_group = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        is_row = rows != NONE
-        group[rows[is_row]], in_group[rows[is_row]] = np.nonzero(is_row)
+        group, in_group = np.full(count, NONE, dtype=np.int64), np.empty(count, dtype=np.int64)
+        is_row = layer.rows != NONE
+        group[layer.rows[is_row]], in_group[layer.rows[is_row]] = np.nonzero(is_row)
         here = problem.layer_rows(number)
         begin, end = (int(matrix.row_offsets[i]) for i in (here.start, here.stop))
-        numbers = np.arange(begin, end)
         column = matrix.column_indices[begin:end].astype(np.int64)
         row = np.repeat(np.arange(count), np.diff(matrix.row_offsets[here.start : here.stop + 1]))
+        own = np.flatnonzero(group[row] != NONE)
+        numbers, column, row = own + begin, column[own], row[own]
         is_weight = column < problem.neurons
         g, i = group[row], in_group[row]
         counts = np.diff(layer.groups.first)
