@@ -166,11 +166,13 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) messages(int what, unsigned
   if (t == 0) barrier_init(arrived, 1);
   cluster_sync();
   if (cluster_rank() == 0) {
-    if (t == 0) store_word_at(memory, 77, arrived, 1);
+    const unsigned four[4] = {77, 1, 2, 3};
+    if (t == 0 && what < 5) store_word_at(memory, 77, arrived, 1);
+    if (t == 0 && what >= 5) store_vector_at(memory + (what == 5 ? 4 : 6), four, arrived, 1);
   } else {
-    if (t == 0 && what != 1) barrier_arrive(arrived, 4);
+    if (t == 0 && what != 1) barrier_arrive(arrived, what == 5 ? 16 : 4);
     if (what != 2) barrier_wait(arrived, 0);
-    if (t == 0) memory[1] = memory[0] + 1;
+    if (t == 0) memory[1] = memory[what == 5 ? 4 : 0] + 1;
     named_barrier(what == 3 ? 16 : 1, what == 4 && t >= 32 ? 32 : 64);
     out[t] = memory[1];
     named_barrier(1, 64);
@@ -195,6 +197,7 @@ def told(what: int) -> Array:
 
 def test_words_arrive_at_other_blocks_and_named_barriers_hold_all_of_their_threads() -> None:
     np.testing.assert_array_equal(told(0), np.repeat([78, 5], 64))
+    np.testing.assert_array_equal(told(5), np.repeat([78, 5], 64))
 
 
 @pytest.mark.parametrize(
@@ -202,6 +205,7 @@ def test_words_arrive_at_other_blocks_and_named_barriers_hold_all_of_their_threa
     [
         (1, "no thread can go on"),  # nobody has said that a word is to come
         (3, "barrier 16 for 64 threads; there are 1 to 15, for whole warps"),
+        (6, "which is no multiple of 16"),
         (4, r"barrier 1 for \d+ threads was one for \d+"),
     ],
 )

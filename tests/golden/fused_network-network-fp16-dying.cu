@@ -710,7 +710,7 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
           const int from = first + tile * kInputs;
           const Element* const mine = y + static_cast<long long>(from) * neurons;
           const int following = min(kInputs, behind - from - count);
-          if (kAlignedRows && neurons > 0 && following > 0 && threadIdx.x == 0) {
+          if (kAlignedRows && neurons > 0 && following > 0 && threadIdx.x == 0 && team_warp == 0) {
             prefetch_l2(mine + count * neurons, following * neurons * sizeof(Element));  // meanwhile
           }
           read_tile<kAlignedRows>(mine, neurons, width, count, chunks, team_warp, team_warps, put_input);

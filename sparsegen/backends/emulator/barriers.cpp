@@ -127,12 +127,27 @@ void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void
     }
 }
 
-void store_word_at(void* shared, unsigned word, void* barrier, unsigned rank, int line) {
-    void* const destination = map_shared(shared, rank, sizeof word, line);
+namespace {
+
+void store_at(void* shared, const void* from, std::size_t bytes, void* barrier, unsigned rank, int line) {
+    void* const destination = map_shared(shared, rank, bytes, line);
     void* const theirs = map_shared(barrier, rank, kBarrierBytes, line);
-    std::vector<std::byte> data(sizeof word);
-    std::memcpy(data.data(), &word, sizeof word);
+    std::vector<std::byte> data(bytes);
+    std::memcpy(data.data(), from, bytes);
     receive_copy(PendingCopy(destination, std::move(data)), theirs, own_block().cluster().block(rank), line);
+}
+
+}  // namespace
+
+void store_word_at(void* shared, unsigned word, void* barrier, unsigned rank, int line) {
+    store_at(shared, &word, sizeof word, barrier, rank, line);
+}
+
+void store_vector_at(void* shared, const unsigned (&words)[4], void* barrier, unsigned rank, int line) {
+    if (reinterpret_cast<std::uintptr_t>(shared) % sizeof words != 0) {
+        fault("line %d: 16 bytes to %p of another block, which is no multiple of 16", line, shared);
+    }
+    store_at(shared, words, sizeof words, barrier, rank, line);
 }
 
 void named_barrier(unsigned number, unsigned threads, int line) {

@@ -63,6 +63,9 @@ void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, void
 
 /// st.async: a word to the place that a block of the cluster has where `shared` is the thread's own, counted by its barrier.
 void store_word_at(void* shared, unsigned word, void* barrier, unsigned rank, int line = __builtin_LINE());
+/// The same with four words, to an address that is a multiple of 16.
+void store_vector_at(void* shared, const unsigned (&words)[4], void* barrier, unsigned rank,
+                     int line = __builtin_LINE());
 /// bar.sync: waits for so many threads at the block's barrier of that number, 1 to 15.
 void named_barrier(unsigned number, unsigned threads, int line = __builtin_LINE());
 

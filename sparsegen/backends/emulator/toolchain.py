@@ -116,7 +116,7 @@ class EmulatorToolchain:
         return self._compiled(PLAIN, family, entry, source, timeout)
 
     def compile_sanitized(
-        self, family: str, entry: str, source: str, *, timeout: float = 60.0
+        self, family: str, entry: str, source: str, *, timeout: float = 600.0
     ) -> CompiledKernel:
         """An executable for `run_sanitized`, with the sanitizers' checks; raises what `compile` does."""
         return self._compiled(SANITIZED, family, entry, source, timeout)

@@ -107,9 +107,8 @@ def network_tiles(
     ready = [
         replace(layer, places=np.where(layer.places == NONE, positions, layer.places)) for layer in layers
     ]
-    return NumberedLayers(problem, matrix, ready, passes, pass_groups).tiles(
-        places_of_inputs(problem, layers)
-    )
+    numbered = NumberedLayers(problem, matrix, ready, passes, pass_groups, positions)
+    return numbered.tiles(places_of_inputs(problem, layers))
 
 
 def layers_in_tiles(problem: SparseNetworkProblem, matrix: CsrMatrix, run: int) -> list[LayerTiles]:
@@ -190,6 +189,7 @@ class NumberedLayers:
     Args:
         layers: their places as the kernel wants them, in 32 bits.
         passes: of each layer, as `passes_of` gives them.
+        nowhere: the place of rows that are none.
     """
 
     def __init__(
@@ -199,9 +199,10 @@ class NumberedLayers:
         layers: list[LayerTiles],
         passes: list[int],
         pass_groups: int,
+        nowhere: int,
     ) -> None:
         self.problem, self.matrix, self.layers = problem, matrix, layers
-        self.positions = positions_of(problem)
+        self.nowhere = nowhere
         self.passes = passes
         self.pair_groups = (sum(self.passes) + 1) * pass_groups
         self.pass_groups = pass_groups
@@ -217,7 +218,7 @@ class NumberedLayers:
 
     def _tiles(self, inputs: Array, pool: ThreadPoolExecutor) -> NetworkTiles:
         layers, general, blocks, kinds = [], [], [], []
-        places = [np.full((self.pair_groups, SIDE), self.positions, dtype=np.uint32)]
+        places = [np.full((self.pair_groups, SIDE), self.nowhere, dtype=np.uint32)]
         pairs = np.zeros((self.pair_groups, 2), dtype=np.int32)
         sources = [np.full(self.pair_groups * PAIR, NONE, dtype=np.int32)]
         filling: list[Future[None]] = []
@@ -260,7 +261,7 @@ class NumberedLayers:
             blocks=_joined(blocks, (0,)),
             inputs=inputs,
             source=np.concatenate(sources),
-            positions=self.positions,
+            positions=positions_of(self.problem),
             kinds=tuple(kinds),
         )
 
