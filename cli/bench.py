@@ -28,7 +28,14 @@ from sparsegen.cli.bench_options import (
     named,
     of_dtypes,
 )
-from sparsegen.cli.bench_text import comparison_parts, missing_lines, row_line, row_table, summary_table
+from sparsegen.cli.bench_text import (
+    comparison_parts,
+    config_parts,
+    missing_lines,
+    row_line,
+    row_table,
+    summary_table,
+)
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
@@ -52,6 +59,14 @@ from sparsegen.measure.l2 import L2
 @click.option(
     "--contender", "own", multiple=True, metavar="NAME=PATH.so:SYMBOL",
     help="A contender of your own; see docs/benchmarks.md.",
+)  # fmt: skip
+@click.option(
+    "--configs", multiple=True, metavar="FAMILY[@BASE][:KEY=VALUE,...;...]|FILE.json",
+    help="Try every combination of these settings of a family; see docs/benchmarks.md.",
+)  # fmt: skip
+@click.option(
+    "--show", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
+    help="With --configs: list the fastest N.",
 )  # fmt: skip
 @click.option(
     "--tune", default="off", show_default=True, metavar="off|quick|normal|SECONDS",
@@ -105,6 +120,8 @@ def command(
     only: tuple[str, ...],
     left_out: tuple[str, ...],
     own: tuple[str, ...],
+    configs: tuple[str, ...],
+    show: int,
     tune: str,
     jobs: int,
     l2: L2,
@@ -143,7 +160,7 @@ def command(
     where = backends.find_device(device)
     request = Request(
         cases=named(cases, parts),
-        contenders=chosen_contenders(only, left_out, own),
+        contenders=chosen_contenders(only, left_out, own, configs),
         device=where,
         protocol=Protocol(l2, rounds, samples, tune),
         db=db,
@@ -167,10 +184,12 @@ def command(
         raise click.exceptions.Exit(INTERRUPTED) from None
     if csv_file is not None:
         csv_file.write_text(result_file.to_csv(finished.results), encoding="utf-8")
-    _show(finished, before, output, as_json=as_json)
+    _show(finished, before, output, configs=show if configs else 0, as_json=as_json)
 
 
-def _show(finished: Finished, before: Results | None, output: Path | None, *, as_json: bool) -> None:
+def _show(
+    finished: Finished, before: Results | None, output: Path | None, *, configs: int, as_json: bool
+) -> None:
     results = finished.results
     comparison = compare(before, results) if before is not None else None
     parts: list[Table | str] = []
@@ -179,6 +198,7 @@ def _show(finished: Finished, before: Results | None, output: Path | None, *, as
             f"\n{suite} on {results.device.name}",
             row_table(r for r in results.rows if r.suite == suite),
         ]
+    parts += config_parts(results.rows, configs)
     parts += ["", summary_table(results.rows), ""]
     parts += missing_lines(results, finished.missing)
     parts += [f"skipped: {key}: {reason}" for key, reason in finished.skipped]

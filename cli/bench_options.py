@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sparsegen.bench.case import Case, variations
+from sparsegen.bench.config_set import config_sets
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import MatrixFile
@@ -90,17 +91,27 @@ def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
     return found
 
 
-def chosen_contenders(only: Sequence[str], left_out: Sequence[str], own: Sequence[str]) -> list[Contender]:
+def chosen_contenders(
+    only: Sequence[str], left_out: Sequence[str], own: Sequence[str], configs: Sequence[str] = ()
+) -> list[Contender]:
     """Those that take part, users' own last.
+
+    Args:
+        configs: texts and files of ``--configs``; their contenders take part also where ``only`` names others.
 
     Raises:
         ConfigError: an unknown name, a name taken twice, or a shared object that is not there.
     """
     known = dict(contenders())
-    for contender in map(SharedObject.parse, own):
+    explored = config_sets(configs)
+    for option, contender in (
+        *(("--contender", one) for one in map(SharedObject.parse, own)),
+        *(("--configs", one) for one in explored),
+    ):
         if contender.name in known:
-            raise ConfigError(f"--contender {contender.name}: there is a contender of this name already")
+            raise ConfigError(f"{option} {contender.name}: there is a contender of this name already")
         known[contender.name] = contender
+    only = (*only, *(one.name for one in explored)) if only else ()
     for option, names in (("--only", only), ("--except", left_out)):
         for name in names:
             if name not in known:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from sparsegen.bench.compare import Comparison
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row, Status
+from sparsegen.bench.results import TUNED, UNTUNED, Cell, Kind, Results, Row, Status
 from sparsegen.bench.summary import Mean, summarize
 from sparsegen.cli.progress import figure
 
@@ -91,6 +91,31 @@ def summary_table(rows: Iterable[Row]) -> Table:
             _percent(s.share_of_floor),
         )
     return table
+
+
+def config_parts(rows: Iterable[Row], most: int) -> list[Table | str]:
+    """For each row and set of configs the fastest of them, so many at the most; nothing for 0."""
+    parts: list[Table | str] = []
+    for row in rows:
+        for cell in row.cells:
+            if not most or cell.kind is not Kind.OURS or not cell.ways:
+                continue
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            table.add_column("µs", justify="right", no_wrap=True)
+            table.add_column("config")
+            varied = _varied(cell)
+            for way in cell.ways[:most]:
+                config = {} if way.variant is None else way.variant.to_dict()
+                told = " ".join(f"{name}={str(config[name]).lower()}" for name in varied) or way.detail
+                table.add_row(_shown(way.us), told if way.us else f"{told}: {way.reason}")
+            parts += [f"\n{row.key}: {cell.contender}, {len(cell.ways)} configs", table]
+    return parts
+
+
+def _varied(cell: Cell) -> list[str]:
+    """The tunables in which a cell's configs differ."""
+    configs = [way.variant.to_dict() for way in cell.ways if way.variant is not None]
+    return [name for name in configs[0] if len({config[name] for config in configs}) > 1] if configs else []
 
 
 def missing_lines(results: Results, missing: Sequence[tuple[str, str]]) -> list[str]:

@@ -42,6 +42,8 @@ class Settings:
             nvcc's release where one is found (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
+        commit: ``SPARSEGEN_COMMIT``, what result files name as the state of the source; default that of its checkout
+            (`sparsegen.bench.state`).
     """
 
     db: str
@@ -52,6 +54,7 @@ class Settings:
     cxx: str
     cuda_include: Path | None
     cuda_home: Path
+    commit: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -70,4 +73,5 @@ class Settings:
             cxx=e.get("CXX") or "g++",
             cuda_include=Path(include) if include else None,
             cuda_home=Path(home),
+            commit=e.get("SPARSEGEN_COMMIT") or None,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparsegen.backends.executor import Executor
@@ -42,7 +42,10 @@ class Way:
         read: waits, and gives the result in its stored shape and dtype.
         preparation_ms: from the matrix in host memory to a call that can run; without compiling and tuning.
         memory_bytes: what it keeps on the device for the matrix, workspace included, operands and result not.
-        variant: family and config, if it is ours.
+        variant: family and config, if it is ours; ``digest`` names its binary.
+        own_error: of a way that computes something else than the problem (`Kind.OTHER`), or rounds more on its way
+            than the problem's bound allows: after a run, its largest error over a bound of its own, above 1 where it is
+            wrong.
     """
 
     detail: str
@@ -52,6 +55,8 @@ class Way:
     preparation_ms: float
     memory_bytes: int
     variant: Config | None = None
+    digest: str = ""
+    own_error: Callable[[], float] | None = None
 
 
 class Stopwatch:
@@ -72,6 +77,9 @@ class Contender(ABC):
 
     name: str
     kind: Kind
+    operators: tuple[type[Problem], ...] = (
+        Problem,
+    )  # what it may compute: its process waits for no other rows
     takes_variations: bool = False  # whether one call computes several items, epilogues and the like
 
     def refusal(self, problem: Problem, features: Features) -> str | None:
@@ -102,6 +110,10 @@ class Contender(ABC):
             MissingError: it is not installed; the message says how to get it.
         """
 
+    def parts(self, problem: Problem, nnz: int) -> Sequence[Problem]:
+        """Problems on the row's pattern that its ways consist of, to be tuned where the row is."""
+        return ()
+
     def foresee(  # noqa: B027  most have nothing to do
         self, parcel: Parcel, device: Device, db: str | None
     ) -> None:
@@ -115,6 +127,35 @@ class Contender(ABC):
             UnsupportedError: it has none.
             MissingError: it would, if something were there that is not.
         """
+
+
+class Explorer(Contender):
+    """A contender whose ways are configs, perhaps hundreds: each is bound, checked and timed by itself.
+
+    One that does not compile, is wrong, crashes or hangs is a line of the cell; the fastest stands for the contender.
+    """
+
+    kind = Kind.OURS
+    takes_variations = True
+
+    @abstractmethod
+    def configs(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
+        """The configs to try, each once.
+
+        Raises:
+            MissingError, UnsupportedError: as `ways`.
+        """
+
+    @abstractmethod
+    def way(self, bench: Workbench, config: Config) -> Way:
+        """One of them, bound to the row's matrix.
+
+        Raises:
+            CompileError: it does not compile.
+        """
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        return (self.way(bench, config) for config in self.configs(bench.parcel, bench.device, bench.db))
 
 
 def _variation(problem: Problem) -> str | None:

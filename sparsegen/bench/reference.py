@@ -82,7 +82,9 @@ def keep_reference(parcel: Parcel, executor: Executor) -> str:
 def kept_reference(parcel: Parcel) -> Reference:
     """What `keep_reference` wrote, mapped."""
     exact, magnitude, terms = (parcel.kept(name) for name in ("exact", "magnitude", "terms"))
-    return Reference(exact, magnitude, terms, parcel.problem.dtype)
+    written = parcel.problem.result(parcel.features.nnz)
+    assert isinstance(written.dtype, DType)
+    return Reference(exact, magnitude, terms, written.dtype)
 
 
 def bound_for(kind: Kind, arithmetic: Arithmetic, dtype: DType) -> ErrorBound:

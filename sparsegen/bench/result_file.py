@@ -1,6 +1,6 @@
 """Result files: JSON that is validated when read and replaced whole when written, and CSV for spreadsheets.
 
-Their schema is ``sparsegen-bench/2``; files of ``sparsegen-bench/1`` are read too.
+Their schema is ``sparsegen-bench/3``; files of ``sparsegen-bench/1`` and ``/2`` are read too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.bench.result_reader import NAME, VERSION, load
-from sparsegen.bench.results import Cell, Results, Row
+from sparsegen.bench.results import Cell, Results, Row, WayTime
 from sparsegen.errors import ResultsError
 from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text
@@ -23,6 +23,11 @@ from sparsegen.tuning_db.problem_reader import problem_dict
 __all__ = ["dump", "load", "read", "to_csv", "write"]
 
 LARGEST_FILE = 256 * 2**20  # bytes; the whole of the suites takes about 3 MB
+OPTIONAL = (
+    "reference",
+    "state",
+    "measured",
+)  # members of a row that are left out where there is nothing to say
 LARGEST_ERROR = 1e300  # stands for infinity, which JSON does not have
 
 # --- write -------------------------------------------------------------------------------------------------
@@ -64,9 +69,8 @@ def _row_dict(row: Row) -> dict[str, Any]:
     document["features"] = asdict(row.features)
     document["floor"] = asdict(row.floor) | {"us": row.floor.us}
     document["cells"] = [_cell_dict(cell) for cell in row.cells]
-    if not row.reference:
-        del document["reference"]
-    return document
+    document["measured"] = None if row.measured is None else row.measured.isoformat()
+    return {name: value for name, value in document.items() if name not in OPTIONAL or value}
 
 
 def _cell_dict(cell: Cell) -> dict[str, Any]:
@@ -78,12 +82,20 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "detail": cell.detail,
         "reason": cell.reason or None,
         "variant": _variant_dict(cell.variant),
+        "digest": cell.digest or None,
         **(asdict(cell.timing) if cell.timing is not None else {}),
         "preparation_ms": cell.preparation_ms,
         "memory_bytes": cell.memory_bytes,
         "worst_error": None if cell.worst_error is None else _finite(cell.worst_error),
+        "ways": [_way_dict(way) for way in cell.ways] or None,
     }
     return {name: value for name, value in document.items() if value is not None or name == "reason"}
+
+
+def _way_dict(way: WayTime) -> dict[str, Any]:
+    document: dict[str, Any] = {"detail": way.detail, "us": way.us, "reason": way.reason or None}
+    document["variant"] = _variant_dict(way.variant)
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def _variant_dict(variant: Config | None) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from sparsegen.bench.results import (
     Row,
     Status,
     Timing,
+    WayTime,
 )
 from sparsegen.errors import ConfigError, ResultsError, ResultsNewerError
 from sparsegen.kernels import read_config
@@ -30,7 +31,7 @@ from sparsegen.operators import MAX_INDEX, DType, Layout, Problem, SddmmProblem,
 from sparsegen.tuning_db.json_reader import Node, parse_json
 from sparsegen.tuning_db.problem_reader import read_problem
 
-NAME, VERSION = "sparsegen-bench", 2
+NAME, VERSION = "sparsegen-bench", 3
 BIG = 2**63 - 1
 LONG = 4000  # characters
 
@@ -151,7 +152,8 @@ def _first_problem(row: Node, f: Mapping[str, Node]) -> Problem:
 
 SCHEMAS = {
     1: RowSchema(("operator", "m", "k", "n", "dtype", "layout"), ("batch",), _first_problem),
-    VERSION: RowSchema(("problem",), (), lambda row, f: read_problem(f["problem"])),
+    2: RowSchema(("problem",), (), lambda row, f: read_problem(f["problem"])),
+    VERSION: RowSchema(("problem",), ("state", "measured"), lambda row, f: read_problem(f["problem"])),
 }
 OTHERS = ("suite", "case", "source", "nnz", "fingerprint", "features", "floor", "cells")
 
@@ -176,6 +178,8 @@ def _row(node: Node, schema: RowSchema) -> Row:
         floor=_floor(f["floor"]),
         cells=cells,
         reference=f["reference"].text(LONG) if "reference" in f else "",
+        state=f["state"].text(LONG) if "state" in f else "",
+        measured=f["measured"].moment() if "measured" in f else None,
     )
 
 
@@ -203,7 +207,9 @@ TIMING = ("us", "low_us", "high_us", "samples", "rounds_us", "clock_mhz", "throt
 
 def _cell(node: Node) -> Cell:
     needed = ("contender", "kind", "arithmetic", "status", "detail", "reason")
-    f = node.fields(needed, ("variant", *TIMING, "preparation_ms", "memory_bytes", "worst_error"))
+    f = node.fields(
+        needed, ("variant", "digest", *TIMING, "preparation_ms", "memory_bytes", "worst_error", "ways")
+    )
     status = _word(f["status"], Status)
     reason = "" if f["reason"].value is None else f["reason"].text(LONG)
     timing = _timing(node, f) if f.get("us") is not None and f["us"].value is not None else None
@@ -218,12 +224,23 @@ def _cell(node: Node) -> Cell:
         status=status,
         detail=f["detail"].text(LONG),
         variant=_variant(f["variant"]) if "variant" in f else None,
+        digest=f["digest"].text(64, "[0-9a-f]{64}") if "digest" in f else "",
         reason=reason,
         timing=timing,
         preparation_ms=_number(f.get("preparation_ms")),
         memory_bytes=_integer(f.get("memory_bytes")),
         worst_error=_number(f.get("worst_error")),
+        ways=tuple(_way(way) for way in f["ways"].items()) if "ways" in f else (),
     )
+
+
+def _way(node: Node) -> WayTime:
+    f = node.fields(("detail",), ("us", "reason", "variant"))
+    us, reason = _number(f.get("us")), f["reason"].text(LONG) if "reason" in f else ""
+    if (us is None) != bool(reason):
+        node.refuse("either a time (us) or a reason")
+    variant = _variant(f["variant"]) if "variant" in f else None
+    return WayTime(f["detail"].text(LONG), us, reason, variant)
 
 
 def _variant(node: Node) -> Config:

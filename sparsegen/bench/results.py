@@ -25,11 +25,16 @@ TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
 
 
 class Kind(StrEnum):
-    """What a contender is to a reader: ours, a dense product, or somebody else's sparse routine."""
+    """What a contender is to a reader: ours, a dense product, or somebody else's sparse routine.
+
+    ``OTHER`` computes something else that users hold against the row: a copy of the same bytes, dense attention. It
+    is in no mean.
+    """
 
     OURS = "ours"
     DENSE = "dense"
     SPARSE = "sparse"
+    OTHER = "other"
 
 
 class Status(StrEnum):
@@ -134,17 +139,39 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class WayTime:
+    """One of the ways of a contender that has several.
+
+    Attributes:
+        us: median of a short measurement; None where it failed.
+        reason: why there is no time; empty exactly when there is one.
+        variant: what ran, for ours.
+    """
+
+    detail: str
+    us: float | None
+    reason: str = ""
+    variant: Config | None = None
+
+    def __post_init__(self) -> None:
+        if (self.us is None) != bool(self.reason):
+            raise ValueError(f"{self.detail}: either a time or a reason")
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A contender on a workload.
 
     Attributes:
         detail: which way stands for it: algorithm and layout; for ours, how it was chosen.
         variant: what ran, for ours.
+        digest: of its source and compiler (SHA-256), for ours.
         reason: why there is no time; empty exactly when the status is OK.
         timing: there exactly when the status is OK.
         preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.
         memory_bytes: device memory of the prepared matrix and of work space.
         worst_error: the largest error over its bound; above 1 is wrong.
+        ways: of a contender with several: all of them, the fastest first.
     """
 
     contender: str
@@ -153,11 +180,13 @@ class Cell:
     status: Status
     detail: str = ""
     variant: Config | None = None
+    digest: str = ""
     reason: str = ""
     timing: Timing | None = None
     preparation_ms: float | None = None
     memory_bytes: int | None = None
     worst_error: float | None = None
+    ways: tuple[WayTime, ...] = ()
 
     def __post_init__(self) -> None:
         is_ok = self.status is Status.OK
@@ -212,6 +241,8 @@ class Row(HasProblem):
         fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
         features: of the sparse matrix.
         reference: what the results were held against, where it is not a float64 reference on the CPU.
+        state: of the source that measured it (`sparsegen.bench.state`); empty where an older file does not say.
+        measured: when, with its zone; None where an older file does not say.
     """
 
     suite: str
@@ -224,6 +255,8 @@ class Row(HasProblem):
     floor: Floor
     cells: tuple[Cell, ...]
     reference: str = ""
+    state: str = ""
+    measured: datetime | None = None
 
     @property
     def key(self) -> RowKey:

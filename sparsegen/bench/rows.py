@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from sparsegen import kernels
@@ -17,6 +18,7 @@ from sparsegen.bench.reference import ComputeReference
 from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
 from sparsegen.bench.runner import Runner
+from sparsegen.bench.state import state
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
@@ -47,7 +49,7 @@ class Rows:
         wanted: Sequence[tuple[RowKey, Pair]],
     ) -> None:
         self._request, self._parcels, self._references = request, parcels, references
-        self._runners, self._wanted = runners, wanted
+        self._runners, self._wanted, self._state = runners, wanted, state()
         tunes = any(r.contender.name == TUNED for r in runners)
         self._budget = budget_of(request.protocol.tune) if tunes else None
         self.skipped: list[tuple[RowKey, str]] = []
@@ -67,7 +69,7 @@ class Rows:
                 self.skipped.append((key, str(error)))
                 continue
             cells, reference = self._cells(parcel, say)
-            row = _row(key, case, parcel, cells, rates, reference)
+            row = _row(key, case, parcel, cells, rates, reference, self._state)
             self._parcels.discard(index, parcel)
             yield row
             say("done", row)
@@ -92,7 +94,7 @@ class Rows:
         budget = self._budget if kernels.families_of(parcel.problem.operator) else None
         if budget is not None:
             say("tuning")
-            ensure_tuned(parcel, request.device, request.db, budget)
+            ensure_tuned(parcel, request.contenders, request.device, request.db, budget)
         with turn(request.device):
             reference = self._take_turns(parcel, say)
         cells = tuple(runner.cell(parcel) for runner in runners)
@@ -115,7 +117,7 @@ class Rows:
                 runner.end_row(Status.CRASHED, "there is no reference to check against")
         say("ranking")
         for runner in runners:
-            runner.rank(protocol.l2)
+            runner.rank(protocol.samples, protocol.l2, say)
         say("checking")
         for runner in runners:
             runner.ask_check()
@@ -145,7 +147,13 @@ def turn(device: Device) -> AbstractContextManager[None]:
 
 
 def _row(
-    key: RowKey, case: Case, parcel: Parcel, cells: tuple[Cell, ...], rates: Rates | None, reference: str
+    key: RowKey,
+    case: Case,
+    parcel: Parcel,
+    cells: tuple[Cell, ...],
+    rates: Rates | None,
+    reference: str,
+    measured_by: str,
 ) -> Row:
     return Row(
         suite=key.suite,
@@ -158,4 +166,6 @@ def _row(
         floor=floor_of(parcel.problem, parcel.features.nnz, rates),
         cells=cells,
         reference=reference,
+        state=measured_by,
+        measured=datetime.now(UTC).replace(microsecond=0),
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sparsegen import __version__, backends, kernels
 from sparsegen.bench import maker, result_file
+from sparsegen.bench.contender import Contender
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import parcel_folder
 from sparsegen.bench.reference import MeasureRates, SetUp
@@ -76,8 +77,8 @@ def run(request: Request, progress: Progress) -> Finished:
     with ExitStack() as resources:
         # Contenders import their libraries beside the searches.
         runners = [
-            resources.enter_context(closing(Runner(c, request.device, request.db, request.limits)))
-            for c in request.contenders
+            resources.enter_context(closing(_runner(contender, request, wanted.values())))
+            for contender in request.contenders
         ]
         _tune_ahead(request, list(wanted.items()), deadline, progress)
         references = resources.enter_context(closing(ChildProcess("sparsegen.bench.reference:serve")))
@@ -101,6 +102,11 @@ def run(request: Request, progress: Progress) -> Finished:
         )
 
 
+def _runner(contender: Contender, request: Request, rows: Iterable[Pair]) -> Runner:
+    is_wanted = any(isinstance(case.problem, contender.operators) for case, _ in rows)
+    return Runner(contender, request.device, request.db, request.limits, is_wanted=is_wanted)
+
+
 def _tune_ahead(
     request: Request, wanted: Sequence[tuple[RowKey, Pair]], deadline: float | None, progress: Progress
 ) -> None:
@@ -115,6 +121,7 @@ def _tune_ahead(
 
     tune_side_by_side(
         list(keys),
+        request.contenders,
         request.device,
         request.db,
         request.protocol.tune,

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender import Contender, MissingError, UnsupportedError
+from sparsegen.bench.contender import Contender, Explorer, MissingError, UnsupportedError
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Cell, Kind, Status, Timing
+from sparsegen.bench.results import Cell, Kind, Status, Timing, WayTime
 from sparsegen.bench.server import (
     Check,
     Chosen,
+    Keep,
     Measure,
     Open,
     Prepare,
     Rank,
+    Try,
     WrongResultError,
 )
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.measure.clock import Timing as Samples
 from sparsegen.measure.l2 import L2
-from sparsegen.measure.supervised import Supervised
+from sparsegen.measure.supervised import DeviceLostError, Supervised
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 
 STARTS = 3  # of a process that dies before it is open
@@ -36,6 +39,7 @@ class Limits:
 
     start: float = 180.0  # imports, libraries, a context
     prepare: float = 120.0  # conversion, packing, upload; a compile
+    compile_all: float = 900.0  # the configs of an explorer, side by side
     rank: float = 60.0
     check: float = 60.0
     round: float = 30.0
@@ -47,6 +51,8 @@ class Outcome:
     """What became of a contender in one row so far. ``failure`` ends it."""
 
     failure: tuple[Status, str] | None = None
+    configs: Sequence[Config] = ()  # of an explorer
+    tried: tuple[WayTime, ...] = ()  # these, the fastest first
     chosen: Chosen | None = None
     rounds: list[Samples] = field(default_factory=list)
 
@@ -54,17 +60,31 @@ class Outcome:
 class Runner:
     """One contender; its process is started at once, replaced when it dies or hangs, and serves all rows.
 
+    Args:
+        is_wanted: whether a row may be for it; without one it gets no process, and refuses them all.
+
     Attributes:
         versions: of what it runs on; empty until it is open.
         missing: why it cannot be had at all; None while that is not known.
     """
 
-    def __init__(self, contender: Contender, device: Device, db: str | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        contender: Contender,
+        device: Device,
+        db: str | None,
+        limits: Limits,
+        *,
+        is_wanted: bool = True,
+    ) -> None:
         self.contender, self._limits = contender, limits
         self.versions: Mapping[str, str] = {}
         self.missing: str | None = None
         self.outcome = Outcome()
         self._child: Supervised | None = None
+        self._parcel: Parcel | None = None
+        if not is_wanted:
+            return
         if contender.runs_on(device):
             self._child = Supervised(
                 "sparsegen.bench.server:serve",
@@ -101,12 +121,14 @@ class Runner:
         reason = self.contender.refusal(parcel.problem, parcel.features)
         if reason is not None:
             is_ours = self.contender.kind is Kind.OURS
-            self._fail(Status.MISSING if is_ours else Status.UNSUPPORTED, reason)
+            lacks = is_ours and not isinstance(self.contender, Explorer)  # a family of one's own
+            self._fail(Status.MISSING if lacks else Status.UNSUPPORTED, reason)
             return
         self.wait_until_open()
         if self.missing is not None:
             self._fail(Status.MISSING, self.missing)
             return
+        self._parcel = parcel
         self.ask(Prepare(parcel))
 
     def ask(self, message: Any) -> None:
@@ -137,12 +159,56 @@ class Runner:
         return None
 
     def wait_until_prepared(self) -> None:
-        self.wait(self._limits.prepare)
+        if isinstance(self.contender, Explorer):
+            self.outcome.configs = self.wait(self._limits.compile_all) or ()
+        else:
+            self.wait(self._limits.prepare)
 
-    def rank(self, l2: L2) -> None:
+    def rank(self, samples: int, l2: L2, tell: Callable[[str], None]) -> None:
         """Let it order its ways by time, alone on the device."""
+        if isinstance(self.contender, Explorer):
+            self._explore(Measure(samples, self._limits.samples, l2), tell)
+            return
         self.ask(Rank(l2))
         self.wait(self._limits.rank)
+
+    def _explore(self, measure: Measure, tell: Callable[[str], None]) -> None:
+        """Try every config, and keep the fastest."""
+        configs, tried = self.outcome.configs, []
+        for number, config in enumerate(configs, 1):
+            if not self.is_in:
+                return
+            tell(f"{self.contender.name}, config {number} of {len(configs)}")
+            tried.append(self._try(config, measure))
+        timed = sorted((way for way in tried if way.us is not None), key=lambda way: way.us or 0.0)
+        failed = [way for way in tried if way.us is None]
+        self.outcome.tried = (*timed, *failed)
+        if not timed:
+            self.end_row(Status.CRASHED, failed[0].reason if failed else "it has no config to try")
+            return
+        assert timed[0].variant is not None
+        detail = f"the fastest of {len(timed)} configs, {len(failed)} more failed: {timed[0].detail}"
+        self.ask(Keep(timed[0].variant, detail))
+        self.wait(self._limits.prepare)
+
+    def _try(self, config: Config, measure: Measure) -> WayTime:
+        """One config; where it takes the process with it, the next one gets ready for the others."""
+        assert self._child is not None and self._parcel is not None
+        detail = config.settings
+        try:
+            self._child.send(Try(config, measure))
+            us: float = self._child.receive(self._limits.prepare)
+            return WayTime(detail, round(us, 3), variant=config)
+        except (ChildDiedError, ChildTimeoutError, DeviceLostError) as error:
+            reason = f"{Status.TIMEOUT if isinstance(error, ChildTimeoutError) else Status.CRASHED}: {error}"
+            self.wait_until_open()
+            if self.missing is not None:
+                self._fail(Status.CRASHED, self.missing)
+            self.ask(Prepare(self._parcel))
+            self.wait(self._limits.compile_all)
+        except SparsegenError as error:
+            reason = f"{Status.WRONG if isinstance(error, WrongResultError) else Status.CRASHED}: {error}"
+        return WayTime(detail, None, reason, config)
 
     def ask_check(self) -> None:
         self.ask(Check())
@@ -166,7 +232,7 @@ class Runner:
         chosen = outcome.chosen
         if outcome.failure is not None or chosen is None:
             status, reason = outcome.failure or (Status.CRASHED, "it did not answer")
-            return Cell(contender.name, contender.kind, arithmetic, status, reason=reason)
+            return Cell(contender.name, contender.kind, arithmetic, status, reason=reason, ways=outcome.tried)
         return Cell(
             contender.name,
             contender.kind,
@@ -174,10 +240,12 @@ class Runner:
             Status.OK,
             detail=chosen.detail + (f" (wrong, left out: {chosen.wrong})" if chosen.wrong else ""),
             variant=chosen.variant,
+            digest=chosen.digest,
             timing=summary(outcome.rounds),
             preparation_ms=round(chosen.preparation_ms, 3),
             memory_bytes=chosen.memory_bytes,
             worst_error=chosen.worst_error,
+            ways=outcome.tried or chosen.ways,
         )
 
     def end_row(self, status: Status, reason: str) -> None:

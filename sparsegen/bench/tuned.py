@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
 from sparsegen.bench.case import Case
+from sparsegen.bench.contender import Contender
 from sparsegen.bench.maker import Pair
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Cell
@@ -18,7 +19,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import MeasuredRates
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Sample, Workload
@@ -55,6 +56,7 @@ def budget_of(word: str) -> Budget | None:
 
 def tune_side_by_side(
     pairs: Sequence[Pair],
+    contenders: Sequence[Contender],
     device: Device,
     db: str | None,
     word: str,
@@ -79,7 +81,7 @@ def tune_side_by_side(
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     try:
         pending = {
-            pool.submit(_tune_row, case, dtype, device, db, word, deadline, jobs): (case, dtype)
+            pool.submit(_tune_row, case, dtype, contenders, device, db, word, deadline, jobs): (case, dtype)
             for case, dtype in pairs
         }
         for number, future in enumerate(as_completed(pending), 1):
@@ -90,7 +92,14 @@ def tune_side_by_side(
 
 
 def _tune_row(
-    case: Case, dtype: DType, device: Device, db: str | None, word: str, deadline: float | None, searches: int
+    case: Case,
+    dtype: DType,
+    contenders: Sequence[Contender],
+    device: Device,
+    db: str | None,
+    word: str,
+    deadline: float | None,
+    searches: int,
 ) -> None:
     """Runs in a process of its own."""
     budget = budget_of(word)
@@ -101,18 +110,31 @@ def _tune_row(
     except (MatrixError, SuiteError) as error:
         logger.warning("%s: %s", case.name, error)
         return
-    workload = Workload.of(case.in_dtype(dtype), matrix)
-    _tune(lambda: matrix, workload, device, db, budget, searches=searches)
+    for problem in problems_of(case.in_dtype(dtype), matrix.nnz, contenders):
+        workload = Workload.of(problem, matrix)
+        _tune(lambda: matrix, workload, device, db, budget, searches=searches)
 
 
-def ensure_tuned(parcel: Parcel, device: Device, db: str | None, budget: Budget) -> None:
-    """Tune the row's workload if no finalist is recorded for it; that nothing works is logged.
+def problems_of(problem: Problem, nnz: int, contenders: Sequence[Contender]) -> list[Problem]:
+    """A row's problem, and those that its contenders consist of."""
+    taking_part = [c for c in contenders if isinstance(problem, c.operators)]
+    parts = [part for contender in taking_part for part in contender.parts(problem, nnz)]
+    return list(dict.fromkeys((problem, *parts)))
+
+
+def ensure_tuned(
+    parcel: Parcel, contenders: Sequence[Contender], device: Device, db: str | None, budget: Budget
+) -> None:
+    """Tune the row's workload, and those that its contenders consist of, if no finalist is recorded for one; that
+    nothing works is logged.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
         DatabaseError: the database cannot be used.
     """
-    _tune(parcel.matrix, _workload(parcel), device, db, budget)
+    for problem in problems_of(parcel.problem, parcel.features.nnz, contenders):
+        workload = Workload(problem, parcel.fingerprint, parcel.features)
+        _tune(parcel.matrix, workload, device, db, budget)
 
 
 def _tune(

@@ -63,7 +63,10 @@ class Workbench:
     def result(self) -> ResultBuffer:
         """A result buffer in the problem's stored shape."""
         spec = self.problem.result(self.features.nnz)
-        return ResultBuffer(self.executor, self.problem.dtype, spec.shape)
+        assert isinstance(
+            spec.dtype, DType
+        )  # which is not always the problem's: totals of 16 bits are float32
+        return ResultBuffer(self.executor, spec.dtype, spec.shape)
 
 
 class ResultBuffer:

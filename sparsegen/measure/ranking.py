@@ -41,11 +41,21 @@ def rough_us(
     return seconds * 1e6
 
 
+def rough_times(calls: Sequence[Call], executor: Executor, clock: Clock, l2: L2) -> list[float]:
+    """`rough_us` of each of several calls."""
+    times: list[float] = []
+    for call in calls:
+        times.append(rough_us(call, executor, clock, fastest_us=min(times, default=math.inf), l2=l2))
+    return times
+
+
 def ranked(calls: Sequence[Call], executor: Executor, clock: Clock, l2: L2) -> list[int]:
     """The numbers of the calls, the fastest first; nothing is timed where there is one."""
     if len(calls) < 2:
         return list(range(len(calls)))
-    times: list[float] = []
-    for call in calls:
-        times.append(rough_us(call, executor, clock, fastest_us=min(times, default=math.inf), l2=l2))
+    return fastest_first(rough_times(calls, executor, clock, l2))
+
+
+def fastest_first(times: Sequence[float]) -> list[int]:
+    """The numbers of the times, from the shortest on."""
     return [int(i) for i in np.argsort(times, kind="stable")]

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,16 @@ from patience import LONG
 from sparsegen.backends import emulator_device
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.case import Case
-from sparsegen.bench.contender import Contender, MissingError, UnsupportedError, Way
+from sparsegen.bench.contender import Contender, Explorer, MissingError, UnsupportedError, Way
+from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.patterns import Independent
 from sparsegen.bench.request import Request
 from sparsegen.bench.results import Kind, Protocol
 from sparsegen.bench.runner import Limits
 from sparsegen.bench.workbench import Workbench
+from sparsegen.kernels import family
 from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout, Problem, SpmmProblem
@@ -98,6 +101,40 @@ class Fake(Contender):
             held[0] = np.full_like(exact, np.nan)
 
         return Way(detail, run, clear, lambda: held[0], 1.5, 640)
+
+
+TRIALS = {
+    behaviour: family("csr_spmm").config(tile_n=tile_n)
+    for behaviour, tile_n in (("right", 32), ("slow", 64), ("wrong", 16), ("crashes", 128), ("hangs", 8))
+}
+
+
+@dataclass(frozen=True)
+class Trials(Explorer):
+    """An explorer of made-up configs, each with its behaviour."""
+
+    name: str
+    behaviours: tuple[str, ...] = tuple(TRIALS)
+    kind: Kind = field(default=Kind.OURS)
+
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return None
+
+    def runs_on(self, device: Device) -> bool:
+        return True
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        return {}
+
+    def configs(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
+        return [TRIALS[behaviour] for behaviour in self.behaviours]
+
+    def way(self, bench: Workbench, config: Config) -> Way:
+        [behaviour] = [name for name, known in TRIALS.items() if known == config]
+        fake = Fake(self.name, "crashes" if behaviour == "crashes" else "never")
+        delay = 3600.0 if behaviour == "hangs" else 0.05 if behaviour == "slow" else 0.0
+        way = fake._way(bench, behaviour, delay=delay, is_wrong=behaviour == "wrong")
+        return replace(way, variant=config)
 
 
 def cases(count: int = 2, suite: str = "tiny") -> list[Case]:

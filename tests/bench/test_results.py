@@ -7,11 +7,12 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_samples import cell, results, row, sweep, timing
+from bench_samples import VARIANT, cell, results, row, sweep, timing
 
 from sparsegen.bench import result_file
 from sparsegen.bench.results import (
@@ -22,6 +23,7 @@ from sparsegen.bench.results import (
     Row,
     RowKey,
     Status,
+    WayTime,
     merge,
     require_same_conditions,
 )
@@ -47,6 +49,15 @@ def of(problem: Problem) -> Row:
     return replace(row(), problem=problem)
 
 
+def explored() -> Row:
+    """A row that says what measured it and when, one cell of which tells its ways."""
+    made = row()
+    ways = (WayTime("tile_n=32", 5.0, variant=VARIANT), WayTime("tile_n=64", None, "wrong: by far"))
+    first = replace(made.cells[0], ways=ways, digest="ab" * 32)
+    when = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    return replace(made, cells=(first, *made.cells[1:]), state="0" * 40 + "+changes", measured=when)
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -56,6 +67,7 @@ def of(problem: Problem) -> Row:
         results(of(SpmmProblem(512, 512, 64, batch=4, item_values=ItemValues.OWN))),
         results(of(SddmmProblem(512, 512, 64, epilogue=SddmmEpilogue.SCALE))),
         results(of(SoftmaxProblem(512, 512, DType.BFLOAT16))),
+        results(explored()),
     ],
 )
 def test_what_is_written_can_be_read(made: Any, tmp_path: Path) -> None:
@@ -78,12 +90,31 @@ def test_files_of_the_first_schema_are_read() -> None:
     assert all(row.us(TUNED) and row.floor.us for row in held.rows)
 
 
-def test_what_is_added_makes_a_first_file_one_of_the_second_schema(tmp_path: Path) -> None:
+def test_files_of_the_second_schema_are_read() -> None:
+    """They do not say what state of the source measured a row, nor when."""
+    document = json.loads(result_file.dump(results()))
+    document["schema"] = "sparsegen-bench/2"
+    assert result_file.load(json.dumps(document), "old.json") == results()
+    document["rows"][0]["state"] = "0" * 40
+    with pytest.raises(ResultsError, match="no member 'state'"):
+        result_file.load(json.dumps(document), "old.json")
+
+
+def test_a_way_has_a_time_or_a_reason() -> None:
+    with pytest.raises(ValueError, match="either a time or a reason"):
+        WayTime("csr", None)
+    document = json.loads(result_file.dump(results(explored())))
+    del document["rows"][0]["cells"][0]["ways"][1]["reason"]
+    with pytest.raises(ResultsError, match=r"ways\[1\]: expected either a time"):
+        result_file.load(json.dumps(document), "f.json")
+
+
+def test_what_is_added_makes_a_first_file_one_of_the_newest_schema(tmp_path: Path) -> None:
     held, path = result_file.read(FIRST), tmp_path / "r.json"
     more = held.with_row(of(SoftmaxProblem(512, 512)))
     result_file.write(more, path)
     document = json.loads(path.read_text())
-    assert document["schema"] == "sparsegen-bench/2"
+    assert document["schema"] == "sparsegen-bench/3"
     assert document["rows"][1]["problem"] == {
         "operator": "sddmm", "m": 1024, "n": 1024, "k": 64, "dtype": "float16", "epilogue": "none",
     }  # fmt: skip
@@ -141,13 +172,13 @@ def test_other_json_is_refused(text: str) -> None:
 
 
 def test_schemas_that_never_were_are_refused() -> None:
-    text = result_file.dump(results()).replace("sparsegen-bench/2", "sparsegen-bench/0", 1)
+    text = result_file.dump(results()).replace("sparsegen-bench/3", "sparsegen-bench/0", 1)
     with pytest.raises(ResultsError, match="no schema that sparsegen ever wrote"):
         result_file.load(text, "file")
 
 
 def test_newer_schemas_are_told_from_broken_ones() -> None:
-    text = result_file.dump(results()).replace("sparsegen-bench/2", "sparsegen-bench/3", 1)
+    text = result_file.dump(results()).replace("sparsegen-bench/3", "sparsegen-bench/4", 1)
     with pytest.raises(ResultsNewerError, match="newer sparsegen"):
         result_file.load(text, "file")
 

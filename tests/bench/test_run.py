@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_fakes import CRAWLING, LIMITS, Fake, cases, request
+from bench_fakes import CRAWLING, LIMITS, TRIALS, Fake, Trials, cases, request
 from patience import patience
 
 from sparsegen.bench import result_file
@@ -19,6 +19,7 @@ from sparsegen.bench.request import TUNED_AHEAD, Step, planned
 from sparsegen.bench.results import UNTUNED, BenchDevice, Protocol, Results, Status
 from sparsegen.bench.run import Finished, run
 from sparsegen.bench.runner import Limits
+from sparsegen.bench.state import state
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.measure.l2 import L2
@@ -204,13 +205,47 @@ def test_a_run_goes_on_with_a_file_of_the_first_schema(tmp_path: Path) -> None:
     document = json.loads(output.read_text())
     document["schema"] = "sparsegen-bench/1"
     [row] = document["rows"]
-    del row["problem"]
+    for name in ("problem", "state", "measured"):
+        del row[name]
     row |= {"operator": "spmm", "m": 32, "k": 24, "n": 1, "dtype": "float32", "layout": "row"}
     output.write_text(json.dumps(document))
     second = run(request(Fake("a"), count=2, output=output), quiet)
     assert (second.kept, len(second.measured)) == (1, 1)
-    assert result_file.read(output).rows[0] == first.results.rows[0]
-    assert json.loads(output.read_text())["schema"] == "sparsegen-bench/2"
+    held, added = result_file.read(output).rows
+    assert held == replace(first.results.rows[0], state="", measured=None), "it does not say what measured it"
+    assert added.state == state() and added.measured is not None
+    assert json.loads(output.read_text())["schema"] == "sparsegen-bench/3"
+
+
+def test_an_explorer_tries_every_config(tmp_path: Path) -> None:
+    """One that is wrong, one that kills its process and one that hangs are lines of the cell."""
+    limits = replace(LIMITS, prepare=4.0)
+    finished = run(request(Trials("trials"), count=1, limits=limits, output=tmp_path / "r.json"), quiet)
+    [row] = finished.results.rows
+    cell = row.cell("trials")
+    assert cell is not None and cell.status is Status.OK and cell.variant == TRIALS["right"], cell
+    assert cell.detail.startswith("the fastest of 2 configs, 3 more failed: ")
+    outcomes = {way.variant: (way.us, way.reason) for way in cell.ways}
+    assert set(outcomes) == set(TRIALS.values())
+    assert [way.variant for way in cell.ways[:2]] == [TRIALS["right"], TRIALS["slow"]], "the fastest first"
+    for behaviour, word in (("wrong", "wrong: "), ("crashes", "crashed: "), ("hangs", "timeout: ")):
+        us, why = outcomes[TRIALS[behaviour]]
+        assert us is None and why.startswith(word), why
+    assert result_file.read(tmp_path / "r.json") == finished.results
+
+
+def test_an_explorer_of_which_nothing_runs_loses_its_cell() -> None:
+    finished = run(request(Trials("trials", ("wrong",)), Fake("a"), count=1), quiet)
+    assert statuses(finished, "trials") == [Status.CRASHED] and statuses(finished, "a") == [Status.OK]
+    [cell] = [row.cell("trials") for row in finished.results.rows]
+    assert cell is not None and len(cell.ways) == 1 and cell.reason.startswith("wrong: ")
+
+
+def test_no_process_for_a_contender_without_rows() -> None:
+    sampler = contenders()["cusparse-sddmm"]
+    finished = run(request(Fake("a"), sampler, count=1), quiet)
+    assert statuses(finished, sampler.name) == [Status.UNSUPPORTED]
+    assert reason(finished, sampler.name) == "it computes sddmm" and not finished.missing
 
 
 def test_time_is_up(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_finished_tuning_is_not_repeated(
 
     monkeypatch.setattr(tuned, "tune", tune)
     db = str(tmp_path / "t.db")
-    ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
+    ensure_tuned(parcel, (), DEVICE, db, Budget(seconds=1))
     variant = Variant(family("csr_spmm").config(tile_n=32), "0" * 64)
     for final in (False, True):
         with Store.open(db) as store:
@@ -62,8 +62,8 @@ def test_a_finished_tuning_is_not_repeated(
             )
         if not final:
             with pytest.raises(KeyboardInterrupt):
-                ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
-    ensure_tuned(parcel, DEVICE, db, Budget(seconds=1))
+                ensure_tuned(parcel, (), DEVICE, db, Budget(seconds=1))
+    ensure_tuned(parcel, (), DEVICE, db, Budget(seconds=1))
     assert calls == [Budget(seconds=1)] * 2
 
 
@@ -74,7 +74,7 @@ def test_that_nothing_works_is_said(
         raise NoVariantError("none of the 7 variants tried")
 
     monkeypatch.setattr(tuned, "tune", tune)
-    ensure_tuned(parcel, DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
+    ensure_tuned(parcel, (), DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
     assert "none of the 7 variants tried" in caplog.text
 
 

@@ -97,6 +97,35 @@ def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_pat
 
 
 @needs_compiler
+def test_configs_of_a_family(run: Command, tmp_path: Path) -> None:
+    matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
+    scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
+    fixed = [
+        "bench",
+        "--matrix",
+        matrix,
+        "--device",
+        "emulator",
+        "--rounds",
+        "1",
+        "--samples",
+        "1",
+        "-n",
+        "64",
+    ]
+    configs = ["--only", "sparsegen-untuned", "--configs", "csr_spmm:row_order=natural,sorted"]
+    shown = run(*fixed, *configs, "--show", "1", "-o", output).stdout
+    assert "csr_spmm, 2 configs" in shown and shown.count("row_order=") == 1, shown
+    assert "tile_k=" not in shown, "settings that all share are left out"
+    [row] = result_file.read(output).rows
+    assert row.us("csr_spmm") and row.us("sparsegen-untuned"), "the fastest took its turns with the other"
+    cell = row.cell("csr_spmm")
+    assert cell is not None and len(cell.ways) == 2 and row.state and row.measured
+    refused = run(*fixed, "--configs", "csr_spmm:tile_n=33", exit_code=3)
+    assert "tile_n = '33' is none of" in refused.output
+
+
+@needs_compiler
 def test_ctrl_c_keeps_what_is_measured(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(request, progress):  # type: ignore[no-untyped-def]
         def stop_at_second(step: Step) -> None:

@@ -1,4 +1,4 @@
-"""What our two contenders share: a chosen variant as a way."""
+"""What our contenders share: a variant as a way."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import Workbench
 from sparsegen.dispatch.choice import Choice
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import bind_variant
@@ -53,36 +54,41 @@ class Ours(Contender):
         """
 
     def foresee(self, parcel: Parcel, device: Device, db: str | None) -> None:
-        compile_choice(self.choose(parcel, device, db), device)
+        choice = self.choose(parcel, device, db)
+        compile_variant(choice.config, choice.problem, backends.toolchain(device))
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         choice = self.choose(bench.parcel, bench.device, bench.db)
-        compile_choice(choice, bench.device)  # no part of the preparation: kept for good
-        problem = bench.problem
-        inputs = [bench.upload(spec.name).address for spec in problem.operands(bench.features.nnz)]
-        own_values = bench.upload("values") if problem.value_sets > 1 else None
-        result = bench.result()
-        watch = Stopwatch()
-        variant = bind_variant(
-            choice.config, choice.problem, bench.matrix, bench.executor, backends.toolchain(bench.device)
-        )
-        if own_values is not None:
-            variant.gather_values(own_values, 0)
-        bench.executor.synchronize()
-        elapsed = watch.lap()
-        bound = variant.bound()
-        addresses = (*inputs, result.buffer.address)
-        yield Way(
-            detail=f"{choice.family.name} ({choice.how}): {choice.why}",
-            run=lambda: bound(0, *addresses),
-            clear=result.clear,
-            read=result.read,
-            preparation_ms=elapsed,
-            memory_bytes=variant.packed.nbytes,
-            variant=choice.config,
-        )
+        detail = f"{choice.family.name} ({choice.how}): {choice.why}"
+        yield way_of(choice.config, choice.problem, bench, detail)
 
 
-def compile_choice(choice: Choice, device: Device) -> None:
-    """Compile a chosen variant, or find it in the cache."""
-    compile_variant(choice.config, choice.problem, backends.toolchain(device))
+def way_of(config: Config, problem: Problem, bench: Workbench, detail: str) -> Way:
+    """A variant as a way.
+
+    Raises:
+        CompileError: it does not compile.
+    """
+    toolchain = backends.toolchain(bench.device)
+    compile_variant(config, problem, toolchain)  # no part of the preparation: kept for good
+    inputs = [bench.upload(spec.name).address for spec in bench.problem.operands(bench.features.nnz)]
+    own_values = bench.upload("values") if bench.problem.value_sets > 1 else None
+    result = bench.result()
+    watch = Stopwatch()
+    variant = bind_variant(config, problem, bench.matrix, bench.executor, toolchain)
+    if own_values is not None:
+        variant.gather_values(own_values, 0)
+    bench.executor.synchronize()
+    elapsed = watch.lap()
+    bound = variant.bound()
+    addresses = (*inputs, result.buffer.address)
+    return Way(
+        detail=detail,
+        run=lambda: bound(0, *addresses),
+        clear=result.clear,
+        read=result.read,
+        preparation_ms=elapsed,
+        memory_bytes=variant.packed.nbytes,
+        variant=config,
+        digest=variant.digest,
+    )

@@ -27,10 +27,11 @@ LARGEST_DENSE_BYTES = 12 << 30
 
 class Cublas(Contender):
     name, kind = "cublas", Kind.DENSE
+    operators = (SpmmProblem, SddmmProblem, MaskedProblem)
     compute = cublas.Compute.FLOAT32
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
-        if not isinstance(problem, SpmmProblem | SddmmProblem | MaskedProblem):
+        if not isinstance(problem, self.operators):
             return "it computes spmm, sddmm and products with masks"
         height, width = problem.matrix_shape
         size = height * width * problem.dtype.itemsize

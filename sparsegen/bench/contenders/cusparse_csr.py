@@ -16,6 +16,7 @@ from sparsegen.operators import Problem, SpmmProblem
 
 class CusparseCsr(Contender):
     name, kind = "cusparse-csr", Kind.SPARSE
+    operators: tuple[type[Problem], ...] = (SpmmProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         return None if isinstance(problem, SpmmProblem) else "it computes spmm"

@@ -20,6 +20,7 @@ DEFAULT_ALGORITHM = 0
 
 class CusparseSddmm(CusparseCsr):
     name = "cusparse-sddmm"
+    operators = (SddmmProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         return None if isinstance(problem, SddmmProblem) else "it computes sddmm"

@@ -18,6 +18,7 @@ from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 
 class Torch2to4(Contender):
     name, kind = "torch-2to4", Kind.SPARSE
+    operators = (SpmmProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if not isinstance(problem, SpmmProblem):

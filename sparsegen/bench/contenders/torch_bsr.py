@@ -40,6 +40,7 @@ SMALLEST = 16  # never the fastest where larger blocks are as full
 
 class TorchBsr(Contender):
     name, kind = "torch-bsr", Kind.SPARSE
+    operators = (SpmmProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if not isinstance(problem, SpmmProblem):

@@ -20,6 +20,7 @@ class TorchConv2d(Contender):
     """Where the mask is of the output, it computes the rest too; what lies there is not compared."""
 
     name, kind = "torch-conv2d", Kind.DENSE
+    operators = (MaskedConv2dProblem,)
     takes_variations = True
 
     def why_not(self, problem: Problem, features: Features) -> str | None:

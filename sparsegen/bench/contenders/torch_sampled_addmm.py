@@ -15,6 +15,7 @@ from sparsegen.operators import Problem, SddmmProblem
 
 class TorchSampledAddmm(Contender):
     name, kind = "torch-sampled-addmm", Kind.SPARSE
+    operators = (SddmmProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         return None if isinstance(problem, SddmmProblem) else "it computes sddmm"

@@ -1,0 +1,211 @@
+"""Configs of one family as a contender: ``--configs``, as a text or as a file of named sets.
+
+A text is ``FAMILY[@BASE][:KEY=VALUE,VALUE;KEY+KEY=VALUE+VALUE,...]``: every combination of the values changes the base;
+keys that are joined by ``+`` change together. Without any the base itself is the one config.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from sparsegen import backends, kernels
+from sparsegen.backends.executor import Executor
+from sparsegen.bench.contender import Explorer, MissingError, UnsupportedError, Way
+from sparsegen.bench.contenders._ours import way_of
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.results import Kind
+from sparsegen.bench.workbench import Workbench
+from sparsegen.errors import CompileError, ConfigError
+from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels.config import Config
+from sparsegen.matrix.features import Features
+from sparsegen.operators import Problem
+from sparsegen.plan.variants import compile_variant
+from sparsegen.settings import Settings
+from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
+from sparsegen.tuning_db.layers import open_layers
+from sparsegen.tuning_db.ranking import ranked
+from sparsegen.tuning_db.records import Workload
+
+FORM = "FAMILY[@guess|@tuned|@published][:KEY=VALUE,VALUE;KEY+KEY=VALUE+VALUE,...]"
+LARGEST_FILE = 1 << 20  # bytes
+WORD = "[A-Za-z0-9_.-]+"
+
+Changes = tuple[tuple[str, str], ...]  # names of tunables, values as words
+
+
+class Base(StrEnum):
+    """What the settings change: the family's guess for the row, its recorded winner of exactly this workload, or every
+    config that a publication fixes (`Family.published`).
+    """
+
+    GUESS = "guess"
+    TUNED = "tuned"
+    PUBLISHED = "published"
+
+
+@dataclass(frozen=True)
+class ConfigSet(Explorer):
+    """Every combination of some settings of one family.
+
+    Attributes:
+        axes: each has alternatives, of which a config has one.
+    """
+
+    name: str
+    family: str
+    base: Base = Base.GUESS
+    axes: tuple[tuple[Changes, ...], ...] = ()
+    kind: Kind = field(default=Kind.OURS, init=False)
+
+    @classmethod
+    def parse(cls, text: str) -> ConfigSet:
+        """
+        Raises:
+            ConfigError: another form, an unknown family, tunable or value.
+        """
+        found = re.fullmatch(rf"({WORD})(?:@([a-z]+))?(?::(.+))?", text)
+        if found is None:
+            raise ConfigError(f"--configs {text}: expected {FORM}")
+        name, base, settings = found.groups()
+        axes: dict[str, list[str]] = {}
+        for setting in settings.split(";") if settings else ():
+            keys, separator, values = setting.strip().partition("=")
+            if not separator:
+                raise ConfigError(f"--configs {text}: {setting!r} is not like KEY=VALUE,VALUE")
+            axes[keys] = values.split(",")
+        return cls.of(name, name, base or Base.GUESS, axes, f"--configs {text}")
+
+    @classmethod
+    def of(cls, name: str, family: str, base: str, axes: dict[str, list[str]], where: str) -> ConfigSet:
+        """
+        Raises:
+            ConfigError: as `parse`; it begins with ``where``.
+        """
+        known = kernels.families()
+        if family not in known:
+            raise ConfigError(f"{where}: no family is called {family!r}; there are {', '.join(known)}")
+        if base not in list(Base):
+            raise ConfigError(f"{where}: expected one of {', '.join(Base)} behind @, got {base!r}")
+        made = []
+        for keys, values in axes.items():
+            names = keys.split("+")
+            alternatives = [tuple(zip(names, value.split("+"), strict=False)) for value in values]
+            if any(len(value.split("+")) != len(names) for value in values):
+                raise ConfigError(f"{where}: each of {','.join(values)} needs a value for each of {keys}")
+            for changes in alternatives:
+                try:
+                    known[family].config(**dict(changes))
+                except ConfigError as error:
+                    raise ConfigError(f"{where}: {error}") from None
+            made.append(tuple(alternatives))
+        return cls(name, family, Base(base), tuple(made))
+
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        family = self._family
+        if not isinstance(problem, family.problem_type):
+            return f"{self.family} computes {family.problem_type.operator}"
+        broken = [scope.sentence for scope in family.scope(problem) if not scope.holds]
+        return f"{self.family}: it must hold: {'; '.join(broken)}" if broken else None
+
+    def runs_on(self, device: Device) -> bool:
+        return True
+
+    def open(self, executor: Executor) -> dict[str, str]:
+        return {}
+
+    def foresee(self, parcel: Parcel, device: Device, db: str | None) -> None:
+        """Compile them all side by side; what does not compile is told when its turn comes."""
+        toolchain = backends.toolchain(device)
+
+        def compiled(config: Config) -> None:
+            with suppress(CompileError):
+                compile_variant(config, parcel.problem, toolchain)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(compiled, self.configs(parcel, device, db)))
+
+    def configs(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
+        family, problem = self._family, parcel.problem
+        combined = list(dict.fromkeys(self._combined(parcel, device, db)))
+        valid = [config for config in combined if family.suits(problem, parcel.features, config, device)]
+        if not valid:
+            broken = family.broken_constraints(problem, combined[0], device)
+            broken += family.broken_requirements(problem, parcel.features, combined[0])
+            raise UnsupportedError(f"none of {len(combined)} configs is valid here: {'; '.join(broken)}")
+        return valid
+
+    def way(self, bench: Workbench, config: Config) -> Way:
+        return way_of(config, bench.problem, bench, config.settings)
+
+    @property
+    def _family(self) -> AnyFamily:
+        return kernels.family(self.family)
+
+    def _combined(self, parcel: Parcel, device: Device, db: str | None) -> Iterator[Config]:
+        for base in self._bases(parcel, device, db):
+            for combination in itertools.product(*self.axes):
+                changes = dict(itertools.chain(*combination))
+                yield self._family.config(**{**base.to_dict(), **changes})
+
+    def _bases(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
+        family = self._family
+        if self.base is Base.GUESS:
+            return [family.guess(parcel.problem, parcel.features, device)]
+        if self.base is Base.PUBLISHED:
+            published: Sequence[Config] = family.published()
+            if not published:
+                raise UnsupportedError(f"no publication fixes configs of {self.family}")
+            return published
+        workload = Workload(parcel.problem, parcel.fingerprint, parcel.features)
+        with open_layers(Settings.from_environment(), db) as layers:
+            best = ranked(layers.measurements(workload, device))
+        winner = next((r.variant.config for r in best if r.variant.family == self.family), None)
+        if winner is None:
+            raise MissingError(f"no config of {self.family} is recorded for this workload; --tune makes some")
+        return [winner]
+
+
+def config_sets(texts: Sequence[str]) -> list[ConfigSet]:
+    """What ``--configs`` names: texts, and files of sets (``*.json``); names of texts that come again are numbered.
+
+    Raises:
+        ConfigError: see `ConfigSet.parse`; a file that cannot be read or is malformed; a name taken twice.
+    """
+    found: list[ConfigSet] = []
+    for text in texts:
+        found += _of_file(Path(text)) if text.endswith(".json") else [ConfigSet.parse(text)]
+    named: dict[str, ConfigSet] = {}
+    for one in found:
+        names = (one.name, *(f"{one.name}-{number}" for number in range(2, len(found) + 1)))
+        name = next(name for name in names if name not in named)
+        named[name] = replace(one, name=name)
+    return list(named.values())
+
+
+def _of_file(path: Path) -> Iterator[ConfigSet]:
+    """Of ``{"sets": [{"name": ..., "family": ..., "base": ..., "set": {"KEY": [VALUE, ...]}}]}``."""
+    root = parse_json(read_text(path, LARGEST_FILE, ConfigError), str(path), ConfigError)
+    for node in root.fields(("description", "sets"))["sets"].items():
+        f = node.fields(("name", "family"), ("base", "set"))
+        members = f["set"].members() if "set" in f else {}
+        axes = {keys: [_word(value) for value in values.items()] for keys, values in members.items()}
+        base = f["base"].text(40) if "base" in f else Base.GUESS
+        yield ConfigSet.of(f["name"].text(80, WORD), f["family"].text(80), base, axes, f"{path}: {node.path}")
+
+
+def _word(node: Node) -> str:
+    """A value as the command line has it."""
+    value = node.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | str):
+        return str(value)
+    node.refuse("an integer, true, false or a word")

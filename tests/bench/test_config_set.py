@@ -1,0 +1,158 @@
+"""``--configs``: texts and files of settings, what they make of a family's configs, and a run of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_fakes import DEVICE, LIMITS, request
+
+from sparsegen.bench.case import Case
+from sparsegen.bench.config_set import Base, ConfigSet, config_sets
+from sparsegen.bench.contender import MissingError, UnsupportedError
+from sparsegen.bench.parcel import Parcel, ParcelMaker
+from sparsegen.bench.patterns import EqualRows, Independent
+from sparsegen.bench.results import Status
+from sparsegen.bench.run import run
+from sparsegen.errors import ConfigError
+from sparsegen.kernels import family
+from sparsegen.operators import DType, Layout, SddmmProblem, SpmmProblem
+from sparsegen.settings import Settings
+from sparsegen.tuning.tuner import Backend, Budget, tune
+from sparsegen.tuning_db.store import Store
+
+CSR = family("csr_spmm")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settings) -> None:
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Parcel:
+    return ParcelMaker(tmp_path).make(case(), DType.FLOAT32)
+
+
+def case() -> Case:
+    return Case("tiny", "64x96x32", SpmmProblem(64, 96, 32), (DType.FLOAT32,), Independent(64, 96, 0.8), "")
+
+
+def settings(text: str, parcel: Parcel, *names: str) -> set[tuple[Any, ...]]:
+    configs = ConfigSet.parse(text).configs(parcel, DEVICE, None)
+    return {tuple(config.to_dict()[name] for name in names) for config in configs}
+
+
+def test_a_family_alone_is_its_guess(parcel: Parcel) -> None:
+    [config] = ConfigSet.parse("csr_spmm").configs(parcel, DEVICE, None)
+    assert config == CSR.guess(parcel.problem, parcel.features, DEVICE)
+
+
+def test_every_valid_combination(parcel: Parcel) -> None:
+    some = settings("csr_spmm:tile_n=32,64;threads_per_row=8,16", parcel, "tile_n", "threads_per_row")
+    assert some and some <= {(tile, threads) for tile in (32, 64) for threads in (8, 16)}
+    for config in ConfigSet.parse("csr_spmm:tile_n=8,16,32,64,128").configs(parcel, DEVICE, None):
+        assert not CSR.broken_constraints(parcel.problem, config, DEVICE)
+
+
+def test_keys_may_change_together(parcel: Parcel) -> None:
+    text = "csr_spmm:row_order+index_bits=natural+32,binned+16"
+    assert settings(text, parcel, "row_order", "index_bits") <= {("natural", 32), ("binned", 16)}
+
+
+def test_what_a_publication_fixes(tmp_path: Path) -> None:
+    problem = SpmmProblem(64, 96, 32, DType.FLOAT16, Layout.COLUMN)
+    uniform = Case("tiny", "u", problem, (DType.FLOAT16,), EqualRows(64, 96, 0.5), "")
+    parcel = ParcelMaker(tmp_path).make(uniform, DType.FLOAT16)
+    assert (
+        tuple(ConfigSet.parse("uspmm@published").configs(parcel, DEVICE, None)) == family("uspmm").published()
+    )
+    with pytest.raises(UnsupportedError, match="no publication"):
+        ConfigSet.parse("csr_spmm@published").configs(parcel, DEVICE, None)
+
+
+def test_the_recorded_winner(parcel: Parcel, tmp_path: Path) -> None:
+    db = str(tmp_path / "t.db")
+    tuned = ConfigSet.parse("csr_spmm@tuned:row_order=natural")
+    with pytest.raises(MissingError, match="no config of csr_spmm is recorded"):
+        tuned.configs(parcel, DEVICE, db)
+    with Store.open(db) as store:
+        backend = Backend.of(DEVICE, parcel.problem, baselines=False)
+        found = tune(
+            parcel.matrix(), parcel.problem, device=DEVICE, store=store, backend=backend,
+            budget=Budget(trials=2), families=["csr_spmm"],
+        )  # fmt: skip
+    [config] = tuned.configs(parcel, DEVICE, db)
+    assert config.to_dict() == found.winner.variant.config.to_dict() | {"row_order": "natural"}
+
+
+def test_nothing_valid_says_why(parcel: Parcel) -> None:
+    with pytest.raises(UnsupportedError, match=r"none of 1 configs is valid here: .+"):
+        ConfigSet.parse("csr_spmm:tile_n=8;threads_per_row=32").configs(parcel, DEVICE, None)
+    refusal = ConfigSet.parse("csr_spmm").refusal(SddmmProblem(8, 8, 8), parcel.features)
+    assert refusal == "csr_spmm computes spmm"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("csr spmm", "expected FAMILY"),
+        ("csr_spm", "no family is called 'csr_spm'"),
+        ("csr_spmm@best", "expected one of guess, tuned, published behind @, got 'best'"),
+        ("csr_spmm:tile_n", "'tile_n' is not like KEY=VALUE"),
+        ("csr_spmm:tile_n+row_splits=32", "needs a value for each of tile_n"),
+        ("csr_spmm:tile_n=33", "tile_n = '33' is none of"),
+        ("csr_spmm:tiles=32", "--configs csr_spmm:tiles=32: .*tiles"),
+    ],
+)
+def test_texts_of_another_form(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        config_sets([text])
+
+
+def test_a_file_of_named_sets(tmp_path: Path) -> None:
+    file = tmp_path / "sets.json"
+    sets = [
+        {"name": "natural", "family": "csr_spmm", "base": "tuned", "set": {"row_order": ["natural"]}},
+        {"name": "wide", "family": "csr_spmm", "set": {"tile_n": [64, 128], "residue_unroll": [True]}},
+    ]
+    file.write_text(json.dumps({"description": "two", "sets": sets}))
+    first, second, third = config_sets([str(file), "csr_spmm"])
+    assert (first.name, first.base, first.axes) == ("natural", Base.TUNED, (((("row_order", "natural"),),),))
+    assert second.base is Base.GUESS and len(second.axes) == 2 and third.name == "csr_spmm"
+    assert [one.name for one in config_sets(["csr_spmm", "csr_spmm:tile_n=32"])] == ["csr_spmm", "csr_spmm-2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"set": {"tile_n": [1.5]}}, r"sets\[0\]\.set\.tile_n\[0\]: expected an integer"),
+        ({"family": "gone"}, r"sets\[0\]: no family is called 'gone'"),
+        ({"name": "a b"}, r"sets\[0\]\.name"),
+        ({"more": 1}, r"sets\[0\]: expected no member 'more'"),
+    ],
+)
+def test_malformed_files(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+    file = tmp_path / "sets.json"
+    sets = [{"name": "wide", "family": "csr_spmm"} | change]
+    file.write_text(json.dumps({"description": "one", "sets": sets}))
+    with pytest.raises(ConfigError, match=complaint):
+        config_sets([str(file)])
+
+
+def test_committed_sets_are_sound() -> None:
+    for file in sorted((Path(__file__).parents[2] / "benchmarks" / "configs").glob("*.json")):
+        assert config_sets([str(file)]), file
+
+
+def test_a_run_of_configs() -> None:
+    """Every config is checked and timed on the emulator, and the fastest takes its turns with the others."""
+    sets = config_sets(["csr_spmm:tile_n=32,64", "csr_sddmm"])
+    finished = run(request(*sets, cases=[case()], limits=LIMITS), lambda step: None)
+    [row] = finished.results.rows
+    grid, other = row.cells
+    assert grid.status is Status.OK and len(grid.ways) == 2 and all(way.us for way in grid.ways), grid
+    assert grid.variant == grid.ways[0].variant and len(grid.digest) == 64
+    assert other.status is Status.UNSUPPORTED and other.reason == "csr_sddmm computes sddmm", other
