@@ -128,6 +128,38 @@ def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> Csr
     return _matrix((nodes, nodes), lengths, (keys % nodes).astype(np.int32), seed)
 
 
+def blobs(shape: tuple[int, int, int], spacing: int, density: float, seed: int) -> Array:
+    """Masks, bool, images × rows × columns, of which each has the same number of true elements, lying together.
+
+    They are the largest elements of random numbers that lie ``spacing`` apart, interpolated linearly in between.
+
+    Raises:
+        MatrixError: ``spacing`` is below 1, or ``density`` outside [0, 1].
+    """
+    images, *sides = shape
+    _check(sides[0], sides[1], density)
+    if spacing < 1:
+        raise MatrixError(f"random numbers lie at least 1 apart, got {spacing}", source="random mask")
+    coarse = [side // spacing + 2 for side in sides]
+    noise = Words(seed).fractions(images * coarse[0] * coarse[1]).reshape(images, *coarse)
+    down, across = (_interpolation(side, spacing) for side in sides)
+    smooth = (down @ noise @ across.T).reshape(images, -1)
+    found = np.zeros(smooth.shape, dtype=np.bool_)
+    count = min(smooth.shape[1], max(1, round(density * smooth.shape[1])))
+    places = np.argsort(smooth, axis=1, kind="stable")[:, smooth.shape[1] - count :]
+    np.put_along_axis(found, places, True, axis=1)
+    return found.reshape(shape)
+
+
+def _interpolation(side: int, spacing: int) -> Array:
+    """Each of so many places as a mean of the two numbers beside it."""
+    whole, part = np.divmod(np.arange(side), spacing)
+    matrix = np.zeros((side, side // spacing + 2))
+    matrix[np.arange(side), whole] = 1 - part / spacing
+    matrix[np.arange(side), whole + 1] += part / spacing
+    return matrix
+
+
 def _check(rows: int, columns: int, density: float) -> None:
     check_shape((rows, columns), source="random matrix")
     if not 0 <= density <= 1:

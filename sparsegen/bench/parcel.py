@@ -114,7 +114,7 @@ class ParcelMaker:
         folder = self._folder / f"row-{self._count}"
         folder.mkdir()
         rng = np.random.default_rng(seed)
-        for name, operand in problem.random_operands(rng, matrix.nnz).items():
+        for name, operand in case.pattern.operands(problem, matrix.nnz, rng).items():
             np.save(folder / f"operand-{name}.npy", operand)
         return Parcel(problem, pattern, folder, *self._facts(problem, case, matrix))
 

@@ -13,10 +13,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from sparsegen.bench import generators
-from sparsegen.errors import MatrixError, SuiteError
+from sparsegen.errors import ConfigError, MatrixError, SuiteError
+from sparsegen.kernels.base import Array
 from sparsegen.matrix import masks
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.load import load_matrix
+from sparsegen.networks.images import stroke_images
+from sparsegen.networks.network import Network
+from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.operators import DType, MaskedConv2dProblem, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,11 @@ class Pattern(ABC):
         Raises:
             MatrixError: a number is out of range, or the file cannot be read.
         """
+
+    def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
+        """The row's dense inputs, as the problem draws them; a scale is the usual one, as others want it above 0."""
+        drawn = problem.random_operands(rng, nnz)
+        return drawn | ({"scale": problem.kept({})["scale"]} if "scale" in problem.keeps else {})
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -171,6 +181,83 @@ class Drawn(Pattern):
 
 
 @dataclass(frozen=True, slots=True)
+class Blobs(Drawn):
+    """The mask comes with the call, and its live blocks lie together: those where smooth noise is largest.
+
+    Attributes:
+        spacing: blocks from one random number to the next, between which the noise is interpolated.
+    """
+
+    kind: ClassVar[str] = "blobs"
+
+    spacing: int = 8
+    seed: int = 0
+
+    def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
+        """
+        Raises:
+            SuiteError: the problem has no mask of spatial blocks.
+        """
+        if not isinstance(problem, MaskedConv2dProblem):
+            raise SuiteError(f"a pattern {self.kind!r} is for masks of images, not for {problem.operator}")
+        shape = (problem.batch, *problem.mask_shape)
+        live = generators.blobs(shape, self.spacing, problem.density.share, self.seed)
+        return problem.random_operands(rng, nnz, live)
+
+
+@dataclass(frozen=True, slots=True)
+class RadixNet(Pattern):
+    """All layers of a network of the Sparse DNN Challenge, below each other: `sparsegen.networks.radixnet`.
+
+    The inputs are images of strokes (`sparsegen.networks.images`), the clip the challenge's.
+
+    Attributes:
+        alive: weights are uniform in [0, 1/16) and biases in [-0.05, 0.1), so that no input dies and every edge is
+            computed; else they are the challenge's, and most inputs die.
+    """
+
+    kind: ClassVar[str] = "radixnet"
+
+    neurons: int
+    layers: int
+    alive: bool = False
+    seed: int = 0
+
+    def network(self) -> Network:
+        """
+        Raises:
+            ConfigError: there are no such networks.
+        """
+        made = radixnet(self.neurons, self.layers, seed=self.seed)
+        if not self.alive:
+            return made
+        rng = np.random.default_rng(self.seed)
+        weights = [
+            layer.with_values(rng.uniform(0, 1 / 16, layer.nnz).astype(np.float32)) for layer in made.layers
+        ]
+        biases = [rng.uniform(-0.05, 0.1, self.neurons).astype(np.float32) for _ in weights]
+        return Network.of(weights, biases, CLIP)
+
+    def matrix(self) -> CsrMatrix:
+        try:
+            matrix = self.network().stacked(DType.FLOAT16)
+        except ConfigError as error:
+            raise MatrixError(str(error), source="network") from None
+        if matrix.shape != self.shape:
+            raise MatrixError(
+                f"it is {matrix.shape[0]} x {matrix.shape[1]}, the case says {self.rows} x {self.columns}",
+                source="network",
+            )
+        return matrix
+
+    def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
+        (inputs, _) = problem.operands(nnz)
+        images = stroke_images(inputs.shape[0], self.neurons, seed=self.seed)
+        stored = problem.dtype.to_storage(images.astype(np.float32))
+        return {"y": stored, "clip": np.array([CLIP], np.float32)}
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixFile(Pattern):
     """A matrix file of any kind that `load_matrix` reads, whose shape is known beforehand.
 
@@ -199,7 +286,19 @@ class MatrixFile(Pattern):
 
 PATTERNS: dict[str, type[Pattern]] = {
     cls.kind: cls
-    for cls in (Independent, EqualRows, VaryingRows, Blocks, PowerLaw, Band, SlidingWindow, Drawn, MatrixFile)
+    for cls in (
+        Independent,
+        EqualRows,
+        VaryingRows,
+        Blocks,
+        PowerLaw,
+        Band,
+        SlidingWindow,
+        Drawn,
+        Blobs,
+        RadixNet,
+        MatrixFile,
+    )
 }
 
 

@@ -213,12 +213,19 @@ class MaskedConv2dProblem(Problem):
         shape = (self.out_height, self.out_width, self.filters)
         return TensorSpec("y", self.of_batch(shape), self.dtype, 16, is_updated=self.rest is Rest.KEPT)
 
-    def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
-        """Masks at the expected density, and normal numbers; sums have variance 1."""
+    def random_operands(
+        self, rng: np.random.Generator, nnz: int, blocks: Array | None = None
+    ) -> dict[str, Array]:
+        """Masks at the expected density, and normal numbers; sums have variance 1.
+
+        Args:
+            blocks: these masks instead, bool, images × rows × columns of blocks.
+        """
         found: dict[str, Array] = {}
         for spec in self.operands(nnz):
             if isinstance(spec.dtype, WordType):
-                blocks = rng.random((self.batch, *self.mask_shape)) < self.density.share
+                if blocks is None:
+                    blocks = rng.random((self.batch, *self.mask_shape)) < self.density.share
                 found[spec.name] = words_of(blocks).reshape(spec.shape)
                 continue
             numbers = rng.standard_normal(spec.shape, dtype=np.float32)

@@ -14,6 +14,7 @@ from sparsegen.bench.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import (
+    OPERATORS,
     DsdProblem,
     DsdTransposedProblem,
     DType,
@@ -44,6 +45,7 @@ def willing(problem: Problem, features: Features) -> set[str]:
 
 
 OURS, DENSE = {"sparsegen", "sparsegen-untuned"}, {"cublas"}
+ATTENTIONS = {"sparsegen-steps", "torch-flex", "torch-sdpa", "torch-sdpa-causal"}
 BLOCKED = {"cusparse-blocked-ell", "cusparse-bsr"}
 
 
@@ -81,8 +83,15 @@ def test_ours_alone_take_batches() -> None:
     ],
     ids=str,
 )
-def test_ours_alone_take_epilogues_and_other_operators(problem: Problem, refusal: str) -> None:
-    assert willing(problem, SCATTERED) == OURS
+def test_few_take_epilogues_and_other_operators(problem: Problem, refusal: str) -> None:
+    others = willing(problem, SCATTERED) - OURS
+    assert others == (
+        {"torch-linear"}
+        if isinstance(problem, SpmmProblem)
+        else {"copy", "torch-softmax"}
+        if isinstance(problem, SoftmaxProblem)
+        else set()
+    )
     assert contenders()["cublas"].refusal(problem, SCATTERED) == refusal
 
 
@@ -96,7 +105,8 @@ def test_what_none_of_our_families_computes_is_said() -> None:
     attention = SparseAttentionProblem(128, 128, 64)
     reason = contenders()["sparsegen"].refusal(attention, SCATTERED)
     assert reason is not None and reason.startswith("fused_attention: it must hold: "), reason
-    assert willing(replace(attention, dtype=DType.FLOAT16), SCATTERED) == OURS
+    assert willing(attention, SCATTERED) == ATTENTIONS, "the three steps take any type"
+    assert willing(replace(attention, dtype=DType.FLOAT16), SCATTERED) == OURS | ATTENTIONS
 
 
 def test_a_dense_matrix_that_does_not_fit_is_not_tried() -> None:
@@ -108,12 +118,27 @@ def test_ours_come_first_and_are_not_their_own_peers() -> None:
     names = list(contenders())
     assert names[:3] == ["sparsegen", "sparsegen-untuned", "cublas"]
     kinds = {name: c.kind for name, c in contenders().items()}
-    assert {name for name, kind in kinds.items() if kind is Kind.OURS} == OURS
+    assert {name for name, kind in kinds.items() if kind is Kind.OURS} == OURS | {"sparsegen-steps"}
     assert {name for name, kind in kinds.items() if kind is Kind.DENSE} == {
         "cublas",
         "cublas-tf32",
         "torch-conv2d",
+        "torch-linear",
+        "torch-sdpa",
+        "torch-softmax",
     }
+    assert {name for name, kind in kinds.items() if kind is Kind.OTHER} == {"copy", "torch-sdpa-causal"}
+
+
+def test_nobody_computes_what_it_is_not_started_for() -> None:
+    """A contender gets a process only where a row is of its ``operators``."""
+    for kind in OPERATORS.values():
+        sizes = dict.fromkeys((*kind.matrix_sizes, *kind.dense_sizes), 64)
+        for dtype in DType:
+            problem = kind(**sizes, dtype=dtype)
+            for contender in contenders().values():
+                taken = contender.refusal(problem, BLOCKS) is None
+                assert not taken or isinstance(problem, contender.operators), (contender.name, problem)
 
 
 @pytest.mark.parametrize("contender", contenders().values(), ids=lambda c: c.name)

@@ -31,11 +31,14 @@ from sparsegen.tuning_db.json_reader import parse_json
 ROOT = Path(__file__).parents[2]
 LISTED = [name for name in suite_names() if not describe_suite(name).needs_data]
 COUNTS = {
-    "attention": 4,
+    "attention": 6,
+    "mobilenet": 27,
+    "spdnn": 12,
+    "uneven": 4,
     "softmax": 10,
     "mixed": 48,
     "block": 24,
-    "convolution": 102,
+    "convolution": 108,
     "dlmc-like": 24,
     "gnn": 6,
     "llm": 48,

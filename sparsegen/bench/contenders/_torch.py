@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,10 @@ def open_torch(executor: Executor, *more: str) -> Mapping[str, str]:
         except ImportError as error:
             raise MissingError(f"{name} is not installed ({error}): pip install {name}") from error
     torch = import_torch()
-    if not torch.cuda.is_available():
-        raise MissingError("PyTorch sees no GPU: install a build for CUDA")
-    torch.cuda.set_device(executor.device.index)
+    if executor.device.backend == "cuda":
+        if not torch.cuda.is_available():
+            raise MissingError("PyTorch sees no GPU: install a build for CUDA")
+        torch.cuda.set_device(executor.device.index)
     return versions
 
 
@@ -38,11 +39,39 @@ def import_torch() -> Any:
     return importlib.import_module("torch")
 
 
+def place() -> Any:
+    """Where tensors lie: the current GPU, or the host where PyTorch sees none."""
+    torch = import_torch()
+    is_there = torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if is_there else torch.device("cpu")
+
+
 def to_tensor(stored: Array, dtype: DType | None = None) -> Any:
-    """An array on the GPU; ``dtype``: it is in that type's storage form."""
+    """An array at that place; ``dtype``: it is in that type's storage form."""
     torch = import_torch()
     tensor = torch.from_numpy(np.array(stored.view(np.int16) if dtype is DType.BFLOAT16 else stored))
-    return (tensor.view(torch.bfloat16) if dtype is DType.BFLOAT16 else tensor).cuda()
+    return (tensor.view(torch.bfloat16) if dtype is DType.BFLOAT16 else tensor).to(place())
+
+
+def wait() -> None:
+    """Until the GPU has done what was queued."""
+    torch = import_torch()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def memory_beside(call: Callable[[], object]) -> int:
+    """Bytes that PyTorch's allocator held at most during a call beside what it held before; 0 without a GPU."""
+    torch = import_torch()
+    call()  # compiles, and makes what is kept
+    if not torch.cuda.is_available():
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)
 
 
 class TensorResult:
@@ -51,7 +80,7 @@ class TensorResult:
     def __init__(self, bench: Workbench, shape: tuple[int, ...]) -> None:
         torch = import_torch()
         self._dtype = bench.problem.dtype
-        self.tensor: Any = torch.empty(shape, dtype=getattr(torch, str(self._dtype)), device="cuda")
+        self.tensor: Any = torch.empty(shape, dtype=getattr(torch, str(self._dtype)), device=place())
 
     def clear(self) -> None:
         """NaN everywhere."""
@@ -60,7 +89,7 @@ class TensorResult:
     def read(self) -> Array:
         """Wait, download."""
         torch = import_torch()
-        torch.cuda.synchronize()
+        wait()
         host = self.tensor.contiguous().cpu()
         if self._dtype is DType.BFLOAT16:
             bits: Array = host.view(torch.int16).numpy().view(np.uint16)

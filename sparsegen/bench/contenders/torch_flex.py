@@ -1,0 +1,41 @@
+"""PyTorch's FlexAttention with a block mask made of the row's; compiled where there is a GPU, as it is meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from sparsegen.bench.contender import Stopwatch, Way
+from sparsegen.bench.contenders._attention import Heads, TorchAttention
+from sparsegen.bench.contenders._torch import import_torch, wait
+from sparsegen.bench.results import Kind
+from sparsegen.bench.workbench import Workbench
+
+
+class TorchFlex(TorchAttention):
+    name, kind = "torch-flex", Kind.SPARSE
+
+    def ways(self, bench: Workbench) -> Iterator[Way]:
+        torch = import_torch()
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        heads = Heads(bench)
+        mask = heads.mask
+
+        def is_seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
+            return mask[query, key]
+
+        watch = Stopwatch()
+        blocks = create_block_mask(is_seen, None, None, *mask.shape, device=str(mask.device))
+        wait()
+        elapsed = watch.lap()
+        attend: Any = torch.compile(flex_attention, dynamic=False) if mask.is_cuda else flex_attention
+
+        def run() -> Any:
+            return attend(heads.q, heads.k, heads.v, block_mask=blocks, scale=heads.scale)
+
+        yield replace(heads.way("FlexAttention", run), preparation_ms=elapsed)
+
+
+CONTENDER = TorchFlex()

@@ -1,0 +1,122 @@
+"""The contenders through PyTorch and our steps of attention, on tiny rows on the CPU, each result checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparsegen.backends import emulator_device, open_executor
+from sparsegen.bench.case import Case
+from sparsegen.bench.contender import UnsupportedError
+from sparsegen.bench.contenders import contenders
+from sparsegen.bench.parcel import Parcel, ParcelMaker
+from sparsegen.bench.patterns import Independent, Pattern, SlidingWindow
+from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
+from sparsegen.bench.workbench import Workbench
+from sparsegen.matrix.features import Features
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SparseAttentionProblem,
+    SpmmProblem,
+)
+from sparsegen.settings import Settings
+from sparsegen.verify.bounds import worst_error
+
+HALF = DType.FLOAT16
+ATTENTION, MASK = SparseAttentionProblem(32, 32, 16, HALF, batch=2), SlidingWindow(32, 32, 8, 2)
+SOFTMAX, RANDOM = SoftmaxProblem(24, 32, HALF), Independent(24, 32, 0.5)
+CONV = SpmmProblem(24, 32, 49, epilogue=Epilogue.BIAS_RELU)
+
+
+def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
+    case = Case("t", "t", problem, (problem.dtype,), pattern, "")
+    parcel = ParcelMaker(folder).make(case, problem.dtype)
+    keep_reference(parcel, open_executor(emulator_device()))
+    return parcel
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize(
+    ("name", "problem", "pattern", "ways"),
+    [
+        ("copy", SOFTMAX, RANDOM, 1),
+        ("copy", SoftmaxBackwardProblem(24, 32), RANDOM, 1),
+        ("torch-softmax", SOFTMAX, RANDOM, 1),
+        ("torch-softmax", SoftmaxProblem(24, 32), RANDOM, 1),
+        ("torch-sdpa", ATTENTION, MASK, 1),  # of these backends the CPU has this one
+        ("torch-sdpa-causal", ATTENTION, MASK, 2),
+        ("torch-flex", ATTENTION, MASK, 1),
+        ("sparsegen-steps", ATTENTION, MASK, 1),
+        ("sparsegen-steps", SparseAttentionProblem(32, 32, 16), MASK, 1),
+        ("torch-linear", CONV, RANDOM, 3),
+        ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
+        ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
+    ],
+    ids=str,
+)
+def test_every_way_is_right(
+    name: str,
+    problem: Problem,
+    pattern: Pattern,
+    ways: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    emulator_settings: Settings,
+) -> None:
+    if name != "sparsegen-steps":
+        pytest.importorskip("torch")
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+    parcel, contender = made(tmp_path, problem, pattern), contenders()[name]
+    executor = open_executor(emulator_device())
+    assert contender.refusal(problem, parcel.features) is None
+    contender.open(executor)
+    bound = bound_for(contender.kind, contender.arithmetic(problem), problem.dtype)
+    bench = Workbench(parcel, executor, str(tmp_path / "t.db"))  # holds the operands
+    found = list(contender.ways(bench))
+    assert len({way.detail for way in found}) == len(found) == ways
+    for way in found:
+        way.clear()
+
+        def error(way=way):  # type: ignore[no-untyped-def]
+            if way.own_error is not None:
+                return way.own_error()
+            return worst_error(kept_reference(parcel), way.read(), bound)
+
+        assert not error() <= 1, "what was cleared is wrong"
+        way.run()
+        assert error() <= 1, way.detail
+
+
+def test_what_attention_in_steps_is_made_of() -> None:
+    """These are tuned where its rows are: what `prepare_attention` looks up."""
+    scores, softmax, product = contenders()["sparsegen-steps"].parts(ATTENTION, 100)
+    assert scores == SddmmProblem(32, 32, 16, HALF, batch=2)
+    assert softmax == SoftmaxProblem(32, 32, HALF, batch=2)
+    assert isinstance(product, SpmmProblem) and (product.n, product.batch, product.value_sets) == (16, 2, 2)
+
+
+def test_padding_that_takes_too_much() -> None:
+    wide = SoftmaxProblem(1 << 20, 1 << 20)
+    few = Features.of(Independent(64, 64, 0.5).matrix())
+    long = replace(few, m=1 << 20, row_max=1 << 12)
+    refusal = contenders()["torch-softmax"].refusal(wide, long)
+    assert refusal == "the padded rows would take 16 GiB"
+
+
+def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from sparsegen.bench.contenders._attention import Heads
+    from sparsegen.bench.contenders.torch_sdpa import backend_ways
+
+    parcel = made(tmp_path, ATTENTION, MASK)
+    heads = Heads(Workbench(parcel, open_executor(emulator_device())))
+    with pytest.raises(UnsupportedError, match="cudnn: "):
+        list(backend_ways(heads, ("CUDNN_ATTENTION",), is_causal=True))
