@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SECONDS ?= 60
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
-	tests/plan/test_dense_launcher.py tests/bench/test_operator_scripts.py
+	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
 .PHONY: help demo test test-torch test-postgres test-fuzz fuzz lint types clean
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
-from benchmarks.common import HERE, geometric_mean
+from benchmarks.study import HERE, geometric_mean
 from sparsegen.bench import result_file
 from sparsegen.bench.results import Results, merge
 
@@ -24,9 +24,10 @@ TOLERANCE = 0.10
 HELD_TO_IT = ("cublas", "cusparse-csr", "torch-bsr")
 
 Group = tuple[str, str, str]  # suite, dtype, contender
+Peers = Mapping[tuple[str, str, str], Mapping[str, float]]  # by suite, case, dtype; then by contender
 
 
-def peers() -> dict[tuple[str, str, str], dict[str, float]]:
+def peers() -> Peers:
     """Microseconds by contender, for each suite, case and dtype; Triton BSR at its best block size."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in json.loads(PEERS.read_text())["rows"]:

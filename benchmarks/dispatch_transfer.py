@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.common import Bench, geometric_mean, write_results
+from benchmarks.study import SideBySide, geometric_mean, write_results
 from sparsegen.api import lookup
 from sparsegen.backends import find_device
 from sparsegen.matrix.load import load_matrix
@@ -68,7 +68,7 @@ def main(data: Path, db: Path, tuned: int, tested: int, trials: int, limit: floa
         choice = lookup(matrix, n=n, device=device, db=db)
         untuned = lookup(matrix, n=n, device=device, db=db, on_miss="default")
         winner = result.winner.variant
-        bench = Bench(matrix, problem, device)
+        bench = SideBySide(matrix, problem, device)
         calls = {
             "tuned": bench.variant(winner.family, winner.config.to_dict()),
             "dispatched": bench.variant(choice.family.name, choice.config.to_dict()),

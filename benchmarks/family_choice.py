@@ -17,7 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.common import Bench, geometric_mean, write_results
+from benchmarks.study import SideBySide, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.dispatch.choice import Choice, choose
@@ -111,7 +111,7 @@ class Plan:
             compiler.compile(name, family.entry, render(family, self.case.problem, family.config(**values)))
 
     def measure(self, device: Device) -> dict[str, Any]:
-        bench = Bench(self.case.matrix, self.case.problem, device)
+        bench = SideBySide(self.case.matrix, self.case.problem, device)
         calls = {str(i): bench.variant(name, values) for i, (name, values) in enumerate(self.configs)}
         us = bench.times(calls, rounds=3, samples=10)
         bench.close()

@@ -12,7 +12,6 @@ calls stand for replays.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from benchmarks.common import write_results
-from benchmarks.prepared import torch_place
+from benchmarks.study import torch_place, write_results
 from benchmarks.training_models import TINY, Sizes, perceptron
 from sparsegen.backends import find_device
 from sparsegen.errors import SparsegenError
@@ -42,8 +40,6 @@ TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2}  # of the largest result
 def main(name: str, backend: str, tiny: bool, limit: float) -> None:
     began, device = time.monotonic(), find_device(name)
     place = torch_place(device)
-    if device.backend == "emulator":
-        os.environ["SPARSEGEN_DEVICE"] = "emulator"  # the kernels, not PyTorch's own products
     rows = []
     for dtype in TOLERANCES:
         if time.monotonic() - began > limit:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import sparsegen
-from benchmarks.common import write_results
+from benchmarks.study import write_results
 from sparsegen.backends import find_device
 from sparsegen.matrix.generators import random_uniform
 

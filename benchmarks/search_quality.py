@@ -21,7 +21,7 @@ from typing import Any
 import click
 import scipy.sparse
 
-from benchmarks.common import Bench, Workload, geometric_mean, write_results
+from benchmarks.study import SideBySide, Workload, geometric_mean, write_results
 from sparsegen.backends import find_device
 from sparsegen.operators import DType
 
@@ -75,7 +75,7 @@ def main(limit: float, problems: int) -> None:
                 cache = Path(folder) / ("quick" if name == "quick" else "normal")
                 cache.mkdir(exist_ok=True)
                 found[name] = search(path, workload, dtype, options, cache)
-        bench = Bench(matrix, workload.problem(dtype), device)
+        bench = SideBySide(matrix, workload.problem(dtype), device)
         winners = {n: f["winner"] for n, f in found.items()}
         calls = {n: bench.variant(v["family"], v["config"]) for n, v in winners.items()}
         times = bench.times(calls, rounds=8)

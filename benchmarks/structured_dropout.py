@@ -11,7 +11,6 @@ Raw output: ``structured_dropout.json``. The emulator has no CUDA graph and no t
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -21,8 +20,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common import write_results
-from benchmarks.prepared import WrongResultError, torch_place
+from benchmarks.study import WrongResultError, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import DropoutLinear, draw_block_mask, dropout
 from sparsegen.masks import Drawn
@@ -47,8 +45,6 @@ def main(
 ) -> None:
     began, device = time.monotonic(), find_device(name)
     place = torch_place(device)
-    if device.backend == "emulator":
-        os.environ["SPARSEGEN_DEVICE"] = "emulator"  # the kernels, not PyTorch's own products
     sizes, block = ((64,), "16") if tiny else (sizes or (4096, 1024, 2048), block)
     cases = [(size, p) for size in sizes for p in shares or (0.5, 0.1)]
     rows: list[dict[str, Any]] = []

@@ -12,7 +12,6 @@ Raw output: ``training.json``, written anew after every part; what it holds is n
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -20,8 +19,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common import known_rows, write_results
-from benchmarks.prepared import torch_place
+from benchmarks.study import known_rows, torch_place, write_results
 from benchmarks.training_models import TASKS, TINY, Sizes, Task, parameters_of, twins
 from sparsegen.backends import find_device
 
@@ -42,8 +40,6 @@ LAST = 0.1  # share of the steps over which a final loss is averaged
 def main(name: str, parts: tuple[str, ...], steps: int, tiny: bool, again: bool, limit: float) -> None:
     began, device = time.monotonic(), find_device(name)
     place = torch_place(device)
-    if device.backend == "emulator":
-        os.environ["SPARSEGEN_DEVICE"] = "emulator"  # the kernels, not PyTorch's own products
     sizes = TINY if tiny else Sizes()
     rows = known_rows(device, NAME, "part")
     for part in parts or PARTS:

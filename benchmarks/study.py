@@ -1,0 +1,172 @@
+"""What the studies share: configs side by side in one process, PyTorch's place, and the file that their rows go to."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen.backends import toolchain
+from sparsegen.backends.executor import Executor
+from sparsegen.bench.state import state
+from sparsegen.bench.summary import geometric
+from sparsegen.errors import SparsegenError
+from sparsegen.kernels import family as family_named
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_uniform
+from sparsegen.measure import baselines
+from sparsegen.operators import DType, SpmmProblem
+from sparsegen.plan.binding import BoundVariant, bind_variant
+from sparsegen.system.publish import publish_text
+from sparsegen.verify.variants import UNWRITTEN
+from sparsegen.verify.verifier import verifier
+
+HERE = Path(__file__).parent
+Rows = list[dict[str, Any]]
+
+
+class WrongResultError(SparsegenError):
+    """A result that is outside of its error bound; such a time is not to be published."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A matrix of uniform random sparsity and a dense operand."""
+
+    name: str
+    m: int
+    k: int
+    n: int
+    sparsity: float
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.k}x{self.n} {self.sparsity:.2f}"
+
+    def matrix(self, seed: int = 0) -> CsrMatrix:
+        return random_uniform(self.m, self.k, 1 - self.sparsity, seed)
+
+    def problem(self, dtype: DType) -> SpmmProblem:
+        return SpmmProblem(self.m, self.k, self.n, dtype)
+
+
+def result_file(device: Device, name: str) -> Path:
+    """In ``SPARSEGEN_RESULTS`` if set, else in benchmarks/results/<device>."""
+    return Path(os.environ.get("SPARSEGEN_RESULTS") or HERE / "results" / device.key) / f"{name}.json"
+
+
+def write_results(device: Device, name: str, rows: Rows, **facts: Any) -> Path:
+    """Raw output as JSON, replaced as a whole: device, driver, versions, command; of each row the state of the source
+    that measured it and when, where it does not say so already.
+    """
+    now = datetime.now(UTC).replace(microsecond=0).isoformat()
+    for row in rows:
+        row.setdefault("state", state())
+        row.setdefault("measured", now)
+    path = result_file(device, name)
+    document = {
+        "benchmark": name,
+        "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "date": now[:10],
+        "device": device.name,
+        "toolchain": toolchain(device).fingerprint,
+        "driver": _driver(device),
+        "python": platform.python_version(),
+        **facts,
+        "rows": rows,
+    }
+    publish_text(path, json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def known_rows(device: Device, name: str, key: str) -> dict[str, dict[str, Any]]:
+    """The rows that a result file holds, by one of their fields; none if there is no file."""
+    path = result_file(device, name)
+    return {row[key]: row for row in json.loads(path.read_text())["rows"]} if path.is_file() else {}
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    return geometric(list(ratios)).value
+
+
+def torch_place(device: Device) -> Any:
+    """Where PyTorch's tensors for this device lie.
+
+    Raises:
+        SparsegenError: PyTorch is not installed, or sees no GPU.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise SparsegenError("this study needs PyTorch: pip install torch") from error
+    if device.backend != "cuda":
+        os.environ["SPARSEGEN_DEVICE"] = device.backend  # our kernels, not PyTorch's own products
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise SparsegenError("PyTorch sees no GPU: install a build for CUDA")
+    torch.cuda.set_device(device.index)
+    return torch.device("cuda", device.index)
+
+
+class SideBySide:
+    """Variants of one problem, run, checked and timed in turn in one process."""
+
+    def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
+        self.matrix, self.problem, self.device = matrix, problem, device
+        self._session = baselines.Session(matrix, problem, device)
+        self.executor: Executor = self._session.executor
+        operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
+        self._verifier = verifier(problem, matrix, operands, self.executor)
+        self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
+        self.output = self.executor.allocate(problem.result(matrix.nnz).nbytes)
+        self._kept: list[BoundVariant] = []
+
+    def variant(self, family: str, config: Mapping[str, Any]) -> Callable[[], None]:
+        """A call of a variant.
+
+        Raises:
+            WrongResultError: its result is wrong.
+        """
+        chosen = family_named(family).config(**config)
+        prepared = bind_variant(chosen, self.problem, self.matrix, self.executor, toolchain(self.device))
+        self._kept.append(prepared)
+        bound = prepared.bound()
+        addresses = [buffer.address for buffer in (*self.inputs, self.output)]
+        self.executor.fill(self.output, UNWRITTEN)
+        bound(0, *addresses)
+        self.executor.synchronize()
+        worst = self._verifier.worst_error(self.output)
+        if not worst <= 1:
+            raise WrongResultError(f"{family} {config} is wrong: {worst:g} times its error bound")
+        return lambda: bound(0, *addresses)
+
+    def times(
+        self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20
+    ) -> dict[str, float]:
+        """Median microseconds of each call, L2 cold, measured in turn A B C A B C."""
+        clock = self._session.clock
+        taken: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                taken[name] += clock.time(call, samples=samples, warmup=2).samples_us
+        return {name: float(np.median(times)) for name, times in taken.items()}
+
+    def close(self) -> None:
+        self._kept.clear()
+        self._session.close()
+
+
+def _driver(device: Device) -> str:
+    if device.backend != "cuda":
+        return ""
+    from sparsegen.backends.cuda import runtime
+
+    return runtime.driver_version()

@@ -1,0 +1,232 @@
+"""Tables of the files that studies write and earlier scripts left; `benchmarks.make_tables` places them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.anchors import Peers
+from benchmarks.markdown import NONE, TYPES, figure, mean_of, quotient, table
+from sparsegen.operators import SoftmaxProblem
+
+Rows = Sequence[Mapping[str, Any]]
+Document = Mapping[str, Any]
+
+
+def sweep(rows: Rows) -> str:
+    """A row for each workload of a grid of one family's configs: the guess and the fastest beside cuBLAS."""
+    lines = []
+    for row in rows:
+        fastest, dense = row["configs"][0], row["vendors_us"].get("cublas")
+        varied = {
+            key
+            for one in row["configs"]
+            for key, value in one["config"].items()
+            if value != fastest["config"][key]
+        }
+        config = " ".join(f"{key}={value}" for key, value in fastest["config"].items() if key in varied)
+        times = (dense, row["guess_us"], fastest["us"], quotient(fastest["us"], dense))
+        lines.append([row["workload"], *(figure(x) for x in times), len(row["configs"]), config])
+    head = [
+        "m × k × n, zeros",
+        "cuBLAS µs",
+        "a guess",
+        "fastest",
+        "to cuBLAS",
+        "configs",
+        "the fastest config",
+    ]
+    return table(head, lines)
+
+
+def softmax(rows: Rows, peers: Peers) -> str:
+    """A row for each mask, dtype and operator."""
+    lines = [
+        [
+            f"{r['mask']}, {TYPES[r['dtype']]}{', backward' if 'backward' in r['operator'] else ''}",
+            f"{r['nonzeros'] / 1e6:.2f}",
+            figure(r["us"]["ours"]),
+            f"{r['gb_per_s']:.0f}",
+            figure(r["copy_us"]),
+            f"{100 * r['of_copy']:.0f} %",
+            figure(r["us"].get("torch padded")),
+            figure(_sputnik_softmax(r, peers)),
+        ]
+        for r in rows
+    ]
+    head = ["mask", "million nonzeros", "µs", "GB/s", "copy of the bytes, µs", "of its bandwidth"]
+    return table([*head, "`torch.softmax`, padded, µs", "Sputnik, µs"], lines)
+
+
+def _sputnik_softmax(row: Mapping[str, Any], peers: Peers) -> float | None:
+    """Sputnik has it in float32, and was timed on the random patterns of the suite ``sddmm``."""
+    kind, length, *sparsity = row["mask"].split()
+    if kind != "random" or row["operator"] != SoftmaxProblem.operator:
+        return None
+    case = f"{length}x{length}x64 {sparsity[0].removeprefix('0')}"
+    return peers.get(("sddmm", case, row["dtype"]), {}).get("sputnik-softmax")
+
+
+def attention(rows: Rows) -> str:
+    """A row for each contender of each mask and dtype; what did not run is told below."""
+    lines, missing = [], []
+    for r in rows:
+        title = f"{r['mask']} {r['length']}, {r['heads']} × {r['width']}, {TYPES[r['dtype']]}"
+        ours = r["contenders"]["sparsegen"]["us"]
+        for name, facts in r["contenders"].items():
+            memory = NONE if facts["bytes"] is None else f"{facts['bytes'] / 2**20:.0f}"
+            computes = "the mask" if facts["sees_mask"] else "dense, causal"
+            lines.append([title, name, computes, figure(facts["us"]), f"{facts['us'] / ours:.2f}", memory])
+        missing += [f"{title}, {name}: {why}" for name, why in r["left_out"].items()]
+    head = ["attention", "by", "computes", "µs", "over ours", "MiB beside Q, K, V"]
+    told = "".join(f"\n- {line}" for line in missing)
+    return table(head, lines) + (f"\n\nDid not run:\n{told}" if missing else "")
+
+
+def training(rows: Rows) -> str:
+    """A row for each part."""
+    lines = [
+        [
+            r["part"],
+            r["steps"],
+            *(f"{r['last_loss'][name]:.4f}" for name in ("sparse", "dense")),
+            f"{r['difference']:.1e}",
+            f"{r['noise']:.1e}",
+            *(figure(r["ms_per_step"][name]) for name in ("sparse", "dense")),
+        ]
+        for r in rows
+    ]
+    head = ["model", "steps", "last loss, sparse", "masked-dense", "largest difference", "between seeds"]
+    return table([*head, "ms a step, sparse", "masked-dense"], lines)
+
+
+def graph_capture(rows: Rows) -> str:
+    """A row for each dtype."""
+    lines = [
+        [
+            TYPES[r["dtype"]],
+            "yes" if r["captured_in_cuda_graph"] else "no",
+            NONE if r["host_synchronisations"] is None else r["host_synchronisations"],
+            r["graphs_compiled_first"],
+            r["value_changes"],
+            r["graphs_compiled_later"],
+            f"{r['error']:.1e}",
+        ]
+        for r in rows
+    ]
+    head = ["converted perceptron", "in a CUDA graph", "waits", "graphs compiled", "changes of values"]
+    return table([*head, "compiled anew", "error"], lines)
+
+
+def mobilenet(rows: Rows) -> str:
+    """A row for each layer of each width."""
+    lines = [
+        [
+            f"{r['width']} ×: {r['m']} × {r['k']} × {r['n']}",
+            r["count"],
+            figure(r["us"]["ours"]),
+            *(figure(r["us"].get(name)) for name in ("cublas", "cublaslt fused", "cudnn")),
+            f"{r['to_dense']:.2f}",
+            r["family"],
+        ]
+        for r in rows
+    ]
+    head = ["width: C_out × C_in × pixels", "times", "µs", "cuBLAS, then bias and ReLU", "cuBLASLt, fused"]
+    return table([*head, "cuDNN", "over the best dense", "family"], lines)
+
+
+def uniform(document: Document) -> str:
+    """Every point of the uniform-sparsity sweeps."""
+    rows = []
+    for r in document["rows"]:
+        us = r["us"]
+        others = (us[name] for name in ("cusparse", "cublas", "paper (1, 8)", "paper (2, 8)"))
+        ratios = (r["to_cusparse"], r["paper_to_cusparse"] or NONE, r["to_cublas"], r["to_paper_settings"])
+        rows.append(
+            [r["workload"], r["family"], figure(us[r["family"]]), *(figure(t) for t in others)]
+            + [f"{x:.2f}" if isinstance(x, float) else x for x in ratios]
+        )
+    head = ["m × k × n, sparsity", "family", "µs", "cuSPARSE", "cuBLAS", "setting (1, 8)", "setting (2, 8)"]
+    ratios_of = ["over cuSPARSE", "the paper's", "over dense", "over the better setting"]
+    return table([*head, *ratios_of], rows)
+
+
+def uniform_summary(document: Document) -> str:
+    """The same as geometric means of the sweeps."""
+    sweeps: dict[str, list[Mapping[str, Any]]] = {}
+    for r in document["rows"]:
+        sweeps.setdefault(r["sweep"], []).append(r)
+    names = {
+        "shapes": "128² to 1024² at 60 %, n = 128 and 1024",
+        "sparsity": "128³ and 1024³ at 5 to 95 %",
+        "columns": "1024² at 60 %, n = 256 to 16384",
+        "list": "1024² at 95 %, n = 128 and 16384",
+    }
+    keys = ("to_cusparse", "to_paper_settings", "to_csr_spmm", "to_cublas")
+    rows = [
+        [names[sweep], len(found), *(mean_of(found, key) for key in keys)] for sweep, found in sweeps.items()
+    ]
+    rows.append(["all", len(document["rows"]), *(mean_of(document["rows"], key) for key in keys)])
+    head = ["geometric mean of the speedup", "points", "over cuSPARSE", "over the paper's kernel"]
+    return table([*head, "over our `csr_spmm`", "over dense cuBLAS"], rows)
+
+
+def ablation(document: Document) -> str:
+    """Slowdown when one idea of csr_spmm is taken away."""
+    head = [
+        "without (or instead of) the idea",
+        *(r["workload"].split(",")[0] for r in document["rows"]),
+        "mean",
+    ]
+    rows = [
+        [
+            idea,
+            *(f"{r['slowdown'][idea]:.2f}" if idea in r["slowdown"] else "–" for r in document["rows"]),
+            f"{mean:.2f}",
+        ]
+        for idea, mean in document["summary"].items()
+    ]
+    return table(head, rows)
+
+
+def search(document: Document) -> str:
+    """Budgeted searches against the exhaustive one."""
+    rows = [
+        [
+            f"{r['workload']} {r['dtype']}", r["space_size"],
+            f"{r['to_exhaustive']['quick']:.3f}", f"{r['wall_seconds']['quick']:.1f}",
+            f"{r['to_exhaustive']['normal']:.3f}", f"{r['wall_seconds']['normal']:.1f}",
+        ]
+        for r in document["rows"]
+    ]  # fmt: skip
+    head = ["problem", "configs", "quick / exhaustive", "s", "normal / exhaustive", "s"]
+    return table(head, rows)
+
+
+def dispatch(document: Document) -> str:
+    """Dispatch to matrices that were not tuned."""
+    s = document["summary"]
+    rows = [
+        ["dispatched from the database", f"{s['geometric_mean_regret']:.3f}", f"{s['worst_regret']:.2f}"],
+        ["rule of thumb, nothing tuned", f"{s['geometric_mean_untuned_regret']:.3f}", "–"],
+    ]
+    head = [
+        f"{s['tested_on']} matrices, {s['tuned_on']} others tuned",
+        "geometric mean to tuning each",
+        "worst",
+    ]
+    return table(head, rows)
+
+
+def host(document: Document) -> str:
+    """Host time of a call."""
+    names = {
+        "bare_launch_us": "bare launch of the same kernel (ctypes, `cuLaunchKernel`)",
+        "torch_with_out_us": "`op(b, out)` with PyTorch tensors",
+        "torch_us": "`op(b)`, the result allocated by PyTorch",
+        "cupy_with_out_us": "`op(b, out)` with CuPy arrays",
+        "torch_dense_mm_us": "PyTorch dense `A @ b`",
+        "torch_sparse_mm_us": "PyTorch sparse CSR `A @ b`",
+    }
+    row = document["rows"][0]
+    return table(["call", "µs on the host"], [[names[k], v] for k, v in row.items()])

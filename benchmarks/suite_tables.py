@@ -1,0 +1,326 @@
+"""Tables of the result files of `sparsegen bench`; `benchmarks.make_tables` places them.
+
+``bench_*.json`` together hold each row once, ``repeat_*.json`` the same rows measured again, ``clean_*.json`` and
+``warm_*.json`` with another state of the L2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from pathlib import Path, PurePosixPath
+
+from benchmarks.anchors import Peers
+from benchmarks.markdown import NONE, TYPES, figure, quotient, table
+from sparsegen.bench import result_file
+from sparsegen.bench.compare import compare
+from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, Cell, Results, Row, merge
+from sparsegen.bench.summary import Mean, SuiteSummary, geometric, summarize
+from sparsegen.errors import SparsegenError
+
+UNITED = 20  # rows of a folder, more than which are shown for each n
+DECODING = ("llm", "llm-uneven", "spmv")
+OLDER = "a state that its file does not name"
+
+
+def read(folder: Path, kind: str = "bench", suites: Container[str] | None = None) -> list[Results]:
+    """The files of a kind; of ``suites``: those alone that hold rows of them."""
+    files = [result_file.read(file) for file in sorted(folder.glob(f"{kind}_*.json"))]
+    return [found for found in files if suites is None or any(row.suite in suites for row in found.rows)]
+
+
+def whole(folder: Path, kind: str = "bench") -> Results:
+    """They as one.
+
+    Raises:
+        SparsegenError: there is none, one is malformed, or they do not belong together.
+    """
+    files = read(folder, kind)
+    if not files:
+        raise SparsegenError(f"{folder} has no {kind}_*.json; benchmarks/README.md says how they are made")
+    return merge(files)
+
+
+def origin(files: Sequence[Results]) -> str:
+    """Where the figures come from: device, dates, protocol, states of the source, commands."""
+    results = merge(files)
+    commands = dict.fromkeys(f"`{invocation.command}`" for invocation in results.invocations)
+    states = dict.fromkeys(row.state or OLDER for row in results.rows)
+    return (
+        f"\n\n{measured_on(results)}; measured by {', '.join(map(short, states))}; "
+        f"made by {', '.join(commands)}."
+    )
+
+
+def short(state: str) -> str:
+    """A commit by its first digits."""
+    commit, plus, rest = state.partition("+")
+    return f"{commit[:10]}{plus}{rest}" if len(commit) == 40 else state
+
+
+def measured_on(results: Results) -> str:
+    """Device, dates and protocol."""
+    protocol = results.protocol
+    calls = f"L2 {protocol.l2}, {protocol.rounds} rounds of {protocol.samples} calls"
+    return f"{results.device.name}, driver {results.device.driver}, {days(results)}; {calls}"
+
+
+def days(results: Results) -> str:
+    dates = sorted({f"{invocation.started:%Y-%m-%d}" for invocation in results.invocations})
+    return " to ".join(dates[:: max(1, len(dates) - 1)])
+
+
+def state_of(files: Sequence[Results], suite: str) -> str:
+    """Days and compiler of a suite's rows, and the commits where the files name them."""
+    own = [results for results in files if any(row.suite == suite for row in results.rows)]
+    compilers = dict.fromkeys(
+        "NVRTC" if r.versions.get(TOOLCHAIN, "").startswith("NVRTC") else "nvcc" for r in own
+    )
+    states = dict.fromkeys(
+        short(row.state) for r in own for row in r.rows if row.suite == suite and row.state
+    )
+    return "; ".join((", ".join(dict.fromkeys(map(days, own))), ", ".join(compilers), *states))
+
+
+def performance(folder: Path) -> str:
+    """Geometric means for each suite and type, and what state of the source they are of."""
+    files = read(folder)
+    results = whole(folder)
+    rows = []
+    for s in summarize(results.rows):
+        dense, sparse, untuned = _speedups(s)
+        cells = [dense, sparse, untuned, _wins(s.faster_than_dense), state_of(files, s.suite)]
+        rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells])
+    head = ["geometric mean of the speedup", "rows", "over dense cuBLAS", "over the best other sparse"]
+    made = table([*head, "over untuned", "faster than dense", "measured"], rows)
+    return f"{made}\n\n{measured_on(results)}."
+
+
+def strongest(folder: Path, peers: Peers) -> str:
+    """For each suite and type with anchored peers: our speedup over the fastest sparse routine of each row, whoever has
+    it, and over each.
+    """
+    results = whole(folder)
+    groups: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = {}
+    for row in results.rows:
+        ours, times = row.us(TUNED), _sparse_times(row, peers)
+        if ours and times and any(name in ANCHORED for name in times):
+            groups.setdefault((row.suite, TYPES[row.dtype]), []).append((ours, times))
+    lines = []
+    for (suite, dtype), found in groups.items():
+        best = [min(times, key=times.__getitem__) for _, times in found]
+        over = [times[name] / ours for (ours, times), name in zip(found, best, strict=True)]
+        who = ", ".join(f"{name} {count}" for name, count in Counter(best).most_common())
+        of_each = [_over(found, name) for name in ANCHORED]
+        won = f"{sum(x > 1 for x in over)} of {len(over)}"
+        lines.append([f"{suite}, {dtype}", _times(over), won, *of_each, who])
+    head = ["geometric mean of the speedup", "over the strongest of each row", "rows won"]
+    return table([*head, *ANCHORED.values(), "the strongest is"], lines)
+
+
+ANCHORED = {
+    "sputnik": "Sputnik",
+    "flash-llm": "Flash-LLM",
+    "spinfer": "SpInfer",
+    "flashsparse": "FlashSparse",
+    "macko": "MACKO",
+}
+
+
+def _sparse_times(row: Row, peers: Peers) -> dict[str, float]:
+    """Microseconds of sparse routines of others: anchored ones, and those timed beside ours."""
+    known = peers.get((row.suite, row.case, row.dtype.value), {})
+    found = {name: us for name, us in known.items() if name in ANCHORED}
+    best = row.best_sparse()
+    return found | ({best.contender: best.timing.us} if best is not None and best.timing else {})
+
+
+def _over(found: Sequence[tuple[float, dict[str, float]]], name: str) -> str:
+    return _times([times[name] / ours for ours, times in found if name in times])
+
+
+def _times(ratios: Sequence[float]) -> str:
+    return f"{geometric(ratios).value:.2f} ×" if ratios else NONE
+
+
+def suite(folder: Path, name: str) -> str:
+    """A page of one suite: a table of all rows for each type and layout, and of means where its cases are files."""
+    files = read(folder, suites=[name])
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in (row for results in files for row in results.rows if row.suite == name):
+        groups.setdefault((row.dtype, row.layout), []).append(row)
+    parts = [f"# {name}"]
+    for (dtype, layout), rows in groups.items():
+        parts.append(f"## {TYPES[dtype]}, {layout}-major")
+        if any(_is_file(row) for row in rows):
+            parts.append(_means(rows))
+        parts.append(_cases(rows))
+    return "\n\n".join(parts) + origin(files)
+
+
+def _cases(rows: Sequence[Row]) -> str:
+    head = ["case", "µs", "untuned", "dense", "best other sparse", "which", "over dense", "over sparse"]
+    lines = []
+    for row in rows:
+        ours, dense, sparse = row.us(TUNED), _us(row.dense()), _us(row.best_sparse())
+        tuned, best = row.cell(TUNED), row.best_sparse()
+        lines.append(
+            [
+                row.case,
+                *(figure(us) for us in (ours, row.us(UNTUNED), dense, sparse)),
+                best.contender if best else NONE,
+                f"{dense / ours:.2f}" if dense and ours else NONE,
+                f"{sparse / ours:.2f}" if sparse and ours else NONE,
+                f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
+                tuned.variant.family_name if tuned and tuned.variant else NONE,
+            ]
+        )
+    head += ["of the floor", "family"]
+    states = list(dict.fromkeys(row.state for row in rows))
+    if len(states) > 1:  # rows of several states are marked
+        head.append("state")
+        lines = [[*line, states.index(row.state) + 1] for line, row in zip(lines, rows, strict=True)]
+    told = (f"{number}: {short(state) or OLDER}" for number, state in enumerate(states, 1))
+    return table(head, lines) + ("\n\nStates: " + "; ".join(told) + "." if len(states) > 1 else "")
+
+
+def _means(rows: Sequence[Row]) -> str:
+    """Of a collection of files: by its first folder and the files' own, and by n where those are many."""
+    folders = {row.case: _folder(row.case) for row in rows}
+    many = {folder for folder, count in Counter(folders[row.case] for row in rows).items() if count > UNITED}
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (folders[row.case], row.n)):
+        folder = folders[row.case]
+        groups.setdefault(f"{folder} n={row.n}" if folder in many else folder, []).append(row)
+    lines = []
+    for name, found in groups.items():
+        [s] = summarize(found)
+        lines.append(
+            [name, s.rows, *_speedups(s), _wins(s.faster_than_dense), f"{100 * s.share_of_floor.value:.0f} %"]
+        )
+    head = [
+        "geometric mean of the speedup",
+        "rows",
+        "over dense",
+        "over the best other sparse",
+        "over untuned",
+    ]
+    return table([*head, "faster than dense", "of the floor"], lines)
+
+
+def _is_file(row: Row) -> bool:
+    return "/" in row.case
+
+
+def _folder(case: str) -> str:
+    """The first folder and the file's own."""
+    folders = PurePosixPath(case).parts[:-1]
+    return "/".join(dict.fromkeys((folders[0], folders[-1])))
+
+
+def _inverse(mean: Mean) -> Mean:
+    return Mean(1 / mean.value, mean.count)
+
+
+def _wins(share: Mean) -> str:
+    return f"{round(share.value * share.count)} of {share.count}" if share.count else NONE
+
+
+def _speedup(mean: Mean, rows: int) -> str:
+    """Of a mean ratio of our time to another's; a mean over some of the rows says over how many."""
+    told = f" ({mean.count} of {rows})" if mean.count < rows else ""
+    return f"{1 / mean.value:.2f} ×{told}" if mean.count else NONE
+
+
+def _speedups(s: SuiteSummary) -> list[str]:
+    """Ours over dense, over the best other sparse routine and over untuned."""
+    return [_speedup(mean, s.rows) for mean in (s.to_dense, s.to_best_sparse, _inverse(s.untuned_to_tuned))]
+
+
+def _us(cell: Cell | None) -> float | None:
+    return None if cell is None or cell.timing is None else cell.timing.us
+
+
+def reproduction(folder: Path) -> str:
+    """A second run's times over the first's, geometric means per suite and type."""
+    first, second = whole(folder), whole(folder, "repeat")
+    groups: dict[tuple[str, str], dict[str, Mean]] = {}
+    for drift in compare(first, second).drifts:
+        groups.setdefault((drift.suite, drift.dtype), {})[drift.contender] = drift.ratio
+    contenders = list(dict.fromkeys(name for means in groups.values() for name in means))
+    rows = [
+        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in contenders)]
+        for (suite, dtype), means in groups.items()
+    ]
+    return table(["second run's time over the first's", *contenders], rows) + origin(read(folder, "repeat"))
+
+
+def sddmm(folder: Path, peers: Peers) -> str:
+    """A row for each case: float32 beside cuSPARSE and Sputnik, float16 beside those and a dense product.
+
+    Ratios are of times, below 1 where sparsegen is faster; the last row has their geometric means.
+    """
+    files = read(folder, suites=["sddmm"])
+    rows = [row for results in files for row in results.rows if row.suite == "sddmm"]
+    by_case: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_case.setdefault(row.case, {})[row.dtype.value] = row
+    lines, wide, narrow, to_dense = [], [], [], []
+    for case, found in by_case.items():
+        single, half = found.get("float32"), found.get("float16")
+        ours, ours_half = (row.us(TUNED) if row else None for row in (single, half))
+        vendor = single.us("cusparse-sddmm") if single else None
+        sputnik = peers.get(("sddmm", case, "float32"), {}).get("sputnik")
+        others = [us for us in (vendor, sputnik) if us]
+        best = quotient(ours, min(others, default=None))
+        to_vendor = quotient(ours_half, vendor)
+        dense = half.us("cublas") if half else None
+        over_dense = quotient(ours_half, dense)
+        for ratio, kept in ((best, wide), (to_vendor, narrow), (over_dense, to_dense)):
+            if ratio is not None:
+                kept.append(ratio)
+        times = (ours, vendor, sputnik, best, ours_half, to_vendor, dense, over_dense)
+        lines.append([case, *(figure(x) for x in times)])
+    means = [geometric(ratios).value if ratios else None for ratios in (wide, narrow, to_dense)]
+    lines.append(
+        ["geometric mean", *[NONE] * 3, figure(means[0]), NONE, figure(means[1]), NONE, figure(means[2])]
+    )
+    head = ["m × n × k, sparsity", "fp32 µs", "cuSPARSE", "Sputnik", "to the better", "fp16 µs"]
+    return table([*head, "to cuSPARSE fp32", "dense fp16", "to it"], lines) + origin(files)
+
+
+def decode(folder: Path) -> str:
+    """A row for each list and number of tokens: our time over dense cuBLAS's, geometric mean and worst, by the state of
+    the L2.
+    """
+    kinds = {"dirty": "bench", "clean": "clean", "warm": "warm"}
+    files = {state: found for state, kind in kinds.items() if (found := read(folder, kind, DECODING))}
+    runs = {state: merge(found).rows for state, found in files.items()}
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for state, rows in runs.items():
+        for row in rows:
+            dense = row.dense()
+            ratio = quotient(row.us(TUNED), dense.timing.us if dense and dense.timing else None)
+            if ratio is not None:
+                for which in ("all", f"n = {row.n}"):
+                    found = groups.setdefault((row.suite, which), {state: [] for state in runs})
+                    found[state].append(ratio)
+    lines = []
+    for (suite, which), found in groups.items():
+        figures = [
+            text
+            for ratios in found.values()
+            for text in (
+                (
+                    figure(geometric(ratios).value),
+                    figure(max(ratios)),
+                    f"{sum(r < 1 for r in ratios)} of {len(ratios)}",
+                )
+                if ratios
+                else (NONE,) * 3
+            )
+        ]
+        lines.append([f"{suite}, {which}", *figures])
+    head = [column for state in runs for column in (f"{state}: mean", "worst", "faster")]
+    origins = "".join(origin(found) for found in files.values())
+    return table(["list", *head], lines) + origins

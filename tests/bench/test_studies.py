@@ -1,0 +1,100 @@
+"""The studies that need PyTorch, at tiny sizes on the emulator; and what a study writes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sparsegen.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+class Studies:
+    """Runs a study of ``benchmarks`` on the emulator, with results and a database of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.db = folder, str(folder / "tuned.db")
+
+    def run(self, name: str, *arguments: str) -> tuple[list[dict[str, Any]], str]:
+        """The result file's rows, and what was printed."""
+        script = importlib.import_module(f"benchmarks.{name}")
+        done = CliRunner().invoke(script.main, ["--device", "emulator", *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        document = json.loads((self.folder / f"{name}.json").read_text())
+        assert document["device"] == "emulator (CPU)"
+        return document["rows"], done.output
+
+
+@pytest.fixture
+def studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emulator_settings: Settings) -> Studies:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("SPARSEGEN_RESULTS", str(tmp_path))
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+    monkeypatch.setenv(
+        "SPARSEGEN_DEVICE", "emulator"
+    )  # studies set it too, and it is to be as it was afterwards
+    return Studies(tmp_path)
+
+
+def test_training(studies: Studies) -> None:
+    rows, _ = studies.run("training", "--tiny", "--steps", "3", "--part", "mlp-float16")
+    rows, _ = studies.run("training", "--tiny", "--steps", "2", "--part", "transformer-float32")
+    assert [r["part"] for r in rows] == ["mlp-float16", "transformer-float32"]
+    for row in rows:
+        assert row["difference"] < row["noise"]
+        assert len(row["curves"]["sparse"].split()) == row["steps"]
+        assert set(row["curves"]) == {"sparse", "dense", "dense of seed 1", "dense of seed 2"}
+    assert rows[1]["difference"] < 1e-4  # float32 differs by roundings
+
+
+def test_graph_capture(studies: Studies) -> None:
+    rows, _ = studies.run("graph_capture", "--tiny", "--backend", "eager")
+    assert [r["dtype"] for r in rows] == ["float32", "float16"]
+    for row in rows:
+        assert (row["graphs_compiled_first"], row["graphs_compiled_later"], row["graph_breaks"]) == (1, 0, 0)
+        assert row["captured_in_cuda_graph"] is False and row["host_synchronisations"] is None
+
+
+def test_structured_dropout(studies: Studies) -> None:
+    rows, _ = studies.run("structured_dropout", "--tiny")
+    assert [row["p"] for row in rows[:-1]] == [0.5, 0.1] and rows[-1]["mask"] == "4 x 4"
+    assert all(row["chosen"] == "masked" and 0 < row["error"] < 1e-2 for row in rows[:-1])
+
+
+def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:
+    (studies.folder / "training.json").write_text(json.dumps({"rows": [], "device": "emulator (CPU)"}))
+    rows, output = studies.run("training", "--tiny", "--limit", "-1")
+    assert rows == [] and "time is up: mlp-float32 and what follows is left out" in output
+
+
+def test_exact_categories(studies: Studies) -> None:
+    arguments = ("--neurons", "256", "--layers", "6", "--inputs", "40")
+    [row], _ = studies.run("exact_categories", *arguments)
+    assert row["checked"] == 40 and row["ms"] > 0 and 0 <= row["living"] <= 40
+
+
+def test_rows_keep_the_state_that_measured_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emulator_settings: Settings
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("SPARSEGEN_RESULTS", str(tmp_path))
+    from benchmarks import study
+    from sparsegen.backends import emulator_device
+
+    device = emulator_device()
+    monkeypatch.setenv("SPARSEGEN_COMMIT", "first")
+    study.write_results(device, "made_up", [{"case": "a"}])
+    rows = study.known_rows(device, "made_up", "case")
+    monkeypatch.setenv("SPARSEGEN_COMMIT", "second")
+    study.write_results(device, "made_up", [*rows.values(), {"case": "b"}])
+    document = json.loads((tmp_path / "made_up.json").read_text())
+    assert [row["state"] for row in document["rows"]] == ["first", "second"]
+    assert all(row["measured"][:10] == document["date"] for row in document["rows"])
+    assert study.known_rows(device, "nothing", "case") == {}
