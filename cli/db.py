@@ -12,6 +12,8 @@ from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, j
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning.jobs.importing import import_result
+from sparsegen.tuning.jobs.results import is_result
 from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
@@ -21,6 +23,7 @@ from sparsegen.tuning_db.schema_versions import HEAD
 from sparsegen.tuning_db.store import Added, Store
 
 SHOWN_VARIANTS = 10
+CUT_OFF = "the last line was cut off, as a run that was killed leaves it, and was passed over"
 SHORT = 12  # digits of a fingerprint in a table
 
 
@@ -163,12 +166,23 @@ def export(db: str | None, output: Path | None, as_json: bool) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    help="FILE is the result of this job's bundle (see `sparsegen job`), against which it is checked.",
+)
 @db_option
 @json_option
-def import_(file: Path, db: str | None, as_json: bool) -> None:
-    """Add what an export holds. Everything is checked first; on any error nothing is added."""
+def import_(file: Path, bundle: Path | None, db: str | None, as_json: bool) -> None:
+    """Add what an export, or the result of a job, holds. All is checked first; on any error nothing is added."""
+    if bundle is None and is_result(file):
+        raise click.UsageError(f"{file} is the result of a job: name its bundle with --bundle")
     with open_store(db, read_only=False) as store:
-        report(as_json, store, exchange.import_file(store, file))
+        if bundle is None:
+            report(as_json, store, exchange.import_file(store, file))
+            return
+        taken = import_result(store, file, bundle)
+        report(as_json, store, taken.added, *(CUT_OFF,) * taken.is_cut_off)
 
 
 @command.command()
@@ -181,10 +195,10 @@ def merge(other: str, db: str | None, as_json: bool) -> None:
         report(as_json, store, exchange.merge(store, source))
 
 
-def report(as_json: bool, store: Store, added: Added) -> None:
+def report(as_json: bool, store: Store, added: Added, *notes: str) -> None:
     data = {"location": store.location, "measurements": added.measurements, "baselines": added.baselines}
     text = f"added {added.measurements} measurements and {added.baselines} baselines to {store.location}"
-    emit(as_json, data, Text(text))
+    emit(as_json, data | ({"notes": notes} if notes else {}), Text("\n".join((text, *notes))))
 
 
 @command.command()

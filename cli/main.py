@@ -31,6 +31,7 @@ COMMANDS = {
     "verify": "Check a variant's result against float64.",
     "source": "Print the CUDA source, PTX or SASS of a variant.",
     "families": "List kernel families with their tuning spaces and constraints.",
+    "job": "Make bundles that measure on GPUs which cannot be reached.",
     "db": "List, show, exchange, check and migrate tuning databases; forget.",
     "devices": "List the devices that variants can run on.",
     "doctor": "Say what is missing on this machine, and how to get it.",

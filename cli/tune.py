@@ -25,7 +25,8 @@ from sparsegen.cli.common import (
     overflow_option,
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
-from sparsegen.cli.progress import CONTENDERS, figure, rates, shown
+from sparsegen.cli.progress import shown
+from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune

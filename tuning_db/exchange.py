@@ -19,11 +19,12 @@ import json
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparsegen.errors import ConfigError, ImportFileError
 from sparsegen.kernels import family, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, Problem
@@ -40,7 +41,9 @@ from sparsegen.tuning_db.records import (
     Workload,
 )
 from sparsegen.tuning_db.row_checks import LONGEST_REASON
-from sparsegen.tuning_db.store import Added, Store
+
+if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
+    from sparsegen.tuning_db.store import Added, Store
 
 FORMAT = "sparsegen-tuning"
 VERSION, VERSION_WITH_RATES = 1, 2  # a document without rates is one that older versions read
@@ -207,13 +210,13 @@ def load(text: str, source: str) -> Content:
         (head.get("version") or root).refuse(known)
     fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
     listed = [node.members() for node in fields["devices"].items()]
-    devices = _once(fields["devices"], _device, lambda device: device.key)
-    workloads = _once(fields["workloads"], _workload, lambda w: (w.problem, w.fingerprint))
+    devices = _once(fields["devices"], read_device, lambda device: device.key)
+    workloads = _once(fields["workloads"], read_workload, lambda w: (w.problem, w.fingerprint))
     return Content(
-        tuple(_measurement(node, workloads, devices) for node in fields["measurements"].items()),
-        tuple(_baseline(node, workloads, devices) for node in fields["baselines"].items()),
+        tuple(read_measurement(node, workloads, devices) for node in fields["measurements"].items()),
+        tuple(read_baseline(node, workloads, devices) for node in fields["baselines"].items()),
         tuple(
-            _rates(members["rates"], device)
+            read_rates(members["rates"], device)
             for members, device in zip(listed, devices, strict=True)
             if "rates" in members
         ),
@@ -234,7 +237,8 @@ def _once(nodes: Node, read: Callable[[Node], T], identity: Callable[[T], Hashab
     return list(seen.values())
 
 
-def _device(node: Node) -> Device:
+def read_device(node: Node) -> Device:
+    """A device, as `conversion.described` gives it; perhaps with rates, which `read_rates` reads."""
     sizes = ("multiprocessors", "shared_memory_per_block", "shared_memory_per_multiprocessor", "l2_bytes")
     f = node.fields(("key", "name", "backend", "compute_capability", *sizes), ("rates",))
     version = [part.integer(0, 1000) for part in f["compute_capability"].items()]
@@ -252,14 +256,16 @@ def _device(node: Node) -> Device:
     )
 
 
-def _rates(node: Node, device: Device) -> DeviceRates:
+def read_rates(node: Node, device: Device) -> DeviceRates:
+    """What a device was measured to do, as `rates_dict` gives it."""
     names = tuple(field.name for field in dataclasses.fields(Rates))
     f = node.fields((*names, "measured_at"))
     rates = Rates(**{name: f[name].number(above=True) for name in names})
     return DeviceRates(device, rates, f["measured_at"].moment())
 
 
-def _workload(node: Node) -> Workload:
+def read_workload(node: Node) -> Workload:
+    """A workload, as `workload_dict` gives it."""
     f = node.fields(("problem", "fingerprint", "features"))
     problem = read_problem(f["problem"])
     names = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
@@ -298,23 +304,31 @@ def _sample(node: Node) -> Sample:
 
 
 def _variant(f: dict[str, Node], problem: Problem) -> Variant:
+    digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
+    return Variant(read_config(f["family"], f["config"], problem), digest)
+
+
+def read_config(named: Node, values: Node, problem: Problem) -> Config:
+    """A config from a family's name and its values; a tunable added since has its default.
+
+    Raises:
+        SparsegenError: the nodes' own error: no family for this problem, or a value that it does not declare.
+    """
     try:
-        known = family(f["family"].text(80))
+        known = family(named.text(80))
     except ConfigError as error:
-        raise ImportFileError(f"{f['family'].source}: {f['family'].path}: {error}") from None
+        raise named.error(f"{named.source}: {named.path}: {error}") from None
     if known.problem_type.operator != problem.operator:
-        f["family"].refuse(f"a family that computes {problem.operator}")
-    members = f["config"].members()
+        named.refuse(f"a family that computes {problem.operator}")
+    members = values.members()
     for member in members.values():
         if type(member.value) not in (int, bool, str):
             member.refuse("an integer, true, false or a word")
     try:
-        config = known.config(**{name: member.value for name, member in members.items()})
+        return known.config(**{name: member.value for name, member in members.items()})  # type: ignore[no-any-return]
     except ConfigError as error:
-        wrong = _wrong_tunable(known, members) or f["config"]
-        raise ImportFileError(f"{wrong.source}: {wrong.path}: {error}") from None
-    digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
-    return Variant(config, digest)  # a tunable added since has its default
+        wrong = _wrong_tunable(known, members) or values
+        raise wrong.error(f"{wrong.source}: {wrong.path}: {error}") from None
 
 
 def _wrong_tunable(known: AnyFamily, members: dict[str, Node]) -> Node | None:
@@ -331,7 +345,8 @@ def _pick(node: Node, candidates: list[Any]) -> Any:
     return candidates[node.integer(0, len(candidates) - 1)]
 
 
-def _measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
+def read_measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
+    """A measurement, as `measurement_dict` gives it, with the places of its workload and its device in these lists."""
     needed = ("workload", "device", "family", "config", "source_digest", "outcome", "final", "measured_at")
     f = node.fields(needed, ("sample", "reason", *MEASURED))
     workload = _pick(f["workload"], workloads)
@@ -360,7 +375,8 @@ def _measurement(node: Node, workloads: list[Workload], devices: list[Device]) -
     )
 
 
-def _baseline(node: Node, workloads: list[Workload], devices: list[Device]) -> Baseline:
+def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) -> Baseline:
+    """A baseline, as `baseline_dict` gives it, with the positions of its workload and its device in these lists."""
     f = node.fields(("workload", "device", "contender", "version", "sample", "measured_at"))
     return Baseline(
         workload=_pick(f["workload"], workloads),

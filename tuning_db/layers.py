@@ -81,11 +81,22 @@ class MemoryLayer:
     ) -> None:
         self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
         self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
+        self._rates: dict[str, Rates] = {}
+        self.take(measurements, baselines, rates)
+
+    def take(
+        self,
+        measurements: Iterable[Measurement],
+        baselines: Iterable[Baseline],
+        rates: Iterable[DeviceRates] = (),
+    ) -> None:
+        """Hold these records too; none is older than those that are held."""
         for m in sorted(measurements, key=lambda m: m.measured_at):
             self._measurements[_key(m.workload, m.device)].append(m)
         for b in sorted(baselines, key=lambda b: b.measured_at):
             self._baselines[_key(b.workload, b.device)].append(b)
-        self._rates = {r.device.key: r.rates for r in sorted(rates, key=lambda r: r.measured_at)}
+        for r in sorted(rates, key=lambda r: r.measured_at):
+            self._rates[r.device.key] = r.rates
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         return list(self._measurements.get(_key(workload, device), ()))

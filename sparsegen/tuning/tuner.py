@@ -29,7 +29,7 @@ from sparsegen.tuning import background
 from sparsegen.tuning.claims import Claims
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.interrupt import interruptible
-from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.ledger import Ledger, Recorder
 from sparsegen.tuning.pipeline import CompileAhead, cores
 from sparsegen.tuning.report import (
     Budget,
@@ -189,14 +189,14 @@ def tune(
                     )
                 )
             )
-        first = _first_to_try(workload, device, known, named)
+        first = first_to_try(workload, device, known, named)
         whole, resumes = budget.effort is Effort.MAX, bool(known.measurements(workload, device))
 
         def set_up() -> Search:
-            space = _space(workload, device, named, first, whole=whole)
+            space = space_of(workload, device, named, first, whole=whole)
             from sparsegen.tuning.search import Search  # with Optuna: the list takes longer, and comes first
 
-            ledger.expect(space, backend.toolchain)
+            ledger.expect(space, ahead.rendered)
             done = ledger.resume(again=again) if resumes else {}
             found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
             for candidate, measurement in done.items():
@@ -247,7 +247,7 @@ def _made_ready(toolchain: Toolchain) -> float:
     return time.monotonic() - began
 
 
-def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Store]]:
+def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Recorder]]:
     """What can be read at once, and the store that is written, as soon as it is open.
 
     A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
@@ -256,14 +256,14 @@ def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, 
         DatabaseError: the place is none for a database.
     """
     if not isinstance(store, str | Path):
-        given: Future[Store] = Future()
+        given: Future[Recorder] = Future()
         given.set_result(store)
         return store, given
     if (file := Location.parse(store).path) is not None:
         check_file(file, read_only=False)
     known = open_existing(store)
     resources.callback(known.close)
-    opened = background.begin(lambda: _open_store(store), "store")
+    opened: Future[Recorder] = background.begin(lambda: _open_store(store), "store")
     resources.callback(lambda: None if opened.exception() else opened.result().close())
     return known, opened
 
@@ -274,7 +274,7 @@ def _open_store(place: str | Path) -> Store:
     return Store.open(place)
 
 
-def _first_to_try(
+def first_to_try(
     workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
 ) -> list[Config]:
     """Where to begin; without repeats.
@@ -305,7 +305,7 @@ def _first_to_try(
     return list(dict.fromkeys(config for part in parts for config in part))
 
 
-def _space(
+def space_of(
     workload: Workload,
     device: Device,
     families: Sequence[AnyFamily],
