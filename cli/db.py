@@ -9,6 +9,8 @@ import click
 from rich.text import Text
 
 from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, json_option
+from sparsegen.cli.db_pins import list_pins, pin, unpin
+from sparsegen.cli.db_shipping import diff, layers, publish_
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
@@ -33,7 +35,11 @@ def open_store(db: str | None, *, read_only: bool) -> Store:
 
 @click.group()
 def command() -> None:
-    """List, show, exchange, check and migrate tuning databases, and forget."""
+    """List, show, compare, publish, exchange, check and migrate tuning databases; pin choices, forget."""
+
+
+for subcommand in (publish_, diff, layers, pin, unpin, list_pins):
+    command.add_command(subcommand)
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -85,7 +91,7 @@ def show(matrix: str, db: str | None, as_json: bool) -> None:
         "workloads": [
             {
                 **workload_data(tuned, ranking.best(measurements)),
-                "ranking": [exchange.measurement_dict(r.measurement) for r in ranking.ranked(measurements)],
+                "ranking": [_ranked_data(r) for r in ranking.ranked(measurements)],
                 "failures": [
                     exchange.measurement_dict(m) for m in measurements if m.outcome is not Outcome.OK
                 ],
@@ -248,6 +254,11 @@ def migrate(db: str | None, as_json: bool) -> None:
 
 # --- records as JSON values
 # ----------------------------------------------------------------------------------
+
+
+def _ranked_data(ranked: ranking.Ranked) -> dict[str, Any]:
+    interval = [ranked.interval.low_us, ranked.interval.high_us]
+    return exchange.measurement_dict(ranked.measurement) | {"interval_us": interval}
 
 
 def workload_data(tuned: Tuned, winner: Measurement | None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ COMMANDS = {
     "source": "Print the CUDA source, PTX or SASS of a variant.",
     "families": "List kernel families with their tuning spaces and constraints.",
     "job": "Make bundles that measure on GPUs which cannot be reached.",
-    "db": "List, show, exchange, check and migrate tuning databases; forget.",
+    "db": "List, show, compare, publish and exchange tuning databases; pin choices.",
     "devices": "List the devices that variants can run on.",
     "doctor": "Say what is missing on this machine, and how to get it.",
     "cache": "Show or clear the cache of compiled variants.",

@@ -45,6 +45,10 @@ class Settings:
             without PyCUDA.
         kernels: ``SPARSEGEN_KERNELS``, a folder of kernels that were compiled beforehand, as a job's bundle brings them
             (docs/bundles.md); then nothing is compiled here.
+        layers: ``SPARSEGEN_LAYERS``, published layers of tuning results, separated like the entries of PATH; they lie
+            below the project's database and over the packaged results (docs/tuning.md).
+        pins: ``SPARSEGEN_PINS``, the file of pinned choices; default the project's, ``.sparsegen/pins.json``.
+        deterministic: ``SPARSEGEN_DETERMINISTIC=1``: only variants that give equal bits on every call.
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
     """
@@ -56,6 +60,9 @@ class Settings:
     nvrtc: str | None
     driver: str
     kernels: Path | None
+    layers: tuple[Path, ...]
+    pins: Path | None
+    deterministic: bool
     cxx: str
     cuda_include: Path | None
     cuda_home: Path
@@ -65,6 +72,7 @@ class Settings:
         e = os.environ if environment is None else environment
         home = e.get("CUDA_HOME") or e.get("CUDA_ROOT") or e.get("CUDA_PATH") or "/usr/local/cuda"
         include, kernels = e.get("SPARSEGEN_CUDA_INCLUDE"), e.get("SPARSEGEN_KERNELS")
+        pins = e.get("SPARSEGEN_PINS")
         return cls(
             db=e.get("SPARSEGEN_DB") or f"{_users('data', '~/.local/share/sparsegen')}/tuning.db",
             cache=absolute(Path(e.get("SPARSEGEN_CACHE") or _users("cache", "~/.cache/sparsegen"))),
@@ -73,6 +81,9 @@ class Settings:
             nvrtc=e.get("SPARSEGEN_NVRTC") or None,
             driver=e.get("SPARSEGEN_DRIVER") or "pycuda",
             kernels=absolute(Path(kernels)) if kernels else None,
+            layers=tuple(absolute(Path(p)) for p in e.get("SPARSEGEN_LAYERS", "").split(os.pathsep) if p),
+            pins=absolute(Path(pins)) if pins else None,
+            deterministic=e.get("SPARSEGEN_DETERMINISTIC", "0") not in ("", "0"),
             cxx=e.get("CXX") or "g++",
             cuda_include=Path(include) if include else None,
             cuda_home=Path(home),

@@ -21,15 +21,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparsegen.errors import ConfigError, ImportFileError
-from sparsegen.kernels import family, is_of_operator
-from sparsegen.kernels.base import AnyFamily, Device
-from sparsegen.kernels.config import Config
+from sparsegen.errors import ImportFileError
+from sparsegen.kernels import is_of_operator
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, Problem
+from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.conversion import described
-from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
+from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
@@ -50,7 +50,6 @@ VERSION, VERSION_WITH_RATES = 1, 2  # a document without rates is one that older
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
-HEX = "[0-9a-f]{64}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,39 +305,6 @@ def _sample(node: Node) -> Sample:
 def _variant(f: dict[str, Node], problem: Problem) -> Variant:
     digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
     return Variant(read_config(f["family"], f["config"], problem), digest)
-
-
-def read_config(named: Node, values: Node, problem: Problem) -> Config:
-    """A config from a family's name and its values; a tunable added since has its default.
-
-    Raises:
-        SparsegenError: the nodes' own error: no family for this problem, or a value that it does not declare.
-    """
-    try:
-        known = family(named.text(80))
-    except ConfigError as error:
-        raise named.error(f"{named.source}: {named.path}: {error}") from None
-    if known.problem_type.operator != problem.operator:
-        named.refuse(f"a family that computes {problem.operator}")
-    members = values.members()
-    for member in members.values():
-        if type(member.value) not in (int, bool, str):
-            member.refuse("an integer, true, false or a word")
-    try:
-        return known.config(**{name: member.value for name, member in members.items()})  # type: ignore[no-any-return]
-    except ConfigError as error:
-        wrong = _wrong_tunable(known, members) or values
-        raise wrong.error(f"{wrong.source}: {wrong.path}: {error}") from None
-
-
-def _wrong_tunable(known: AnyFamily, members: dict[str, Node]) -> Node | None:
-    """The first member that the family does not take."""
-    for name, member in members.items():
-        try:
-            known.config(**{name: member.value})
-        except ConfigError:
-            return member
-    return None
 
 
 def _pick(node: Node, candidates: list[Any]) -> Any:

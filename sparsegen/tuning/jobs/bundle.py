@@ -25,8 +25,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning.jobs import job as job_file
 from sparsegen.tuning.jobs.job import Job, Task
-from sparsegen.tuning_db.exchange import HEX
-from sparsegen.tuning_db.json_reader import parse_json
+from sparsegen.tuning_db.json_reader import HEX, parse_json
 from sparsegen.tuning_db.records import Workload
 
 FORMAT, VERSION = "sparsegen-bundle", 1

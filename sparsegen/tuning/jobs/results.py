@@ -24,7 +24,6 @@ from sparsegen.tuning.jobs.checks import Checks
 from sparsegen.tuning.jobs.job import LONGEST_FINGERPRINT
 from sparsegen.tuning_db.conversion import described, printable
 from sparsegen.tuning_db.exchange import (
-    HEX,
     Content,
     baseline_dict,
     measurement_dict,
@@ -34,7 +33,7 @@ from sparsegen.tuning_db.exchange import (
     read_measurement,
     read_rates,
 )
-from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
+from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
 

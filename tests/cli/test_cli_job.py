@@ -1,0 +1,56 @@
+"""``sparsegen job`` and the import of its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import Command
+from job_samples import head, record, sources_alone, write_result
+
+from sparsegen.errors import BundleError, ConfigError
+from sparsegen.tuning.jobs.bundle import open_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    sources_alone(tmp_path / "b.pyz", monkeypatch)
+    return tmp_path / "b.pyz"
+
+
+def test_verify(run: Command, bundle: Path) -> None:
+    told = run.json("job", "verify", bundle)
+    assert told["tasks"] == 2 and told["files"] > 100
+    assert "all are what the manifest says" in run("job", "verify", bundle).output
+    bundle.write_bytes(bundle.read_bytes()[:-100])
+    run("job", "verify", bundle, exit_code=BundleError.exit_code)
+
+
+def test_a_result_is_imported_with_its_bundle(run: Command, bundle: Path, tmp_path: Path) -> None:
+    with open_bundle(bundle) as opened:
+        result = write_result(tmp_path / "r", head(opened), record(opened), record(opened, 1))
+        bad = write_result(tmp_path / "bad", head(opened), record(opened, source_digest="ab" * 32))
+    assert "name its bundle with --bundle" in run("db", "import", result, exit_code=2).output
+    assert run.json("db", "import", result, "--bundle", bundle)["measurements"] == 2
+    with result.open("a") as file:
+        file.write('{"meas')
+    assert "was cut off" in run("db", "import", result, "--bundle", bundle).output
+    assert "notes" in run.json("db", "import", result, "--bundle", bundle)
+    run("db", "import", bad, "--bundle", bundle, exit_code=BundleError.exit_code)
+
+
+def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> None:
+    run("job", "export", "-n", "8", "--for", "emulator", "--out", tmp_path / "b.pyz", exit_code=2)
+    run("job", "export", "-n", "8", "--out", tmp_path / "b.pyz", exit_code=2)
+    sizes = ("--operator", "dsd", "--m", "64", "-k", "64", "-n", "64", "--block", "64x64", "--density", "0.5")
+    told = run(
+        "job",
+        "export",
+        *sizes,
+        "--for",
+        "sm_20",
+        "--out",
+        tmp_path / "b.pyz",
+        exit_code=ConfigError.exit_code,
+    )
+    assert "sm_90" in told.output
