@@ -170,7 +170,7 @@ def layers(db: str | None, as_json: bool) -> None:
     """List the databases that a look-up reads, the first on top."""
     settings = Settings.from_environment()
     found: list[dict[str, Any]] = []
-    places = [
+    places: list[tuple[str, str | Path]] = [
         ("user", db or settings.db),
         ("project", PROJECT_DATABASE),
         *(("published", p) for p in settings.layers),

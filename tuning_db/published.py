@@ -211,7 +211,8 @@ def read_published(path: Path) -> Published | None:
         raise DatabaseCorruptError(
             f"{path} does not say of itself what a published layer does; publish it again"
         )
-    return Published(*heads[0], devices=tuple(PublishedDevice(*row) for row in rows))
+    by, at, note, version = heads[0]
+    return Published(by, at, note, version, tuple(PublishedDevice(*row) for row in rows))
 
 
 def _are_texts(values: Sequence[Any]) -> bool:
