@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sparsegen.cli.common import (
     Copied,
+    F,
     db_option,
     emit,
     family_names,
@@ -20,12 +21,64 @@ from sparsegen.cli.common import (
     memory_limit_option,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_model, reading_shown
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.export import CANDIDATES, SECONDS_OF_ONE, Exported, Wanted, export_job
 from sparsegen.tuning.jobs.target import find_target
+from sparsegen.tuning.model import shared_searches
 from sparsegen.tuning_db.layers import open_layers
+
+
+def job_options(function: F) -> F:
+    """What every job is asked for: ``target``, ``out``, ``families``, ``candidates``, ``budget``, ``with_values``."""
+    options = (
+        click.option(
+            "--for",
+            "target",
+            required=True,
+            metavar="DEVICE",
+            help="sm_90 or another compute capability, a device's key (see `sparsegen db list`), or emulator.",
+        ),
+        click.option(
+            "-o",
+            "--out",
+            required=True,
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="The bundle, a .pyz file.",
+        ),
+        click.option(
+            "--family",
+            "families",
+            multiple=True,
+            shell_complete=family_names,
+            help="Only this kernel family; may be repeated.",
+        ),
+        click.option(
+            "--candidates",
+            default=CANDIDATES,
+            show_default=True,
+            type=click.IntRange(min=1, max=4096),
+            help="For each matrix.",
+        ),
+        click.option(
+            "--budget",
+            type=click.FloatRange(min=0, min_open=True, max=30 * 86400),
+            metavar="SECONDS",
+            help=f"Time for the whole job there; default {SECONDS_OF_ONE:g} s for each matrix.",
+        ),
+        click.option(
+            "--with-values",
+            is_flag=True,
+            help="Send the matrices' values along; else random ones are measured with.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @click.group()
@@ -45,43 +98,7 @@ def command() -> None:
 @click.option("--transpose", is_flag=True, help="Take the matrices' transposes.")
 @memory_limit_option
 @problem_options()
-@click.option(
-    "--for",
-    "target",
-    required=True,
-    metavar="DEVICE",
-    help="sm_90 or another compute capability, a device's key (see `sparsegen db list`), or emulator.",
-)
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The bundle, a .pyz file.",
-)
-@click.option(
-    "--family",
-    "families",
-    multiple=True,
-    shell_complete=family_names,
-    help="Only this kernel family; may be repeated.",
-)
-@click.option(
-    "--candidates",
-    default=CANDIDATES,
-    show_default=True,
-    type=click.IntRange(min=1, max=4096),
-    help="For each matrix.",
-)
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True, max=30 * 86400),
-    metavar="SECONDS",
-    help=f"Time for the whole job there; default {SECONDS_OF_ONE:g} s for each matrix.",
-)
-@click.option(
-    "--with-values", is_flag=True, help="Send the matrices' values along; else random ones are measured with."
-)
+@job_options
 @db_option
 @json_option
 def export(
@@ -107,9 +124,63 @@ def export(
         partial(load, matrix, tensor, memory_limit=memory_limit, transpose=transpose) for matrix in matrices
     ]
     given = [wanted.workload(one) for one in loads] if loads else [wanted.workload(None)]
+    asked = [Wanted(matrix, problem, with_values) for matrix, problem in given]
+    _export(asked, target, out, families, candidates, budget, db, as_json)
+
+
+@command.command("export-model")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--tokens", type=TokenCounts(), required=True, help="As for `sparsegen tune-model`, such as 1,8,256."
+)
+@model_layer_options
+@memory_limit_option
+@job_options
+@db_option
+@json_option
+def export_model(
+    model: Path,
+    tokens: tuple[int, ...],
+    min_sparsity: float,
+    tensors: tuple[str, ...],
+    exclude: tuple[str, ...],
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    memory_limit: int | None,
+    target: str,
+    out: Path,
+    families: tuple[str, ...],
+    candidates: int,
+    budget: float | None,
+    with_values: bool,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """The same for every pruned layer of a model, as `sparsegen tune-model` takes them: one search for like layers."""
+    weights = open_model(model, memory_limit)
+    with reading_shown(as_json) as reading:
+        found = pruned_layers(
+            weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
+        )
+    searches = shared_searches(found.layers, tokens, dtype, layout, epilogue)
+    asked = [Wanted(matrix_of(weights, s.layers[0]), s.problem, with_values) for s in searches]
+    _export(asked, target, out, families, candidates, budget, db, as_json)
+
+
+def _export(
+    asked: list[Wanted],
+    target: str,
+    out: Path,
+    families: tuple[str, ...],
+    candidates: int,
+    budget: float | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
     with open_layers(Settings.from_environment(), db) as known:
         made = export_job(
-            [Wanted(matrix, problem, with_values) for matrix, problem in given],
+            asked,
             out,
             target=find_target(target, known),
             known=known,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from command_line import Command
 from job_samples import head, record, sources_alone, write_result
 
-from sparsegen.errors import BundleError, ConfigError
+from sparsegen import backends
+from sparsegen.errors import BundleError, ConfigError, DeviceUnavailableError
+from sparsegen.kernels.base import Device
 from sparsegen.tuning.jobs.bundle import open_bundle
 
 
@@ -54,3 +58,27 @@ def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> Non
         exit_code=ConfigError.exit_code,
     )
     assert "sm_90" in told.output
+
+
+def test_the_pruned_layers_of_a_model(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    layers = {
+        name: rng.random((96, 64)) * (rng.random((96, 64)) < share)
+        for name, share in (("a", 0.1), ("b", 0.4))
+    }
+    np.savez(tmp_path / "model.npz", dense=np.ones((8, 8)), **layers)
+
+    def no_toolchain(device: Device) -> Any:
+        raise DeviceUnavailableError("no compiler here")
+
+    monkeypatch.setattr(backends, "toolchain", no_toolchain)
+    path = tmp_path / "m.pyz"
+    options = ("--tokens", "8,16", "--for", "sm_90", "--candidates", "3", "--out", path)
+    told = run.json("job", "export-model", tmp_path / "model.npz", *options)
+    assert told["not_compiled_because"] == "no compiler here" and told["seconds"] == 120
+    assert [(t["problem"]["n"], t["candidates"]) for t in told["tasks"]] == [(8, 3), (8, 3), (16, 3), (16, 3)]
+    with open_bundle(path) as opened:
+        opened.verify()
+        assert len([name for name in opened.files if name.startswith("patterns/")]) == 2, "each pattern once"
+    text = run("job", "export-model", tmp_path / "model.npz", *options, "--with-values").output
+    assert "12 candidates for 4 workloads" in text and "needs nvcc where it runs" in text

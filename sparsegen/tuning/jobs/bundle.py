@@ -43,9 +43,9 @@ INDEX = np.dtype("<i4")
 VALUE = np.dtype("<f4")
 
 
-def pattern_name(number: int) -> str:
-    """The file with the row offsets, the column indices and perhaps the values of a task's matrix."""
-    return f"patterns/{number}.bin"
+def pattern_name(digest: str) -> str:
+    """The file with the row offsets, the column indices and perhaps the values of a matrix, by its SHA-256."""
+    return f"patterns/{digest}.bin"
 
 
 def source_name(digest: str) -> str:
@@ -163,11 +163,13 @@ class Bundle:
         problem = task.workload.problem
         matrix = self._read_matrix(number, task) if problem.has_pattern else problem.without_pattern
         if Workload.of(problem, matrix) != task.workload:
-            raise BundleError(f"{self.path}: {pattern_name(number)} is not the matrix that the job names")
+            raise BundleError(
+                f"{self.path}: {pattern_name(task.pattern)} is not the matrix that the job names"
+            )
         return matrix
 
     def _read_matrix(self, number: int, task: Task) -> CsrMatrix:
-        name, features = pattern_name(number), task.workload.features
+        name, features = pattern_name(task.pattern), task.workload.features
         counts = (features.m + 1, features.nnz, features.nnz * task.has_values)
         content = self.read(name)
         if len(content) != INDEX.itemsize * sum(counts[:2]) + VALUE.itemsize * counts[2]:

@@ -139,7 +139,7 @@ def export_job(
     tasks: list[Task] = []
     chosen = [_choose(w, target, known, candidates, families) for w in wanted]
     of, done = sum(map(len, chosen)), 0
-    for number, (w, configs) in enumerate(zip(wanted, chosen, strict=True)):
+    for w, configs in zip(wanted, chosen, strict=True):
         workload = Workload.of(w.problem, w.matrix)
         if any(task.workload == workload for task in tasks):
             raise ConfigError(f"{w.problem} on this matrix is asked for twice")
@@ -154,9 +154,12 @@ def export_job(
         if not found:
             raise BundleError(f"not one candidate compiles for {w.problem}; see the log with -v")
         has_values = w.with_values and w.problem.has_pattern
-        tasks.append(Task(workload, has_values, tuple(found)))
+        pattern = ""
         if w.problem.has_pattern:
-            contents[pattern_name(number)] = _pattern(w.matrix, with_values=has_values)
+            content = _pattern(w.matrix, with_values=has_values)
+            pattern = hashlib.sha256(content).hexdigest()
+            contents[pattern_name(pattern)] = content
+        tasks.append(Task(workload, pattern, has_values, tuple(found)))
     contents |= compiler.contents()
     job = Job(
         target, compiler.fingerprint, seconds or SECONDS_OF_ONE * len(tasks), datetime.now(UTC), tuple(tasks)

@@ -40,10 +40,12 @@ class Task:
     """One workload of a job.
 
     Attributes:
-        has_values: whether the bundle holds the matrix's own values; else they are drawn at random.
+        pattern: the SHA-256 of the file with the matrix, which tasks share; empty for a problem without a pattern.
+        has_values: whether that holds the matrix's own values; else they are drawn at random.
     """
 
     workload: Workload
+    pattern: str
     has_values: bool
     candidates: tuple[Candidate, ...]
 
@@ -87,6 +89,7 @@ def dump(job: Job) -> str:
         "tasks": [
             {
                 "workload": workload_dict(task.workload),
+                "pattern": task.pattern,
                 "has_values": task.has_values,
                 "candidates": [
                     {"family": c.config.family_name, "config": c.config.to_dict(), "source": c.source}
@@ -135,7 +138,7 @@ def _tasks(node: Node) -> Iterable[Task]:
         node.refuse("at least one workload")
     seen: set[object] = set()
     for one in nodes:
-        f = one.fields(("workload", "has_values", "candidates"))
+        f = one.fields(("workload", "pattern", "has_values", "candidates"))
         workload = read_workload(f["workload"])
         if (workload.problem, workload.fingerprint) in seen:
             one.refuse("a workload listed once")
@@ -143,7 +146,8 @@ def _tasks(node: Node) -> Iterable[Task]:
         candidates = tuple(_candidate(c, workload) for c in _bounded(f["candidates"], MOST_CANDIDATES))
         if len({c.config for c in candidates}) != len(candidates) or not candidates:
             f["candidates"].refuse("candidates, each listed once")
-        yield Task(workload, f["has_values"].boolean(), candidates)
+        pattern = f["pattern"].text(64, HEX if workload.problem.has_pattern else "")
+        yield Task(workload, pattern, f["has_values"].boolean(), candidates)
 
 
 def _bounded(node: Node, most: int) -> list[Node]:

@@ -51,7 +51,7 @@ def test_weights_stay_at_home_unless_they_are_asked_for(
 ) -> None:
     with open_bundle(bundle) as opened:
         assert not np.isin(opened.matrix(1).values, MATRICES[1].values.astype(np.float32)).any()
-        assert len(opened.read(pattern_name(1))) == 4 * (97 + MATRICES[1].nnz)
+        assert len(opened.read(pattern_name(opened.job.tasks[1].pattern))) == 4 * (97 + MATRICES[1].nnz)
     sources_alone(tmp_path / "with.pyz", monkeypatch, with_values=True)
     with open_bundle(tmp_path / "with.pyz") as opened:
         np.testing.assert_array_equal(opened.matrix(1).values, MATRICES[1].values.astype(np.float32))
@@ -67,14 +67,15 @@ def test_nothing_of_ours_that_it_does_not_need_goes_along(bundle: Path) -> None:
 
 def _flip(name: str) -> Callable[[Files], None]:
     def change(files: Files) -> None:
-        content = bytearray(files[name])
+        found = next(file for file in files if file.startswith(name))
+        content = bytearray(files[found])
         content[len(content) // 2] ^= 1
-        files[name] = bytes(content)
+        files[found] = bytes(content)
 
     return change
 
 
-@pytest.mark.parametrize("name", [JOB, "__main__.py", pattern_name(0), "sparsegen/errors.py"])
+@pytest.mark.parametrize("name", [JOB, "__main__.py", "patterns", "sparsegen/errors.py"])
 def test_a_flipped_bit_is_found(bundle: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(BundleError, match="damaged"):
         verify(rebuilt(bundle, tmp_path / "b.pyz", _flip(name), mend=False))
@@ -116,17 +117,23 @@ def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Files], None]:
 
 
 def _offsets_beyond(files: Files) -> None:
-    files[pattern_name(0)] = b"\xff\xff\xff\x7f" * (len(files[pattern_name(0)]) // 4)
+    name = first_pattern(files)
+    files[name] = b"\xff\xff\xff\x7f" * (len(files[name]) // 4)
+
+
+def first_pattern(files: Files) -> str:
+    """The file of the first task's matrix."""
+    return pattern_name(json.loads(files[JOB])["tasks"][0]["pattern"])
 
 
 HOSTILE: dict[str, tuple[Callable[[Files], None], str]] = {
-    "offsets out of bounds": (_offsets_beyond, "patterns/0"),
+    "offsets out of bounds": (_offsets_beyond, "patterns/"),
     "a pattern cut short": (
-        lambda f: f.update({pattern_name(0): f[pattern_name(0)][:-4]}),
+        lambda f: f.update({first_pattern(f): f[first_pattern(f)][:-4]}),
         "as many nonzeros",
     ),
     "another pattern": (
-        lambda f: f.update({pattern_name(0): _other_pattern(f[pattern_name(0)])}),
+        lambda f: f.update({first_pattern(f): _other_pattern(f[first_pattern(f)])}),
         "is not the matrix",
     ),
     "a source of another digest": (
@@ -149,6 +156,7 @@ HOSTILE: dict[str, tuple[Callable[[Files], None], str]] = {
         _edit(lambda d: d["tasks"][0]["candidates"][0].update(source="../../etc/passwd")),
         "text like",
     ),
+    "a pattern elsewhere": (_edit(lambda d: d["tasks"][0].update(pattern="../x")), "text like"),
     "a budget without end": (_edit(lambda d: d.update(seconds=1e12)), "seconds"),
     "no tasks": (_edit(lambda d: d.update(tasks=[])), "at least one"),
     "the same task twice": (_edit(lambda d: d.update(tasks=d["tasks"][:1] * 2)), "listed once"),
