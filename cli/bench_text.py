@@ -10,7 +10,7 @@ from rich.table import Table
 from sparsegen.bench.compare import Comparison
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Kind, Results, Row, Status
 from sparsegen.bench.summary import Mean, summarize
-from sparsegen.cli.progress import figure
+from sparsegen.cli.progress_lines import figure
 
 
 def ours(row: Row) -> Cell | None:

@@ -123,6 +123,15 @@ def db_option(function: F) -> F:
     )(function)
 
 
+def deterministic_option(function: F) -> F:
+    """``deterministic``: bool."""
+    return click.option(
+        "--deterministic",
+        is_flag=True,
+        help="Only variants of which equal inputs give equal bits on every call; as SPARSEGEN_DETERMINISTIC=1.",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """``as_json``: bool, for `emit`. Errors become JSON as well."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)

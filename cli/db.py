@@ -9,9 +9,13 @@ import click
 from rich.text import Text
 
 from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, json_option
+from sparsegen.cli.db_pins import list_pins, pin, unpin
+from sparsegen.cli.db_shipping import diff, layers, publish_
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning.jobs.importing import import_result
+from sparsegen.tuning.jobs.results import is_result
 from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
@@ -21,6 +25,7 @@ from sparsegen.tuning_db.schema_versions import HEAD
 from sparsegen.tuning_db.store import Added, Store
 
 SHOWN_VARIANTS = 10
+CUT_OFF = "the last line was cut off, as a run that was killed leaves it, and was passed over"
 SHORT = 12  # digits of a fingerprint in a table
 
 
@@ -30,7 +35,11 @@ def open_store(db: str | None, *, read_only: bool) -> Store:
 
 @click.group()
 def command() -> None:
-    """List, show, exchange, check and migrate tuning databases, and forget."""
+    """List, show, compare, publish, exchange, check and migrate tuning databases; pin choices, forget."""
+
+
+for subcommand in (publish_, diff, layers, pin, unpin, list_pins):
+    command.add_command(subcommand)
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -82,7 +91,7 @@ def show(matrix: str, db: str | None, as_json: bool) -> None:
         "workloads": [
             {
                 **workload_data(tuned, ranking.best(measurements)),
-                "ranking": [exchange.measurement_dict(r.measurement) for r in ranking.ranked(measurements)],
+                "ranking": [_ranked_data(r) for r in ranking.ranked(measurements)],
                 "failures": [
                     exchange.measurement_dict(m) for m in measurements if m.outcome is not Outcome.OK
                 ],
@@ -163,12 +172,23 @@ def export(db: str | None, output: Path | None, as_json: bool) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    help="FILE is the result of this job's bundle (see `sparsegen job`), against which it is checked.",
+)
 @db_option
 @json_option
-def import_(file: Path, db: str | None, as_json: bool) -> None:
-    """Add what an export holds. Everything is checked first; on any error nothing is added."""
+def import_(file: Path, bundle: Path | None, db: str | None, as_json: bool) -> None:
+    """Add what an export, or the result of a job, holds. All is checked first; on any error nothing is added."""
+    if bundle is None and is_result(file):
+        raise click.UsageError(f"{file} is the result of a job: name its bundle with --bundle")
     with open_store(db, read_only=False) as store:
-        report(as_json, store, exchange.import_file(store, file))
+        if bundle is None:
+            report(as_json, store, exchange.import_file(store, file))
+            return
+        taken = import_result(store, file, bundle)
+        report(as_json, store, taken.added, *(CUT_OFF,) * taken.is_cut_off)
 
 
 @command.command()
@@ -181,10 +201,10 @@ def merge(other: str, db: str | None, as_json: bool) -> None:
         report(as_json, store, exchange.merge(store, source))
 
 
-def report(as_json: bool, store: Store, added: Added) -> None:
+def report(as_json: bool, store: Store, added: Added, *notes: str) -> None:
     data = {"location": store.location, "measurements": added.measurements, "baselines": added.baselines}
     text = f"added {added.measurements} measurements and {added.baselines} baselines to {store.location}"
-    emit(as_json, data, Text(text))
+    emit(as_json, data | ({"notes": notes} if notes else {}), Text("\n".join((text, *notes))))
 
 
 @command.command()
@@ -234,6 +254,11 @@ def migrate(db: str | None, as_json: bool) -> None:
 
 # --- records as JSON values
 # ----------------------------------------------------------------------------------
+
+
+def _ranked_data(ranked: ranking.Ranked) -> dict[str, Any]:
+    interval = [ranked.interval.low_us, ranked.interval.high_us]
+    return exchange.measurement_dict(ranked.measurement) | {"interval_us": interval}
 
 
 def workload_data(tuned: Tuned, winner: Measurement | None) -> dict[str, Any]:

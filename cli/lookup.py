@@ -11,6 +11,7 @@ from sparsegen import api
 from sparsegen.cli.common import (
     EnumChoice,
     db_option,
+    deterministic_option,
     device_option,
     emit,
     json_option,
@@ -33,6 +34,7 @@ from sparsegen.dispatch.choice import Choice, OnMiss
     show_default=True,
     help="What to do when neither this workload nor one like it was measured.",
 )
+@deterministic_option
 @json_option
 def command(
     matrix: Path | None,
@@ -45,6 +47,7 @@ def command(
     device: str | None,
     db: str | None,
     on_miss: OnMiss,
+    deterministic: bool,
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
@@ -52,7 +55,9 @@ def command(
         None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     )
     given = found if problem.has_pattern else None
-    choice = api.lookup(given, problem, on_miss=on_miss, device=device, db=db)
+    choice = api.lookup(
+        given, problem, on_miss=on_miss, device=device, db=db, deterministic=deterministic or None
+    )
     emit(as_json, as_data(choice), choice.explain())
 
 

@@ -19,7 +19,7 @@ from sparsegen.cli.common import (
     make_console,
     memory_limit_option,
 )
-from sparsegen.cli.progress import SECONDS_BETWEEN_LINES
+from sparsegen.cli.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.cli.prune_tables import emit_comparison, emit_report
 from sparsegen.dispatch.pruned_times import PrunedTimes
 from sparsegen.operators import DType, Layout

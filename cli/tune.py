@@ -16,6 +16,7 @@ from sparsegen.cli.common import (
     EnumChoice,
     Part,
     db_option,
+    deterministic_option,
     device_option,
     emit,
     family_names,
@@ -25,10 +26,13 @@ from sparsegen.cli.common import (
     overflow_option,
 )
 from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
-from sparsegen.cli.progress import CONTENDERS, figure, rates, shown
+from sparsegen.cli.progress import shown
+from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning.report import Flip
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
 
@@ -65,6 +69,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @db_option
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
+@deterministic_option
 @json_option
 def command(
     matrix: Path | None,
@@ -83,6 +88,7 @@ def command(
     db: str | None,
     no_baselines: bool,
     again: bool,
+    deterministic: bool,
     as_json: bool,
 ) -> None:
     """Search for the fastest variant for a matrix, verify it and record it.
@@ -109,6 +115,7 @@ def command(
             baselines=not no_baselines,
             again=again,
             seed=seed,
+            deterministic=deterministic or Settings.from_environment().deterministic,
             allow_overflow=allow_overflow,
         )
     location = str(Location.parse(place))
@@ -177,6 +184,8 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
     table.add_row("compared", _verdict(result))
     if winner.worst_error is not None:
         table.add_row("verified", f"worst error {winner.worst_error:.2f} of its bound against float64")
+    if result.flip is not None:
+        table.add_row("changed", _flip_text(result.flip))
     others = {name: m for name, m in result.family_winners.items() if m is not winner and m.sample}
     for name, m in others.items():
         assert m.sample is not None
@@ -204,6 +213,16 @@ def _in_turn(winner: Measurement) -> str:
     return "; timed again, in turn with the other finalists" * winner.final
 
 
+def _flip_text(flip: Flip) -> str:
+    if flip.cost is None:
+        cost = "it was not timed again (--again does so)"
+    elif flip.cost < 1:
+        cost = f"today it takes {flip.cost:.3f} × the time, which is a tie, or it failed"
+    else:
+        cost = f"today it takes {flip.cost:.3f} × the time"
+    return f"before, {_config_text(flip.before)} was the winner; {cost}"
+
+
 def _config_text(measurement: Measurement) -> str:
     return f"{measurement.variant.family}: {measurement.variant.config.settings}"
 
@@ -222,6 +241,7 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
             "median_us": m.sample.median_us,
             "low_us": m.sample.low_us,
             "high_us": m.sample.high_us,
+            "interval_us": [(i := Interval.of([m.sample])).low_us, i.high_us],
             "samples": m.sample.count,
             "worst_error": m.worst_error,
             "registers": m.registers,
@@ -253,6 +273,9 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
             name: result.speedup_over(name) for name in CONTENDERS if result.speedup_over(name) is not None
         },
         "baselines_skipped": result.baselines_skipped,
+        "flip": None
+        if result.flip is None
+        else {"before": described(result.flip.before), "cost": result.flip.cost},
         "seconds": result.seconds,
         "interrupted": result.was_interrupted,
         "database": location,

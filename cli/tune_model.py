@@ -12,6 +12,7 @@ from rich.text import Text
 from sparsegen import backends
 from sparsegen.cli.common import (
     EnumChoice,
+    F,
     db_option,
     device_option,
     json_option,
@@ -54,6 +55,49 @@ class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only fr
         return tuple(dict.fromkeys(counts))
 
 
+def model_layer_options(function: F) -> F:
+    """Which layers and products are meant: ``min_sparsity``, ``tensors``, ``exclude``, ``dtype``, ``layout``,
+    ``epilogue``.
+    """
+    options = (
+        click.option(
+            "--min-sparsity",
+            type=click.FloatRange(0, 1),
+            default=LEAST_SPARSITY,
+            show_default=True,
+            help="Share of zeros from which on a matrix counts as pruned.",
+        ),
+        click.option(
+            "--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated."
+        ),
+        click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated."),
+        click.option(
+            "--dtype",
+            type=EnumChoice(DType),
+            default=DType.FLOAT32.value,
+            show_default=True,
+            help="Element type of weights, activations and result; sums are float32.",
+        ),
+        click.option(
+            "--layout",
+            type=EnumChoice(Layout),
+            default=Layout.COLUMN.value,
+            show_default=True,
+            help="column: activations are tokens x features, as linear layers have them.",
+        ),
+        click.option(
+            "--epilogue",
+            type=EnumChoice(Epilogue),
+            default=Epilogue.NONE.value,
+            show_default=True,
+            help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
@@ -62,36 +106,7 @@ class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only fr
     required=True,
     help="Rows of the activations (batch times sequence), such as 1,8,256.",
 )
-@click.option(
-    "--min-sparsity",
-    type=click.FloatRange(0, 1),
-    default=LEAST_SPARSITY,
-    show_default=True,
-    help="Share of zeros from which on a matrix counts as pruned.",
-)
-@click.option("--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated.")
-@click.option(
-    "--dtype",
-    type=EnumChoice(DType),
-    default=DType.FLOAT32.value,
-    show_default=True,
-    help="Element type of weights, activations and result; sums are float32.",
-)
-@click.option(
-    "--layout",
-    type=EnumChoice(Layout),
-    default=Layout.COLUMN.value,
-    show_default=True,
-    help="column: activations are tokens x features, as linear layers have them.",
-)
-@click.option(
-    "--epilogue",
-    type=EnumChoice(Epilogue),
-    default=Epilogue.NONE.value,
-    show_default=True,
-    help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
-)
+@model_layer_options
 @click.option(
     "--effort",
     type=EnumChoice(Effort),
@@ -139,8 +154,8 @@ def command(
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
-    weights = _open(model, memory_limit)
-    with _reading(as_json) as reading:
+    weights = open_model(model, memory_limit)
+    with reading_shown(as_json) as reading:
         found = pruned_layers(
             weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
         )
@@ -174,7 +189,7 @@ def command(
         raise click.exceptions.Exit(NoVariantError.exit_code)
 
 
-def _open(model: Path, memory_limit: int | None) -> Weights:
+def open_model(model: Path, memory_limit: int | None) -> Weights:
     """The weights of a file.
 
     Raises:
@@ -190,7 +205,7 @@ def _open(model: Path, memory_limit: int | None) -> Weights:
 
 
 @contextmanager
-def _reading(as_json: bool) -> Iterator[Reading]:
+def reading_shown(as_json: bool) -> Iterator[Reading]:
     """What says which tensor is being read: on a terminal alone, where it takes long."""
     console = make_console(stderr=True)
     if as_json or not console.is_terminal:

@@ -71,6 +71,7 @@ def lookup(
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
+    deterministic: bool | None = None,
     **options: Any,
 ) -> Choice:
     """What `prepare` would run for this matrix, and why; nothing is compiled and no device is touched.
@@ -78,7 +79,7 @@ def lookup(
     The arguments are those of `prepare`, without operands.
     """
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
-    return _choose(wanted, _device(device), db, OnMiss.parse(on_miss))
+    return _choose(wanted, _device(device), db, OnMiss.parse(on_miss), _equal_bits(deterministic))
 
 
 @overload
@@ -90,6 +91,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
+    deterministic: bool | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
     **kept: Any,
@@ -105,6 +107,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
+    deterministic: bool | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
     allow_overflow: bool = ...,
@@ -128,6 +131,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
+    deterministic: bool | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
     allow_overflow: bool = ...,
@@ -143,6 +147,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
+    deterministic: bool | None = ...,
     family: str | None = ...,
     config: Mapping[str, Any] | None = ...,
     allow_overflow: bool = ...,
@@ -159,6 +164,7 @@ def prepare(
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
+    deterministic: bool | None = None,
     family: str | None = None,
     config: Mapping[str, Any] | None = None,
     allow_overflow: bool = False,
@@ -184,6 +190,8 @@ def prepare(
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
+        deterministic: choose only variants of which equal inputs give equal bits on every call; default
+            SPARSEGEN_DETERMINISTIC, else any.
         family, config: run this family, its guess changed by ``config``, instead of what the database says.
         allow_overflow: let finite values of the matrix become infinite in a narrower dtype; a warning counts them.
         options: fields of the problem, None for one that is not given; and operands to keep for every call: ``bias`` of
@@ -209,16 +217,24 @@ def prepare(
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
     where, db, miss = _device(device), _place(db), OnMiss.parse(on_miss)
+    equal_bits = _equal_bits(deterministic)
     if family is not None:
         changes = {} if config is None else config
         choice = named_choice(wanted.problem, wanted.problem.features(wanted.matrix), where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
-        choice = _choose(wanted, where, db, miss)
+        choice = _choose(wanted, where, db, miss, equal_bits)
         if miss is OnMiss.TUNE and not choice.is_hit:
-            tune(wanted.matrix, wanted.problem, device=where, db=db, allow_overflow=overflows)
-            choice = _choose(wanted, where, db, miss)
+            tune(
+                wanted.matrix,
+                wanted.problem,
+                device=where,
+                db=db,
+                deterministic=equal_bits,
+                allow_overflow=overflows,
+            )
+            choice = _choose(wanted, where, db, miss, equal_bits)
     return wanted.problem.operator_type(wanted.problem, _launcher(choice, wanted, where, held))
 
 
@@ -302,6 +318,7 @@ def tune(
     progress: Progress = silent,
     device: Device | str | None = None,
     db: str | Path | None = None,
+    deterministic: bool | None = None,
     allow_overflow: bool = False,
     **options: Any,
 ) -> TuneResult:
@@ -314,6 +331,7 @@ def tune(
         trials, seconds: when the search ends instead; at whichever comes first.
         families, baselines, again, seed, progress: see `sparsegen.tuning.tuner.tune`.
         db: where to record; default SPARSEGEN_DB, else the user's own.
+        deterministic: try only variants of which equal inputs give equal bits on every call; default as for `prepare`.
 
     Raises:
         What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
@@ -324,7 +342,7 @@ def tune(
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
     names = None if families is None else arguments.texts(families, "families")
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
-    start = arguments.whole(seed, "seed", least=0)
+    start, equal_bits = arguments.whole(seed, "seed", least=0), _equal_bits(deterministic)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
@@ -339,6 +357,7 @@ def tune(
         baselines=compares,
         again=anew,
         seed=start,
+        deterministic=Settings.from_environment().deterministic if equal_bits is None else equal_bits,
         allow_overflow=overflows,
         progress=progress,
     )
@@ -479,7 +498,13 @@ def _place(db: str | Path | None) -> str | Path | None:
     return None if db is None else arguments.location(db, "db")
 
 
-def _choose(wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss) -> Choice:
+def _equal_bits(deterministic: bool | None) -> bool | None:
+    return None if deterministic is None else arguments.flag(deterministic, "deterministic")
+
+
+def _choose(
+    wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss, equal_bits: bool | None
+) -> Choice:
     matrix, problem = wanted.matrix, wanted.problem
     if miss is OnMiss.DENSE and not isinstance(problem, HasDense):
         able = ", ".join(kind.operator for kind in OPERATORS.values() if issubclass(kind, HasDense))
@@ -489,7 +514,8 @@ def _choose(wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss
     if miss is OnMiss.DENSE and problem.batch > 1:
         raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
     features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
-    return choose(problem, features, fingerprint, device, _shared_layers(db), on_miss=miss)
+    layers = _shared_layers(db)
+    return choose(problem, features, fingerprint, device, layers, on_miss=miss, deterministic=equal_bits)
 
 
 def described(device: Device, db: str | Path | None = None) -> Device:

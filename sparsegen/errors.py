@@ -147,6 +147,18 @@ class ImportFileError(DatabaseError):
     """A JSON export that is to be imported is malformed or holds values that sparsegen would not write."""
 
 
+class PinsError(SparsegenError):
+    """The file of pins is malformed, or pins what cannot run."""
+
+    exit_code = 3
+
+
+class BundleError(SparsegenError):
+    """A job's bundle or its result file is damaged, does not belong together, or holds what cannot be."""
+
+    exit_code = 3
+
+
 class SuiteError(SparsegenError):
     """A benchmark suite is unknown, its data is missing, or its list of cases is malformed."""
 

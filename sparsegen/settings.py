@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 
 def absolute(path: Path) -> Path:
     """The path with the home folder for ``~``, from the root on; as it is where there is no home or working folder."""
@@ -18,8 +16,11 @@ def absolute(path: Path) -> Path:
         return path
 
 
-def _users(folder: Callable[[str], str], unknown: str) -> str:
-    """One of the user's own folders; ``unknown`` where the user has no home folder."""
+def _users(kind: str, unknown: str) -> str:
+    """One of the user's own folders, ``data`` or ``cache``; ``unknown`` where the user has no home folder."""
+    import platformdirs  # a job's bundle names both folders, and runs without this package
+
+    folder: Callable[[str], str] = getattr(platformdirs, f"user_{kind}_dir")
     try:
         return folder("sparsegen")
     except RuntimeError:
@@ -40,6 +41,14 @@ class Settings:
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
         nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
             nvcc's release where one is found (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
+        driver: ``SPARSEGEN_DRIVER``, how NVIDIA's driver is called: ``pycuda`` (default), or ``direct``, by ctypes and
+            without PyCUDA.
+        kernels: ``SPARSEGEN_KERNELS``, a folder of kernels that were compiled beforehand, as a job's bundle brings them
+            (docs/bundles.md); then nothing is compiled here.
+        layers: ``SPARSEGEN_LAYERS``, published layers of tuning results, separated like the entries of PATH; they lie
+            below the project's database and over the packaged results (docs/tuning.md).
+        pins: ``SPARSEGEN_PINS``, the file of pinned choices; default the project's, ``.sparsegen/pins.json``.
+        deterministic: ``SPARSEGEN_DETERMINISTIC=1``: only variants that give equal bits on every call.
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
         commit: ``SPARSEGEN_COMMIT``, what result files name as the state of the source; default that of its checkout
@@ -51,6 +60,11 @@ class Settings:
     device: str | None
     nvcc: str | None
     nvrtc: str | None
+    driver: str
+    kernels: Path | None
+    layers: tuple[Path, ...]
+    pins: Path | None
+    deterministic: bool
     cxx: str
     cuda_include: Path | None
     cuda_home: Path
@@ -60,16 +74,19 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         e = os.environ if environment is None else environment
         home = e.get("CUDA_HOME") or e.get("CUDA_ROOT") or e.get("CUDA_PATH") or "/usr/local/cuda"
-        include = e.get("SPARSEGEN_CUDA_INCLUDE")
+        include, kernels = e.get("SPARSEGEN_CUDA_INCLUDE"), e.get("SPARSEGEN_KERNELS")
+        pins = e.get("SPARSEGEN_PINS")
         return cls(
-            db=e.get("SPARSEGEN_DB")
-            or f"{_users(platformdirs.user_data_dir, '~/.local/share/sparsegen')}/tuning.db",
-            cache=absolute(
-                Path(e.get("SPARSEGEN_CACHE") or _users(platformdirs.user_cache_dir, "~/.cache/sparsegen"))
-            ),
+            db=e.get("SPARSEGEN_DB") or f"{_users('data', '~/.local/share/sparsegen')}/tuning.db",
+            cache=absolute(Path(e.get("SPARSEGEN_CACHE") or _users("cache", "~/.cache/sparsegen"))),
             device=e.get("SPARSEGEN_DEVICE") or None,
             nvcc=e.get("SPARSEGEN_NVCC") or None,
             nvrtc=e.get("SPARSEGEN_NVRTC") or None,
+            driver=e.get("SPARSEGEN_DRIVER") or "pycuda",
+            kernels=absolute(Path(kernels)) if kernels else None,
+            layers=tuple(absolute(Path(p)) for p in e.get("SPARSEGEN_LAYERS", "").split(os.pathsep) if p),
+            pins=absolute(Path(pins)) if pins else None,
+            deterministic=e.get("SPARSEGEN_DETERMINISTIC", "0") not in ("", "0"),
             cxx=e.get("CXX") or "g++",
             cuda_include=Path(include) if include else None,
             cuda_home=Path(home),

@@ -70,6 +70,7 @@ PARAMETER = (
     True,
 )  # of a problem: a block, a density, a filter
 ARRAY = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
+FLAG_OR_NONE = tuple(word for word in FLAG if word is not None)
 SIDES = (*WHOLE, 0, (1,), (1, 2, 3), "ab", (1.5, 2))
 MATRIX = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
 
@@ -112,18 +113,21 @@ ROWS = {
     "lookup": Row(
         sparsegen.lookup,
         {"matrix": CSR, "n": 4, "device": "emulator"},
-        {**ASKED, "on_miss": WORD},
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE},
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare": Row(
         sparsegen.prepare,
         {"matrix": CSR, "n": 4, "device": "emulator", "family": "csr_spmm"},
-        {**ASKED, "on_miss": WORD, "family": TEXT, "config": NAMES, "allow_overflow": FLAG},
+        {
+            **ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "family": TEXT, "config": NAMES,
+            "allow_overflow": FLAG,
+        },
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare, chosen": Row(
         sparsegen.prepare, {"matrix": CSR, "n": 4, "device": "emulator"},
-        {**ASKED, "on_miss": WORD, "allow_overflow": FLAG}, FIELDS,
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "allow_overflow": FLAG}, FIELDS,
         free=("family", "config"),
     ),
     "prune": Row(
@@ -157,7 +161,7 @@ ROWS = {
         {
             **ASKED, "effort": WORD, "trials": (*SEED, 0), "seconds": (*NUMBER, 0, -1.0, np.nan),
             "families": (*TEXTS, ["nonsense"]), "baselines": FLAG, "again": FLAG, "seed": SEED,
-            "progress": (7, "x", [1]),
+            "progress": (7, "x", [1]), "deterministic": FLAG_OR_NONE,
             "allow_overflow": FLAG,
         },
         FIELDS,

@@ -12,6 +12,7 @@ import click
 import pytest
 
 import sparsegen
+from sparsegen.cli.bundle import parser
 from sparsegen.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
@@ -122,3 +123,17 @@ def test_python_code_is_python(page: Path) -> None:
                 and node.value.id == "sparsegen"
             ):
                 assert hasattr(sparsegen, node.attr), f"sparsegen.{node.attr}"
+
+
+def test_what_bundles_are_told_is_what_they_take() -> None:
+    """The commands that a page shows for a bundle's own Python."""
+    page = ROOT / "docs" / "bundles.md"
+    lines = [
+        line for text in blocks(page, "console") for line in text.splitlines() if line.startswith("$ python ")
+    ]
+    assert {shlex.split(line)[3] for line in lines} == {"info", "verify", "run"}
+    for line in lines:
+        _, _, bundle, *words = shlex.split(line)
+        assert parser(bundle).parse_args(words).do
+    with pytest.raises(SystemExit):
+        parser("layer.pyz").parse_args(["run", "--outt", "x"])

@@ -356,6 +356,7 @@ def tune_toy(
     *,
     progress: Progress = silent,
     again: bool = False,
+    deterministic: bool = False,
     **values: Any,
 ) -> TuneResult:
     return tune(
@@ -367,6 +368,7 @@ def tune_toy(
         budget=Budget(trials=trials),
         progress=progress,
         again=again,
+        deterministic=deterministic,
         backend=backend(folder, **values),
     )
 

@@ -19,16 +19,17 @@ import json
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparsegen.errors import ConfigError, ImportFileError
-from sparsegen.kernels import family, is_of_operator
-from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.errors import ImportFileError
+from sparsegen.kernels import is_of_operator
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, Problem
+from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.conversion import described
-from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
+from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
@@ -40,14 +41,15 @@ from sparsegen.tuning_db.records import (
     Workload,
 )
 from sparsegen.tuning_db.row_checks import LONGEST_REASON
-from sparsegen.tuning_db.store import Added, Store
+
+if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
+    from sparsegen.tuning_db.store import Added, Store
 
 FORMAT = "sparsegen-tuning"
 VERSION, VERSION_WITH_RATES = 1, 2  # a document without rates is one that older versions read
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
-HEX = "[0-9a-f]{64}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +209,13 @@ def load(text: str, source: str) -> Content:
         (head.get("version") or root).refuse(known)
     fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
     listed = [node.members() for node in fields["devices"].items()]
-    devices = _once(fields["devices"], _device, lambda device: device.key)
-    workloads = _once(fields["workloads"], _workload, lambda w: (w.problem, w.fingerprint))
+    devices = _once(fields["devices"], read_device, lambda device: device.key)
+    workloads = _once(fields["workloads"], read_workload, lambda w: (w.problem, w.fingerprint))
     return Content(
-        tuple(_measurement(node, workloads, devices) for node in fields["measurements"].items()),
-        tuple(_baseline(node, workloads, devices) for node in fields["baselines"].items()),
+        tuple(read_measurement(node, workloads, devices) for node in fields["measurements"].items()),
+        tuple(read_baseline(node, workloads, devices) for node in fields["baselines"].items()),
         tuple(
-            _rates(members["rates"], device)
+            read_rates(members["rates"], device)
             for members, device in zip(listed, devices, strict=True)
             if "rates" in members
         ),
@@ -234,7 +236,8 @@ def _once(nodes: Node, read: Callable[[Node], T], identity: Callable[[T], Hashab
     return list(seen.values())
 
 
-def _device(node: Node) -> Device:
+def read_device(node: Node) -> Device:
+    """A device, as `conversion.described` gives it; perhaps with rates, which `read_rates` reads."""
     sizes = ("multiprocessors", "shared_memory_per_block", "shared_memory_per_multiprocessor", "l2_bytes")
     f = node.fields(("key", "name", "backend", "compute_capability", *sizes), ("rates",))
     version = [part.integer(0, 1000) for part in f["compute_capability"].items()]
@@ -252,14 +255,16 @@ def _device(node: Node) -> Device:
     )
 
 
-def _rates(node: Node, device: Device) -> DeviceRates:
+def read_rates(node: Node, device: Device) -> DeviceRates:
+    """What a device was measured to do, as `rates_dict` gives it."""
     names = tuple(field.name for field in dataclasses.fields(Rates))
     f = node.fields((*names, "measured_at"))
     rates = Rates(**{name: f[name].number(above=True) for name in names})
     return DeviceRates(device, rates, f["measured_at"].moment())
 
 
-def _workload(node: Node) -> Workload:
+def read_workload(node: Node) -> Workload:
+    """A workload, as `workload_dict` gives it."""
     f = node.fields(("problem", "fingerprint", "features"))
     problem = read_problem(f["problem"])
     names = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
@@ -298,40 +303,16 @@ def _sample(node: Node) -> Sample:
 
 
 def _variant(f: dict[str, Node], problem: Problem) -> Variant:
-    try:
-        known = family(f["family"].text(80))
-    except ConfigError as error:
-        raise ImportFileError(f"{f['family'].source}: {f['family'].path}: {error}") from None
-    if known.problem_type.operator != problem.operator:
-        f["family"].refuse(f"a family that computes {problem.operator}")
-    members = f["config"].members()
-    for member in members.values():
-        if type(member.value) not in (int, bool, str):
-            member.refuse("an integer, true, false or a word")
-    try:
-        config = known.config(**{name: member.value for name, member in members.items()})
-    except ConfigError as error:
-        wrong = _wrong_tunable(known, members) or f["config"]
-        raise ImportFileError(f"{wrong.source}: {wrong.path}: {error}") from None
     digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
-    return Variant(config, digest)  # a tunable added since has its default
-
-
-def _wrong_tunable(known: AnyFamily, members: dict[str, Node]) -> Node | None:
-    """The first member that the family does not take."""
-    for name, member in members.items():
-        try:
-            known.config(**{name: member.value})
-        except ConfigError:
-            return member
-    return None
+    return Variant(read_config(f["family"], f["config"], problem), digest)
 
 
 def _pick(node: Node, candidates: list[Any]) -> Any:
     return candidates[node.integer(0, len(candidates) - 1)]
 
 
-def _measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
+def read_measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
+    """A measurement, as `measurement_dict` gives it, with the places of its workload and its device in these lists."""
     needed = ("workload", "device", "family", "config", "source_digest", "outcome", "final", "measured_at")
     f = node.fields(needed, ("sample", "reason", *MEASURED))
     workload = _pick(f["workload"], workloads)
@@ -360,7 +341,8 @@ def _measurement(node: Node, workloads: list[Workload], devices: list[Device]) -
     )
 
 
-def _baseline(node: Node, workloads: list[Workload], devices: list[Device]) -> Baseline:
+def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) -> Baseline:
+    """A baseline, as `baseline_dict` gives it, with the positions of its workload and its device in these lists."""
     f = node.fields(("workload", "device", "contender", "version", "sample", "measured_at"))
     return Baseline(
         workload=_pick(f["workload"], workloads),

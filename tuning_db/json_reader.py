@@ -17,6 +17,7 @@ from sparsegen.system.memory import available_bytes
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning_db.conversion import printable
 
+HEX = "[0-9a-f]{64}"  # a SHA-256
 LONGEST_SHOWN = 80  # characters of a value in a complaint
 MEMORY_PER_BYTE = 12  # that Python's objects take for a byte of JSON; text of numbers and short names about 8
 

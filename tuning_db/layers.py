@@ -2,7 +2,8 @@
 
 The user's (``--db``, ``SPARSEGEN_DB``, or the default below the user's data folder) is the only one that is
 written. The project's is ``.sparsegen/tuning.db`` in the working folder, to be kept with the code. The seeds
-come inside the package (`seeds_reader`). A workload known to an upper layer hides the same workload in those
+come inside the package (`seeds_reader`). Between these two lie published layers (`published`), as `Settings.layers`
+names them. A workload known to an upper layer hides the same workload in those
 below.
 """
 
@@ -20,8 +21,10 @@ from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.location import Location
+from sparsegen.tuning_db.pins import pins_path
 from sparsegen.tuning_db.project import is_there, is_trusted
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Tuned, Workload
+from sparsegen.tuning_db.rules import NO_RULES, Rules
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite
 
@@ -49,6 +52,10 @@ class Layer(Protocol):
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]: ...
 
+    @property
+    def rules(self) -> Rules:
+        """What narrows choices, whatever was measured."""
+
     def close(self) -> None:
         """Give back what is open; a later question opens it again."""
 
@@ -72,6 +79,7 @@ class MemoryLayer:
     """Records in memory, never written."""
 
     generation = 0
+    rules = NO_RULES
 
     def __init__(
         self,
@@ -81,11 +89,22 @@ class MemoryLayer:
     ) -> None:
         self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
         self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
+        self._rates: dict[str, Rates] = {}
+        self.take(measurements, baselines, rates)
+
+    def take(
+        self,
+        measurements: Iterable[Measurement],
+        baselines: Iterable[Baseline],
+        rates: Iterable[DeviceRates] = (),
+    ) -> None:
+        """Hold these records too; none is older than those that are held."""
         for m in sorted(measurements, key=lambda m: m.measured_at):
             self._measurements[_key(m.workload, m.device)].append(m)
         for b in sorted(baselines, key=lambda b: b.measured_at):
             self._baselines[_key(b.workload, b.device)].append(b)
-        self._rates = {r.device.key: r.rates for r in sorted(rates, key=lambda r: r.measured_at)}
+        for r in sorted(rates, key=lambda r: r.measured_at):
+            self._rates[r.device.key] = r.rates
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         return list(self._measurements.get(_key(workload, device), ()))
@@ -122,6 +141,7 @@ class Layers:
     """Several layers read as one, the first on top."""
 
     layers: Sequence[Layer]
+    rules: Rules = NO_RULES
 
     @property
     def generation(self) -> int:
@@ -168,7 +188,7 @@ def files_state(settings: Settings, db: str | Path | None = None) -> tuple[tuple
     Modification time in ns and size of each file and of its write-ahead log; None for what is not there.
     """
     state: list[tuple[int, int] | None] = []
-    for place in (db or settings.db, PROJECT_DATABASE):
+    for place in (db or settings.db, PROJECT_DATABASE, *settings.layers, pins_path(settings)):
         path = Location.parse(place).path
         if path is None:
             continue
@@ -205,13 +225,14 @@ def open_existing(place: str | Path) -> Layer:
 
 
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
-    """The user's database (``db``, else the settings'), the project's, where there are any, and the seeds.
+    """The user's database (``db``, else the settings'), the project's, where there are any, published ones, the seeds.
 
     All are opened for reading: whoever writes opens a `Store`.
 
     Raises:
         DatabaseError: and its children, see `Store.open`. A broken database, or one that cannot be reached, is never
             passed over in silence.
+        PinsError: the pins cannot be read.
     """
     opened: dict[str, Layer] = {}
     try:
@@ -221,7 +242,10 @@ def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
                 continue
             if (location.path is None or is_there(location.path)) and str(location) not in opened:
                 opened[str(location)] = open_to_read(place)
+        for layer in settings.layers:
+            opened[str(layer)] = open_to_read(layer)
+        rules = Rules.of(settings)
     except BaseException:
         Layers(list(opened.values())).close()
         raise
-    return Layers([*opened.values(), seeds()])
+    return Layers([*opened.values(), seeds()], rules)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
+from sparsegen.tuning_db.incumbent import Interval, incumbent
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by
@@ -15,11 +16,12 @@ TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A variant that may be dispatched, its time, and its newest measurement of the kind compared."""
+    """A variant that may be dispatched, its time, the newest measurement of the kind compared, and an interval."""
 
     variant: Variant
     time_us: float
     measurement: Measurement
+    interval: Interval
 
 
 def dispatchable(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -61,6 +63,7 @@ def times(measurements: Iterable[Measurement]) -> dict[Variant, Ranked]:
             variant,
             median(m.sample.median_us for m in mine if m.sample is not None),
             max(mine, key=lambda m: m.measured_at),
+            Interval.of([m.sample for m in mine if m.sample is not None]),
         )
         for variant, mine in by_variant.items()
     }
@@ -70,12 +73,16 @@ def ranked(measurements: Iterable[Measurement]) -> list[Ranked]:
     """Dispatchable variants of one workload on one device, best first.
 
     Finalists, which were timed in turn, come before all others. Among variants within `TIE`
-    of the fastest the simplest config comes first.
+    of the fastest the simplest config comes first. Whoever won the finals of earlier searches stays first until another
+    one is faster beyond the noise of both (`incumbent`).
     """
     listed = list(measurements)
-    finals = times(m for m in listed if m.final or m.outcome is not Outcome.OK)
+    in_finals = [m for m in listed if m.final or m.outcome is not Outcome.OK]
+    finals = times(in_finals)
     rest = [r for variant, r in times(listed).items() if variant not in finals]
-    return _by_time(finals.values()) + _by_time(rest)
+    kept = incumbent(in_finals, lambda some: {r.variant: r.interval for r in _by_time(times(some).values())})
+    order = sorted(_by_time(finals.values()), key=lambda r: r.variant != kept)
+    return order + _by_time(rest)
 
 
 def best(measurements: Iterable[Measurement]) -> Measurement | None:

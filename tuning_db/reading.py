@@ -17,6 +17,7 @@ from sparsegen.tuning_db import conversion, ranking
 from sparsegen.tuning_db.conversion import DEVICE, FEATURES
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Tuned, Workload
 from sparsegen.tuning_db.row_checks import DamagedRowError, Row, require_sound
+from sparsegen.tuning_db.rules import NO_RULES
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class UnknownProblem:
 class RecordsReader(ABC):
     """The records of a database, whatever runs its queries."""
 
+    rules = NO_RULES
     checks_rows = True  # False for a file that this sparsegen made from what was checked
 
     def __init__(self) -> None:

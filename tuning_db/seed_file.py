@@ -53,11 +53,16 @@ def seed_documents(folder: Path) -> list[Path]:
 
 
 def fill(connection: sqlite3.Connection, documents: Iterable[Path]) -> None:
-    """Make the tables in an empty database and put the records of all documents into them.
+    """Make the tables in an empty database and put the records of all documents into them, files of JSON.
 
     Raises:
         ValueError, KeyError: a document is not what `exchange.dump` writes.
     """
+    fill_with(connection, (json.loads(document.read_text(encoding="utf-8")) for document in documents))
+
+
+def fill_with(connection: sqlite3.Connection, documents: Iterable[Mapping[str, Any]]) -> None:
+    """`fill` with documents that are read already."""
     with connection:
         connection.execute("BEGIN")
         for table, columns in TABLES.items():
@@ -65,7 +70,7 @@ def fill(connection: sqlite3.Connection, documents: Iterable[Path]) -> None:
         connection.execute("INSERT INTO sparsegen_version VALUES (?)", (SCHEMA_VERSION,))
         writer = _Writer(connection)
         for document in documents:
-            writer.add(json.loads(document.read_text(encoding="utf-8")))
+            writer.add(document)
         for table, columns in INDEXES.items():
             connection.execute(f"CREATE INDEX ix_{table} ON {table} ({columns})")
 

@@ -72,7 +72,14 @@ def find_device(name: str | None = None) -> Device:
 
 
 def toolchain(device: Device) -> Toolchain:
-    """What compiles for a device."""
+    """What compiles for a device; where `Settings.kernels` names a folder, what was compiled beforehand."""
+    from sparsegen.settings import Settings
+
+    settings = Settings.from_environment()
+    if settings.kernels is not None:
+        from sparsegen.backends.precompiled import PrecompiledToolchain
+
+        return PrecompiledToolchain(settings.kernels)
     if device.backend == "emulator":
         from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 

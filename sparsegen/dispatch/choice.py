@@ -1,8 +1,8 @@
 """From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
 
-In this order: the same problem and sparsity pattern; a workload of equal sizes and close features; the vote
-of the nearest measured workloads; the family's own guess. Dispatch never tunes. A config
-from a database was checked when it was read; whether it may run here, its family's constraints say.
+In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
+vote of the nearest measured workloads; the family's own guess. Dispatch never tunes. A config from a database was
+checked when it was read; whether it may run here, its family's constraints say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsegen.dispatch.neighbours import (
     predict,
     suspects,
 )
-from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
@@ -48,6 +48,7 @@ WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tri
 class How(StrEnum):
     """Where a choice comes from, the best source first."""
 
+    PINNED = "pinned"
     EXACT = "exact"
     BUCKET = "bucket"
     NEAREST = "nearest"
@@ -103,8 +104,8 @@ class Choice:
 
     @property
     def is_hit(self) -> bool:
-        """Whether it rests on measurements of this workload or its bucket."""
-        return self.how in (How.EXACT, How.BUCKET)
+        """Whether it is pinned, or rests on measurements of this workload or its bucket."""
+        return self.how in (How.PINNED, How.EXACT, How.BUCKET)
 
     @property
     def dense_is_faster(self) -> bool:
@@ -116,7 +117,7 @@ class Choice:
         values = self.config.settings.replace(" ", ", ")
         lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
         if self.expected_us is not None:
-            verb = "measured" if self.how is How.EXACT else "estimated"
+            verb = "measured" if self.how in (How.PINNED, How.EXACT) else "estimated"
             lines.append(f"  {verb} {microseconds(self.expected_us)}")
         elif self.predicted_us is not None:
             lines.append(f"  predicted {microseconds(self.predicted_us)}")
@@ -137,7 +138,7 @@ class Choice:
         return "\n".join(lines)
 
 
-Key = tuple[Problem, str, str, OnMiss]
+Key = tuple[Problem, str, str, OnMiss, bool]
 _caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
 
 
@@ -149,23 +150,32 @@ def choose(
     database: Layer,
     *,
     on_miss: OnMiss | str = OnMiss.NEAREST,
+    deterministic: bool | None = None,
 ) -> Choice:
     """The variant to run for this problem on this pattern and device.
+
+    What is pinned runs, whatever was measured (`Layer.rules`).
 
     An answer is kept in memory for as long as nothing is written through the same ``database`` object; what
     other processes write is seen after `forget`.
 
+    Args:
+        deterministic: only variants of which equal inputs give equal bits on every call; None for what the database's
+            rules say.
+
     Raises:
         NoVariantError: nothing may run, or nothing was measured and ``on_miss`` is ``"error"``.
+        PinsError: what is pinned may not run here.
     """
     miss = OnMiss.parse(on_miss)
     cache = _caches.setdefault(database, {})
-    key = (problem, fingerprint, device.key, miss)
+    equal_bits = database.rules.deterministic if deterministic is None else deterministic
+    key = (problem, fingerprint, device.key, miss, equal_bits)
     kept = cache.get(key)
     generation = database.generation
     if kept is not None and kept[0] == generation:
         return kept[1]
-    choice = _Search(Workload(problem, fingerprint, features), device, database).choose(miss)
+    choice = _Search(Workload(problem, fingerprint, features), device, database, equal_bits).choose(miss)
     if choice.dense_is_faster and not choice.use_dense and choice.dense_us and choice.expected_us:
         log.warning(
             "dense cuBLAS is faster here: %s against %s for %s",
@@ -187,14 +197,17 @@ def forget(database: Layer) -> None:
 class _Search:
     """One look-up that was not in memory."""
 
-    def __init__(self, workload: Workload, device: Device, database: Layer) -> None:
-        self.workload, self.database = workload, database
+    def __init__(self, workload: Workload, device: Device, database: Layer, deterministic: bool) -> None:
+        self.workload, self.database, self.deterministic = workload, database, deterministic
         self.device = with_rates(device, database)
         self.problem = workload.problem
         self.own = database.measurements(workload, device)
         self.suspects = suspects(self.own)  # whatever a neighbour says, it failed here
 
     def choose(self, miss: OnMiss) -> Choice:
+        pinned = self.pinned()
+        if pinned is not None:
+            return pinned
         found = self.exact()
         if found is None:
             near = nearest(
@@ -223,7 +236,34 @@ class _Search:
     def dense_pays(choice: Choice) -> bool:
         return choice.dense_is_faster or (choice.how is How.DEFAULT and choice.expected_us is None)
 
-    # --- the four sources --------------------------------------------------------------------------------
+    # --- the five sources --------------------------------------------------------------------------------
+
+    def pinned(self) -> Choice | None:
+        """
+        Raises:
+            PinsError: what is pinned may not run here.
+        """
+        pin = self.database.rules.pins.find(self.workload, self.device)
+        if pin is None:
+            return None
+        family, where = family_of(pin.config), self.database.rules.pins.place
+        broken = family.broken_constraints(self.problem, pin.config, self.device)
+        if self.deterministic and not family.is_deterministic(self.problem, pin.config):
+            broken.append("equal inputs give equal bits on every call")
+        if broken:
+            raise PinsError(
+                f"{where} pins {pin.config} for {self.problem} on {pin.device}, which may not run here; it must hold: "
+                f"{'; '.join(broken)}. `sparsegen db unpin {pin.fingerprint[:12]}` frees the choice"
+            )
+        why = f"pinned in {where} on {pin.pinned_at:%Y-%m-%d}" + (f": {pin.note}" if pin.note else "")
+        known = {v.config: r.time_us for v, r in ranking.times(self.own).items()}
+        return self.choice(
+            pin.config,
+            How.PINNED,
+            why,
+            expected_us=known.get(pin.config),
+            dense_us=self.dense_us(self.workload, self.device),
+        )
 
     def exact(self) -> Choice | None:
         found = self.first_allowed(self.own)
@@ -313,6 +353,9 @@ class _Search:
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
+            if self.deterministic and not family.is_deterministic(self.problem, guess):
+                reasons.append(f"{family.name} need not give equal bits on every call")
+                continue
             if guess in self.suspects:
                 reasons.append(f"{family.name}'s guess failed on this workload")
                 continue
@@ -328,6 +371,8 @@ class _Search:
 
     def is_allowed(self, config: Config) -> bool:
         if config in self.suspects or not is_of_operator(config, self.problem.operator):
+            return False
+        if self.deterministic and not family_of(config).is_deterministic(self.problem, config):
             return False
         return family_of(config).suits(self.problem, self.workload.features, config, self.device)
 

@@ -195,6 +195,10 @@ class Family(ABC, Generic[P, C]):
         """Configs that a publication fixes; the tuner tries them early, so that its gain over them is on record."""
         return ()
 
+    def is_deterministic(self, problem: P, config: C) -> bool:
+        """Whether equal inputs give equal bits on every call with this config; by default what the family says."""
+        return self.deterministic
+
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
         """What a matrix must be like for this config to represent it sensibly (padding, row lengths); default none.
 

@@ -31,10 +31,13 @@ class RenderedVariant:
     @classmethod
     def of(cls, config: Config, problem: Problem, toolchain: Toolchain) -> RenderedVariant:
         """Render a config for what a toolchain compiles."""
-        family = family_of(config)
-        source = render(family, problem, config)
+        return cls.given(config, problem, render(family_of(config), problem, config), toolchain)
+
+    @classmethod
+    def given(cls, config: Config, problem: Problem, source: str, toolchain: Toolchain) -> RenderedVariant:
+        """A config whose source was rendered elsewhere."""
         digest = hashlib.sha256(source.encode() + b"\0" + toolchain.fingerprint.encode()).hexdigest()
-        return cls(family, problem, config, source, digest)
+        return cls(family_of(config), problem, config, source, digest)
 
     def compile(self, toolchain: Toolchain) -> CompiledVariant:
         """Compile it, or find it in the cache.

@@ -10,6 +10,11 @@ def microseconds(value: float) -> str:
     return f"{value:,.0f} µs" if value >= 1000 else f"{value:.4g} µs"
 
 
+def counted(count: int, thing: str) -> str:
+    """How many there are: ``1 workload``, ``2 workloads``."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def size_text(count: int) -> str:
     """Bytes in words: ``17.2 GiB``."""
     value, unit = float(count), 0

@@ -7,13 +7,30 @@ before, and takes as long to compile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sparsegen.kernels.config import Config
 from sparsegen.tuning import background
+from sparsegen.tuning.space import Space
 
-if TYPE_CHECKING:
-    from sparsegen.tuning.search import Search
+
+class Proposals(Protocol):
+    """What says which candidate is next: `sparsegen.tuning.search.Search`, or a list that somebody made."""
+
+    @property
+    def space(self) -> Space: ...
+
+    def ask(self) -> Config | None:
+        """The next candidate, or None when every one was proposed; never the same twice."""
+
+    def prefer(self, candidates: Iterable[Config]) -> None:
+        """Ask for these next, in their order, as far as they are in the space and were not asked for yet."""
+
+    def tell(self, candidate: Config, time_us: float | None) -> None:
+        """The time of a candidate that was asked for; None if it failed in any way."""
+
+    def hear(self, candidate: Config, time_us: float | None) -> None:
+        """What an equal search measured meanwhile, whether it was asked for here or not."""
 
 
 class EarlySearch:
@@ -27,11 +44,11 @@ class EarlySearch:
         set_up: makes the search; called once, in a thread of its own.
     """
 
-    def __init__(self, first: Sequence[Config], set_up: Callable[[], Search]) -> None:
+    def __init__(self, first: Sequence[Config], set_up: Callable[[], Proposals]) -> None:
         self._waiting = list(first)
         self._asked: list[Config] = []
         self._told: dict[Config, float | None] = {}
-        self._search: Search | None = None
+        self._search: Proposals | None = None
         self._future = background.begin(set_up, "search")
 
     @property
@@ -44,7 +61,7 @@ class EarlySearch:
         """Whether `complete` would return (or raise) at once."""
         return self._search is not None or self._future.done()
 
-    def complete(self) -> Search:
+    def complete(self) -> Proposals:
         """The search itself, once it is set up.
 
         Raises:

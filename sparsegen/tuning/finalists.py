@@ -21,14 +21,21 @@ def median_us(measurement: Measurement | None) -> float:
 
 
 def pick(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Those worth a second look, best first: the best few, and each family's best if it is not far off."""
-    good = sorted(ranking.times(measurements).values(), key=lambda r: r.time_us)
+    """Those worth a second look, best first: the best few, each family's best if it is not far off, and the winner
+    of earlier finals, which only another final can replace.
+    """
+    listed = list(measurements)
+    good = sorted(ranking.times(listed).values(), key=lambda r: r.time_us)
     if not good:
         return []
     best = good[0].time_us
     chosen = [r for r in good if r.time_us <= WITHIN * best][:MOST]
     leaders = {r.variant.family: r for r in reversed(good)}
     chosen += [r for r in leaders.values() if r not in chosen and r.time_us <= FAMILY_WITHIN * best]
+    known = {r.variant: r for r in good}
+    first = next((r for r in ranking.ranked(listed) if r.measurement.final), None)
+    if first is not None and first.variant in known and known[first.variant] not in chosen:
+        chosen.append(known[first.variant])
     return [r.measurement for r in sorted(chosen, key=lambda r: r.time_us)]
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.plan.variants import RenderedVariant
@@ -21,12 +20,19 @@ from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Variant, Workload
 
-if TYPE_CHECKING:
-    from sparsegen.tuning_db.store import Store
-
-
 FOLLOW_SECONDS = 1.0  # between two looks at what equal searches record
 LOOKING_SHARE = 20.0  # times what a look costs, at least
+
+
+class Recorder(Layer, Protocol):
+    """What a search writes to: a `Store`, or the result file of a job."""
+
+    def add_all(self, measurements: Iterable[Measurement], baselines: Iterable[Baseline]) -> Any:
+        """Record all of them, or on any error none."""
+
+    def add_baseline(self, b: Baseline) -> None: ...
+
+    def add_rates(self, rates: DeviceRates) -> None: ...
 
 
 class Ledger:
@@ -43,7 +49,7 @@ class Ledger:
         failed_once: candidates that failed in an earlier run, and are to be tried once more.
     """
 
-    def __init__(self, workload: Workload, device: Device, known: Layer, store: Future[Store]) -> None:
+    def __init__(self, workload: Workload, device: Device, known: Layer, store: Future[Recorder]) -> None:
         self.workload, self.device = workload, device
         self._known, self._store = known, store
         self._unwritten: list[Measurement] = []
@@ -87,9 +93,13 @@ class Ledger:
         self._tried |= known.keys()
         return known
 
-    def expect(self, space: Space, toolchain: Toolchain) -> None:
-        """The variants that count: before they are known, neither `resume` nor `follow` is to be called."""
-        self._candidates, self._toolchain = set(space.candidates), toolchain
+    def expect(self, space: Space, render: Callable[[Config], RenderedVariant]) -> None:
+        """The variants that count: before they are known, neither `resume` nor `follow` is to be called.
+
+        Args:
+            render: a candidate as it renders and compiles today.
+        """
+        self._candidates, self._render = set(space.candidates), render
 
     def follow(self, *, at_once: bool = False) -> dict[Config, Measurement]:
         """Take up what equal searches recorded meanwhile.
@@ -122,8 +132,7 @@ class Ledger:
             if candidate not in self._candidates or _key(m) in self._taken:
                 continue
             if candidate not in self._today:
-                rendered = RenderedVariant.of(candidate, self.workload.problem, self._toolchain)
-                self._today[candidate] = rendered.digest
+                self._today[candidate] = self._render(candidate).digest
             if self._today[candidate] == m.variant.source_digest:
                 self._take(m)
                 yield m

@@ -7,8 +7,10 @@ import os
 import queue
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from sparsegen.backends.executor import Toolchain
 from sparsegen.errors import SparsegenError
@@ -16,6 +18,8 @@ from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.plan.variants import CompiledVariant, RenderedVariant
 from sparsegen.tuning import background
+
+Render = Callable[[Config], RenderedVariant]
 
 
 def cores() -> int:
@@ -45,13 +49,19 @@ class CompileAhead:
 
     The first proposals are the most trusted: a short budget that ends early has then measured those.
 
+    Args:
+        render: gives a candidate's source; by default its template does.
+
     Attributes:
         jobs: how many compile at once.
     """
 
-    def __init__(self, toolchain: Toolchain, problem: Problem, jobs: int | None = None) -> None:
+    def __init__(
+        self, toolchain: Toolchain, problem: Problem, jobs: int | None = None, *, render: Render | None = None
+    ) -> None:
         self.jobs = jobs or cores()
-        self._toolchain, self._problem = toolchain, problem
+        self._toolchain = toolchain
+        self._render = render or partial(RenderedVariant.of, problem=problem, toolchain=toolchain)
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="compile")
         self._done: queue.PriorityQueue[tuple[int, Compiled]] = queue.PriorityQueue()
         self._numbers = itertools.count()
@@ -82,6 +92,10 @@ class CompileAhead:
         self._pending += 1
         self._pool.submit(self._compile, next(self._numbers), candidate)
 
+    def rendered(self, candidate: Config) -> RenderedVariant:
+        """The source of a candidate, and its digest."""
+        return self._render(candidate)
+
     def next(self, timeout: float) -> Compiled | None:
         """The next result, or None if there is none within ``timeout`` seconds."""
         try:
@@ -101,7 +115,7 @@ class CompileAhead:
         began = time.perf_counter()
         rendered, variant, error = None, None, None
         try:
-            rendered = RenderedVariant.of(candidate, self._problem, self._toolchain)
+            rendered = self._render(candidate)
             variant = rendered.compile(self._toolchain)
         except SparsegenError as failure:
             error = failure

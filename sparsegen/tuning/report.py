@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
+from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
 
@@ -122,6 +123,36 @@ def silent(status: Status, measurement: Measurement | None = None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Flip:
+    """A winner that took another's place.
+
+    Attributes:
+        before: the winner by what was known before this run.
+        cost: how many times the new winner's time the old one takes, by this run's times; None if it did not time both.
+    """
+
+    before: Measurement
+    after: Measurement
+    cost: float | None
+
+    @classmethod
+    def between(
+        cls, before: Measurement | None, after: Measurement, measurements: Iterable[Measurement]
+    ) -> Flip | None:
+        """The flip from one winner to another; None where there was none before, or it is the same config.
+
+        Args:
+            measurements: of this run.
+        """
+        if before is None or before.variant.config == after.variant.config:
+            return None
+        times = ranking.times(m for m in measurements if m.measured_at > before.measured_at)
+        today = {variant.config: timed.time_us for variant, timed in times.items()}
+        old, new = today.get(before.variant.config), today.get(after.variant.config)
+        return cls(before, after, None if old is None or new is None else old / new)
+
+
+@dataclass(frozen=True, slots=True)
 class TuneResult:
     """The end of a run.
 
@@ -133,6 +164,7 @@ class TuneResult:
         space_size: valid configs.
         baselines_skipped: why dense and vendor routines were not timed; empty if they were.
         was_interrupted: stopped by Ctrl-C; running again goes on.
+        flip: where another variant was the winner before this run.
     """
 
     workload: Workload
@@ -147,6 +179,7 @@ class TuneResult:
     baselines_skipped: str
     seconds: float
     was_interrupted: bool
+    flip: Flip | None = None
 
     def speedup_over(self, contender: str) -> float | None:
         """How many times faster than a baseline (below 1: slower); None if that was not timed."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels import family_of
+from sparsegen.kernels.base import AnyFamily, Constraint, Device
 from sparsegen.kernels.config import Config, Value
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
@@ -19,6 +20,7 @@ LARGEST_ENUMERATED = 200_000  # points of a family, valid or not
 LARGEST_EXPLORED = 4_000  # configs found in a family with more points than that
 PAIRS_FROM = 20  # configs from which steps of two tunables are taken
 
+EQUAL_BITS = Constraint(False, "equal inputs give equal bits on every call")
 NUMBERS = re.compile(r" \([^)]*\)")  # the values that a sentence quotes: it is counted without them
 
 
@@ -55,14 +57,17 @@ class Space:
         features: Features | None = None,
         first: Sequence[Config] = (),
         whole: bool = False,
+        deterministic: bool = False,
     ) -> Space:
         """``first`` (guesses, earlier winners), what `Family.space` holds, and with ``whole`` all else.
 
-        Of these, what suits a matrix of the given features; None: no matrix is given, all of them.
+        Of these, what suits a matrix of the given features; None: no matrix is given, all of them. With
+        ``deterministic`` only variants of which equal inputs give equal bits on every call.
 
         A family with very many points, valid or not, is not enumerated: it is explored in steps of one
         tunable from the valid ones already found, up to 4,000 more.
         """
+        first = [c for c in first if not deterministic or family_of(c).is_deterministic(problem, c)]
         candidates: dict[Config, None] = dict.fromkeys(first)
         pruned: Counter[str] = Counter()
         unsuited: dict[str, str] = {}
@@ -75,6 +80,9 @@ class Space:
                 )
                 if broken is not None:
                     unsuited.setdefault(family.name, broken.sentence)
+            if broken is None and deterministic and not family.is_deterministic(problem, config):
+                broken = EQUAL_BITS
+                unsuited.setdefault(family.name, broken.sentence)
             if broken is not None:  # counted without the values that the sentence quotes
                 pruned[f"{family.name}: {NUMBERS.sub('', broken.sentence)}"] += 1
             return broken is None

@@ -29,12 +29,13 @@ from sparsegen.tuning import background
 from sparsegen.tuning.claims import Claims
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.interrupt import interruptible
-from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.ledger import Ledger, Recorder
 from sparsegen.tuning.pipeline import CompileAhead, cores
 from sparsegen.tuning.report import (
     Budget,
     Counts,
     Effort,
+    Flip,
     Phase,
     Progress,
     Status,
@@ -45,7 +46,7 @@ from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
 from sparsegen.tuning_db.location import Location
-from sparsegen.tuning_db.ranking import ranked
+from sparsegen.tuning_db.ranking import best, ranked
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_files import check_file
@@ -115,6 +116,7 @@ def tune(
     baselines: bool = True,
     again: bool = False,
     seed: int = 0,
+    deterministic: bool = False,
     allow_overflow: bool = False,
     backend: Backend | None = None,
 ) -> TuneResult:
@@ -132,6 +134,7 @@ def tune(
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
         seed: of the dense operands.
+        deterministic: try only variants of which equal inputs give equal bits on every call.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
 
@@ -189,14 +192,19 @@ def tune(
                     )
                 )
             )
-        first = _first_to_try(workload, device, known, named)
+        before = best(known.measurements(workload, device))
+        first = first_to_try(workload, device, known, named)
+        if again and before is not None:  # what runs today is held against what is found
+            first = _with_todays(before.variant.config, first, workload, device, named)
+        if deterministic:
+            first = [c for c in first if family_of(c).is_deterministic(problem, c)]
         whole, resumes = budget.effort is Effort.MAX, bool(known.measurements(workload, device))
 
         def set_up() -> Search:
-            space = _space(workload, device, named, first, whole=whole)
+            space = space_of(workload, device, named, first, whole=whole, deterministic=deterministic)
             from sparsegen.tuning.search import Search  # with Optuna: the list takes longer, and comes first
 
-            ledger.expect(space, backend.toolchain)
+            ledger.expect(space, ahead.rendered)
             done = ledger.resume(again=again) if resumes else {}
             found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
             for candidate, measurement in done.items():
@@ -237,6 +245,7 @@ def tune(
             baselines_skipped="" if ledger.baselines else run.baselines_failed or backend.baselines_skipped,
             seconds=time.monotonic() - began,
             was_interrupted=run.was_interrupted,
+            flip=Flip.between(before, next(iter(winners.values())), ledger.measurements),
         )
 
 
@@ -247,7 +256,7 @@ def _made_ready(toolchain: Toolchain) -> float:
     return time.monotonic() - began
 
 
-def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Store]]:
+def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Recorder]]:
     """What can be read at once, and the store that is written, as soon as it is open.
 
     A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
@@ -256,14 +265,14 @@ def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, 
         DatabaseError: the place is none for a database.
     """
     if not isinstance(store, str | Path):
-        given: Future[Store] = Future()
+        given: Future[Recorder] = Future()
         given.set_result(store)
         return store, given
     if (file := Location.parse(store).path) is not None:
         check_file(file, read_only=False)
     known = open_existing(store)
     resources.callback(known.close)
-    opened = background.begin(lambda: _open_store(store), "store")
+    opened: Future[Recorder] = background.begin(lambda: _open_store(store), "store")
     resources.callback(lambda: None if opened.exception() else opened.result().close())
     return known, opened
 
@@ -274,7 +283,7 @@ def _open_store(place: str | Path) -> Store:
     return Store.open(place)
 
 
-def _first_to_try(
+def first_to_try(
     workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
 ) -> list[Config]:
     """Where to begin; without repeats.
@@ -305,13 +314,25 @@ def _first_to_try(
     return list(dict.fromkeys(config for part in parts for config in part))
 
 
-def _space(
+def _with_todays(
+    config: Config, first: list[Config], workload: Workload, device: Device, families: Sequence[AnyFamily]
+) -> list[Config]:
+    """The winner of before in front, where it is still one that may be tried."""
+    if not config.is_known or family_of(config) not in families:
+        return first
+    if not family_of(config).suits(workload.problem, workload.features, config, device):
+        return first
+    return list(dict.fromkeys((config, *first)))
+
+
+def space_of(
     workload: Workload,
     device: Device,
     families: Sequence[AnyFamily],
     first: Sequence[Config],
     *,
     whole: bool,
+    deterministic: bool = False,
 ) -> Space:
     """All that is valid, ``first`` first.
 
@@ -319,7 +340,9 @@ def _space(
         NoVariantError: no config is valid, or none suits the matrix.
     """
     problem, features = workload.problem, workload.features
-    space = Space.build(families, problem, device, features=features, first=first, whole=whole)
+    space = Space.build(
+        families, problem, device, features=features, first=first, whole=whole, deterministic=deterministic
+    )
     if not space.candidates:
         unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]
         broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"

@@ -14,13 +14,15 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import job_samples
 import numpy as np
 import pytest
 import scipy.sparse
@@ -33,9 +35,11 @@ from sparsegen.bench import result_file, result_reader
 from sparsegen.bench.results import Results
 from sparsegen.dispatch.choice import choose, forget
 from sparsegen.errors import (
+    BundleError,
     DatabaseError,
     ImportFileError,
     MatrixError,
+    PinsError,
     ResultsError,
     SavedOperatorError,
     SparsegenError,
@@ -45,13 +49,17 @@ from sparsegen.matrix.load import load_matrix
 from sparsegen.matrix.readers.smtx import read_smtx_shape
 from sparsegen.plan import saved_operator
 from sparsegen.pruning.files.open import open_weights
+from sparsegen.tuning.jobs import job
+from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
+from sparsegen.tuning.jobs.results import read_result
 from sparsegen.tuning_db import exchange
 from sparsegen.tuning_db.check import check
+from sparsegen.tuning_db.pins import Pin, Pins, read_pins
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.store import Store
 
 TURN = 100  # attempts between two looks at the clock
-TARGETS = 8  # among which the seconds are divided
+TARGETS = 12  # among which the seconds are divided
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MEMORY = 2**26  # bytes that a damaged file may take
 Fuzz = Callable[[st.SearchStrategy[Any], Callable[[Any], None]], None]
@@ -210,6 +218,82 @@ def test_result_files(fuzz: Fuzz) -> None:
         assert result_reader.load(result_file.dump(found), "again") == found
 
     fuzz(damaged_json(json.loads(result_file.dump(results()))), read)
+
+
+def test_pins(tmp_path: Path, fuzz: Fuzz) -> None:
+    path = tmp_path / "pins.json"
+    here = workload()
+    pin = Pin(here.problem, here.fingerprint, H100.key, timed(1.0, tile_n=32).variant.config, "reviewed")
+    Pins().with_pins([pin, replace(pin, device="another")]).write(path)
+
+    def read(text: str) -> None:
+        path.write_text(text, errors="surrogateescape")
+        try:
+            found = read_pins(path)
+        except PinsError as error:
+            assert str(path) in str(error) and len(str(error)) < 2000
+            return
+        found.write(path)
+        assert {*read_pins(path)} == {*found}
+
+    fuzz(damaged_json(json.loads(path.read_text())), read)
+
+
+# --- jobs ---
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
+    path = tmp_path_factory.mktemp("bundle") / "b.pyz"
+    with pytest.MonkeyPatch.context() as patch:
+        job_samples.sources_alone(path, patch)
+    with open_bundle(path) as opened:
+        yield opened
+
+
+def test_jobs(bundle: Bundle, fuzz: Fuzz) -> None:
+    def read(text: str) -> None:
+        try:
+            found = job.load(text, "job.json")
+        except BundleError as error:
+            assert str(error).startswith("job.json") and len(str(error)) < 2000
+            return
+        assert job.load(job.dump(found), "again") == found
+
+    fuzz(damaged_json(json.loads(job.dump(bundle.job))), read)
+
+
+def test_results_of_jobs(tmp_path: Path, bundle: Bundle, fuzz: Fuzz) -> None:
+    path = tmp_path / "r"
+    lines = [job_samples.head(bundle), *({"measurement": job_samples.record(bundle, t)} for t in (0, 1))]
+
+    def read(text: str) -> None:
+        try:
+            whole = "".join(json.dumps(line) + "\n" for line in json.loads(text))
+        except (ValueError, TypeError):
+            whole = text
+        path.write_text(whole, errors="surrogateescape")
+        with suppress(BundleError):
+            for m in read_result(path, bundle).content.measurements:
+                assert m.sample is None or 0.2 <= m.sample.median_us <= 3.6e9
+
+    fuzz(damaged_json(lines), read)
+
+
+def test_damaged_bundles(tmp_path: Path, bundle: Bundle, fuzz: Fuzz) -> None:
+    """Damage at the archive's end, where its directory is: all else has digests."""
+    content, path = bundle.path.read_bytes(), tmp_path / "b.pyz"
+    cut = len(content) - 2000
+
+    def read(damaged: tuple[str, bytes]) -> None:
+        path.write_bytes(content[:cut] + damaged[1])
+        try:
+            with open_bundle(path) as opened:
+                _ = opened.job
+        except BundleError as error:
+            assert str(path) in str(error)
+
+    fuzz(damaged_bytes({"end": content[cut:]}), read)
 
 
 # --- databases ---

@@ -1,4 +1,4 @@
-"""CUDA devices, buffers and timing; with compiler.py the only user of PyCUDA. Launches are in launches.py."""
+"""CUDA devices, buffers and timing: the only user of PyCUDA, or of `direct` in its place. `launches` has launches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,25 +20,36 @@ from sparsegen.errors import DeviceUnavailableError, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+PYCUDA, DIRECT = "pycuda", "direct"  # SPARSEGEN_DRIVER
+MODULE_VERSION = Path("/sys/module/nvidia/version")
 FLUSHES = 4  # sizes of the L2 to write until nothing of before is left in it
 
 
 @cache
 def driver() -> Any:
-    """PyCUDA's driver module, initialised.
+    """PyCUDA's driver module, initialised; with ``SPARSEGEN_DRIVER=direct`` the module `direct` in its place.
 
     Raises:
-        DeviceUnavailableError: PyCUDA or the NVIDIA driver is missing.
+        DeviceUnavailableError: PyCUDA or the NVIDIA driver is missing, or the setting is another word.
     """
+    setting = Settings.from_environment().driver
+    if setting not in (PYCUDA, DIRECT):
+        raise DeviceUnavailableError(f"SPARSEGEN_DRIVER={setting} is neither {PYCUDA} nor {DIRECT}")
+    if setting == DIRECT:
+        from sparsegen.backends.cuda import direct
+
+        direct.init()
+        return direct
     try:
         import pycuda.driver as cuda
     except ImportError as error:
         raise DeviceUnavailableError(
             f"PyCUDA cannot be used ({error}): pip install 'sparsegen[cuda]' on a machine with an NVIDIA driver, "
-            "or use --device emulator"
+            "set SPARSEGEN_DRIVER=direct to do without, or use --device emulator"
         ) from None
     try:
         cuda.init()
@@ -240,12 +252,15 @@ def _nvml_handle(pci_bus_id: str) -> tuple[Any, Any] | None:
 
 
 def driver_version() -> str:
-    """NVIDIA's driver, like ``580.159.03``; empty without NVML."""
+    """NVIDIA's driver, like ``580.159.03``, as NVML tells it or else Linux; empty where neither does."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception as error:
-        logger.info("the driver's version is not known, NVML cannot be used: %s", error)
+        logger.info("NVML cannot be asked for the driver's version: %s", error)
+    try:
+        return MODULE_VERSION.read_text().strip()
+    except OSError:
         return ""

@@ -1,0 +1,256 @@
+"""``sparsegen job``: bundles for GPUs that cannot be reached from here."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from sparsegen.cli.common import (
+    Copied,
+    F,
+    db_option,
+    emit,
+    family_names,
+    json_option,
+    load,
+    memory_limit_option,
+)
+from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_model, reading_shown
+from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
+from sparsegen.settings import Settings
+from sparsegen.system.quantities import counted, size_text
+from sparsegen.tuning.jobs.bundle import open_bundle
+from sparsegen.tuning.jobs.export import CANDIDATES, SECONDS_OF_ONE, Exported, Wanted, export_job
+from sparsegen.tuning.jobs.target import find_target
+from sparsegen.tuning.model import shared_searches
+from sparsegen.tuning_db.layers import open_layers
+
+
+def job_options(function: F) -> F:
+    """What every job is asked for: ``target``, ``out``, ``families``, ``candidates``, ``budget``, ``with_values``."""
+    options = (
+        click.option(
+            "--for",
+            "target",
+            required=True,
+            metavar="DEVICE",
+            help="sm_90 or another compute capability, a device's key (see `sparsegen db list`), or emulator.",
+        ),
+        click.option(
+            "-o",
+            "--out",
+            required=True,
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="The bundle, a .pyz file.",
+        ),
+        click.option(
+            "--family",
+            "families",
+            multiple=True,
+            shell_complete=family_names,
+            help="Only this kernel family; may be repeated.",
+        ),
+        click.option(
+            "--candidates",
+            default=CANDIDATES,
+            show_default=True,
+            type=click.IntRange(min=1, max=4096),
+            help="For each matrix.",
+        ),
+        click.option(
+            "--budget",
+            type=click.FloatRange(min=0, min_open=True, max=30 * 86400),
+            metavar="SECONDS",
+            help=f"Time for the whole job there; default {SECONDS_OF_ONE:g} s for each matrix.",
+        ),
+        click.option(
+            "--with-values",
+            is_flag=True,
+            help="Send the matrices' values along; else random ones are measured with.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.group()
+def command() -> None:
+    """Bundles that measure on a GPU which cannot be reached from here; `sparsegen db import` takes their results."""
+
+
+@command.command()
+@click.option(
+    "--matrix",
+    "matrices",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Sparse matrix, as for `sparsegen tune`; may be repeated.",
+)
+@click.option("--tensor", help="Which array of files that hold several.")
+@click.option("--transpose", is_flag=True, help="Take the matrices' transposes.")
+@memory_limit_option
+@problem_options()
+@job_options
+@db_option
+@json_option
+def export(
+    matrices: tuple[Path, ...],
+    tensor: str | None,
+    transpose: bool,
+    memory_limit: int | None,
+    wanted: ProblemOptions,
+    target: str,
+    out: Path,
+    families: tuple[str, ...],
+    candidates: int,
+    budget: float | None,
+    with_values: bool,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Write one file that measures variants for these matrices where Python, NumPy, SciPy and a GPU are.
+
+    Patterns go along without values unless --with-values says so.
+    """
+    loads = [
+        partial(load, matrix, tensor, memory_limit=memory_limit, transpose=transpose) for matrix in matrices
+    ]
+    given = [wanted.workload(one) for one in loads] if loads else [wanted.workload(None)]
+    asked = [Wanted(matrix, problem, with_values) for matrix, problem in given]
+    _export(asked, target, out, families, candidates, budget, db, as_json)
+
+
+@command.command("export-model")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--tokens", type=TokenCounts(), required=True, help="As for `sparsegen tune-model`, such as 1,8,256."
+)
+@model_layer_options
+@memory_limit_option
+@job_options
+@db_option
+@json_option
+def export_model(
+    model: Path,
+    tokens: tuple[int, ...],
+    min_sparsity: float,
+    tensors: tuple[str, ...],
+    exclude: tuple[str, ...],
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    memory_limit: int | None,
+    target: str,
+    out: Path,
+    families: tuple[str, ...],
+    candidates: int,
+    budget: float | None,
+    with_values: bool,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """The same for every pruned layer of a model, as `sparsegen tune-model` takes them: one search for like layers."""
+    weights = open_model(model, memory_limit)
+    with reading_shown(as_json) as reading:
+        found = pruned_layers(
+            weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
+        )
+    searches = shared_searches(found.layers, tokens, dtype, layout, epilogue)
+    asked = [Wanted(matrix_of(weights, s.layers[0]), s.problem, with_values) for s in searches]
+    _export(asked, target, out, families, candidates, budget, db, as_json)
+
+
+def _export(
+    asked: list[Wanted],
+    target: str,
+    out: Path,
+    families: tuple[str, ...],
+    candidates: int,
+    budget: float | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    with open_layers(Settings.from_environment(), db) as known:
+        made = export_job(
+            asked,
+            out,
+            target=find_target(target, known),
+            known=known,
+            candidates=candidates,
+            families=families or None,
+            seconds=budget,
+            report=_silent if as_json else _counted,
+        )
+    emit(as_json, _as_json(made, out), *_as_text(made, out))
+
+
+def _silent(done: int, of: int) -> None:
+    pass
+
+
+def _counted(done: int, of: int) -> None:
+    """A line on stderr that a terminal overwrites; of a log only the last."""
+    is_terminal = sys.stderr.isatty()
+    if is_terminal or done == of:
+        click.echo(f"{chr(13) * is_terminal}{done} of {of} candidates", err=True, nl=done == of)
+
+
+def _as_json(made: Exported, out: Path) -> dict[str, Any]:
+    job = made.job
+    return {
+        "bundle": out,
+        "job": made.digest,
+        "sha256": made.sha256,
+        "bytes": made.nbytes,
+        "device": job.target.key,
+        "compiled_by": job.compiler or None,
+        "not_compiled_because": made.sources_alone or None,
+        "failed": made.failed,
+        "seconds": job.seconds,
+        "tasks": [
+            {
+                "problem": {"operator": t.workload.problem.operator, **t.workload.problem.to_dict()},
+                "fingerprint": t.workload.fingerprint,
+                "candidates": len(t.candidates),
+                "has_values": t.has_values,
+            }
+            for t in job.tasks
+        ],
+    }
+
+
+def _as_text(made: Exported, out: Path) -> list[Text | Copied]:
+    count = sum(len(task.candidates) for task in made.job.tasks)
+    lines = [
+        f"{out}: {count} candidates for {counted(len(made.job.tasks), 'workload')}, {size_text(made.nbytes)}"
+    ]
+    if made.failed:
+        lines.append(f"{made.failed} candidates did not compile and were left out")
+    if made.sources_alone:
+        lines.append(f"Nothing is compiled, so that it needs nvcc where it runs: {made.sources_alone}")
+    lines.append(f"SHA-256 {made.sha256}")
+    return [
+        Text("\n".join(lines)),
+        Copied("there:", f"python {out.name} run --out {out.stem}.result"),
+        Copied("and here again:", f"sparsegen db import {out.stem}.result --bundle {out}"),
+    ]
+
+
+@command.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@json_option
+def verify(bundle: Path, as_json: bool) -> None:
+    """Check every file of BUNDLE, as data: nothing of it is run."""
+    with open_bundle(bundle) as opened:
+        opened.verify()
+        count = len(opened.files)
+        data = {"bundle": bundle, "job": opened.digest, "files": count, "tasks": len(opened.job.tasks)}
+    emit(as_json, data, Text(f"{bundle}: {count} files, all are what the manifest says"))

@@ -1,0 +1,50 @@
+"""Takes a job's result into a database, after all of it was held against its bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparsegen.errors import BundleError
+from sparsegen.tuning.jobs.bundle import open_bundle
+from sparsegen.tuning.jobs.results import Head, read_result
+from sparsegen.tuning_db.conversion import described
+
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Added, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What came of an import.
+
+    Attributes:
+        is_cut_off: whether the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
+    """
+
+    head: Head
+    added: Added
+    is_cut_off: bool
+
+
+def import_result(store: Store, result: Path, bundle: Path) -> Imported:
+    """Check the whole result, then add what is not there yet, all or nothing.
+
+    Raises:
+        BundleError: the result or the bundle is damaged, they do not belong together, or the result holds what cannot
+            be; nothing is imported.
+        DatabaseError: the database cannot be written.
+    """
+    with open_bundle(bundle) as opened:
+        opened.verify()
+        found = read_result(result, opened)
+    device = found.head.device
+    known = {tuned.device.key: tuned.device for tuned in store.list_workloads()}.get(device.key)
+    if known is not None and device.backend == "cuda" and described(known) != described(device):
+        raise BundleError(
+            f"{result}: the device {device.key} is known to {store.location} with other facts; nothing is imported"
+        )
+    content = found.content
+    added = store.add_all(content.measurements, content.baselines, content.rates)
+    return Imported(found.head, added, found.is_cut_off)

@@ -1,0 +1,163 @@
+"""What a job asks for: workloads, each with a list of candidates, for devices of one kind, within a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sparsegen import __version__
+from sparsegen.errors import BundleError
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
+from sparsegen.tuning_db.config_reader import read_config
+from sparsegen.tuning_db.conversion import described
+from sparsegen.tuning_db.exchange import read_device, read_workload, workload_dict
+from sparsegen.tuning_db.json_reader import HEX, Node, parse_json
+from sparsegen.tuning_db.records import Workload
+
+FORMAT, VERSION = "sparsegen-job", 1
+MOST_WORKLOADS, MOST_CANDIDATES = 4096, 4096
+LONGEST_BUDGET = 30 * 86400.0  # seconds
+LONGEST_FINGERPRINT = 1000  # characters of a toolchain's
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A config to be measured.
+
+    Attributes:
+        source: the digest of its source (`backends.precompiled.source_digest`), which names it in the bundle.
+    """
+
+    config: Config
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One workload of a job.
+
+    Attributes:
+        pattern: the SHA-256 of the file with the matrix, which tasks share; empty for a problem without a pattern.
+        has_values: whether that holds the matrix's own values; else they are drawn at random.
+    """
+
+    workload: Workload
+    pattern: str
+    has_values: bool
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be measured.
+
+    Attributes:
+        target: the device that the candidates were chosen for; others of its backend and compute capability will do.
+        compiler: the fingerprint of the toolchain that compiled the kernels; empty where the bundle has sources alone.
+        seconds: for all of it.
+        version: of the sparsegen that made it.
+    """
+
+    target: Device
+    compiler: str
+    seconds: float
+    made_at: datetime
+    tasks: tuple[Task, ...]
+    version: str = field(default=__version__)
+
+    def fits(self, device: Device) -> bool:
+        """Whether a device may run it."""
+        return (device.backend, device.compute_capability) == (
+            self.target.backend,
+            self.target.compute_capability,
+        )
+
+
+def dump(job: Job) -> str:
+    """The job as JSON; `load` is the inverse."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "sparsegen": job.version,
+        "made_at": job.made_at.isoformat(),
+        "target": described(job.target),
+        "compiler": job.compiler,
+        "seconds": job.seconds,
+        "tasks": [
+            {
+                "workload": workload_dict(task.workload),
+                "pattern": task.pattern,
+                "has_values": task.has_values,
+                "candidates": [
+                    {"family": c.config.family_name, "config": c.config.to_dict(), "source": c.source}
+                    for c in task.candidates
+                ],
+            }
+            for task in job.tasks
+        ],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def load(text: str, source: str) -> Job:
+    """The job of a document, every value checked.
+
+    Args:
+        source: where it stands, for complaints.
+
+    Raises:
+        BundleError: it names the place in the document.
+    """
+    root = parse_json(text, source, BundleError)
+    head = root.members()
+    if "format" not in head or head["format"].value != FORMAT:
+        raise BundleError(f"{source}: this is no job of sparsegen")
+    if "version" not in head or head["version"].value != VERSION:
+        (head.get("version") or root).refuse(f"version {VERSION}; another needs another sparsegen")
+    names = ("format", "version", "sparsegen", "made_at", "target", "compiler", "seconds", "tasks")
+    f = root.fields(names)
+    seconds = f["seconds"].number(above=True)
+    if seconds > LONGEST_BUDGET:
+        f["seconds"].refuse(f"at most {LONGEST_BUDGET:g} seconds")
+    return Job(
+        target=read_device(f["target"]),
+        compiler=f["compiler"].text(LONGEST_FINGERPRINT),
+        seconds=seconds,
+        made_at=f["made_at"].moment(),
+        tasks=tuple(_tasks(f["tasks"])),
+        version=f["sparsegen"].text(40),
+    )
+
+
+def _tasks(node: Node) -> Iterable[Task]:
+    nodes = _bounded(node, MOST_WORKLOADS)
+    if not nodes:
+        node.refuse("at least one workload")
+    seen: set[object] = set()
+    for one in nodes:
+        f = one.fields(("workload", "pattern", "has_values", "candidates"))
+        workload = read_workload(f["workload"])
+        if (workload.problem, workload.fingerprint) in seen:
+            one.refuse("a workload listed once")
+        seen.add((workload.problem, workload.fingerprint))
+        candidates = tuple(_candidate(c, workload) for c in _bounded(f["candidates"], MOST_CANDIDATES))
+        if len({c.config for c in candidates}) != len(candidates) or not candidates:
+            f["candidates"].refuse("candidates, each listed once")
+        pattern = f["pattern"].text(64, HEX if workload.problem.has_pattern else "")
+        yield Task(workload, pattern, f["has_values"].boolean(), candidates)
+
+
+def _bounded(node: Node, most: int) -> list[Node]:
+    nodes = list(node.items())
+    if len(nodes) > most:
+        node.refuse(f"at most {most} of them")
+    return nodes
+
+
+def _candidate(node: Node, workload: Workload) -> Candidate:
+    f = node.fields(("family", "config", "source"))
+    config = read_config(f["family"], f["config"], workload.problem)
+    return Candidate(config, f["source"].text(64, HEX))

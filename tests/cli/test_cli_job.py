@@ -1,0 +1,84 @@
+"""``sparsegen job`` and the import of its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Command
+from job_samples import head, record, sources_alone, write_result
+
+from sparsegen import backends
+from sparsegen.errors import BundleError, ConfigError, DeviceUnavailableError
+from sparsegen.kernels.base import Device
+from sparsegen.tuning.jobs.bundle import open_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    sources_alone(tmp_path / "b.pyz", monkeypatch)
+    return tmp_path / "b.pyz"
+
+
+def test_verify(run: Command, bundle: Path) -> None:
+    told = run.json("job", "verify", bundle)
+    assert told["tasks"] == 2 and told["files"] > 100
+    assert "all are what the manifest says" in run("job", "verify", bundle).output
+    bundle.write_bytes(bundle.read_bytes()[:-100])
+    run("job", "verify", bundle, exit_code=BundleError.exit_code)
+
+
+def test_a_result_is_imported_with_its_bundle(run: Command, bundle: Path, tmp_path: Path) -> None:
+    with open_bundle(bundle) as opened:
+        result = write_result(tmp_path / "r", head(opened), record(opened), record(opened, 1))
+        bad = write_result(tmp_path / "bad", head(opened), record(opened, source_digest="ab" * 32))
+    assert "name its bundle with --bundle" in run("db", "import", result, exit_code=2).output
+    assert run.json("db", "import", result, "--bundle", bundle)["measurements"] == 2
+    with result.open("a") as file:
+        file.write('{"meas')
+    assert "was cut off" in run("db", "import", result, "--bundle", bundle).output
+    assert "notes" in run.json("db", "import", result, "--bundle", bundle)
+    run("db", "import", bad, "--bundle", bundle, exit_code=BundleError.exit_code)
+
+
+def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> None:
+    run("job", "export", "-n", "8", "--for", "emulator", "--out", tmp_path / "b.pyz", exit_code=2)
+    run("job", "export", "-n", "8", "--out", tmp_path / "b.pyz", exit_code=2)
+    sizes = ("--operator", "dsd", "--m", "64", "-k", "64", "-n", "64", "--block", "64x64", "--density", "0.5")
+    told = run(
+        "job",
+        "export",
+        *sizes,
+        "--for",
+        "sm_20",
+        "--out",
+        tmp_path / "b.pyz",
+        exit_code=ConfigError.exit_code,
+    )
+    assert "sm_90" in told.output
+
+
+def test_the_pruned_layers_of_a_model(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    layers = {
+        name: rng.random((96, 64)) * (rng.random((96, 64)) < share)
+        for name, share in (("a", 0.1), ("b", 0.4))
+    }
+    np.savez(tmp_path / "model.npz", dense=np.ones((8, 8)), **layers)
+
+    def no_toolchain(device: Device) -> Any:
+        raise DeviceUnavailableError("no compiler here")
+
+    monkeypatch.setattr(backends, "toolchain", no_toolchain)
+    path = tmp_path / "m.pyz"
+    options = ("--tokens", "8,16", "--for", "sm_90", "--candidates", "3", "--out", path)
+    told = run.json("job", "export-model", tmp_path / "model.npz", *options)
+    assert told["not_compiled_because"] == "no compiler here" and told["seconds"] == 120
+    assert [(t["problem"]["n"], t["candidates"]) for t in told["tasks"]] == [(8, 3), (8, 3), (16, 3), (16, 3)]
+    with open_bundle(path) as opened:
+        opened.verify()
+        assert len([name for name in opened.files if name.startswith("patterns/")]) == 2, "each pattern once"
+    text = run("job", "export-model", tmp_path / "model.npz", *options, "--with-values").output
+    assert "12 candidates for 4 workloads" in text and "needs nvcc where it runs" in text

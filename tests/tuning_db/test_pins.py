@@ -1,0 +1,136 @@
+"""Pins: a file that a repository holds, read strictly, obeyed by dispatch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuning_samples import H100, timed, variant, workload
+
+from sparsegen.dispatch.choice import How, OnMiss, choose
+from sparsegen.errors import OutputError, PinsError
+from sparsegen.kernels import families_of, family
+from sparsegen.operators import SpmmProblem
+from sparsegen.settings import Settings
+from sparsegen.tuning_db.layers import Layers, MemoryLayer, files_state, open_layers
+from sparsegen.tuning_db.pins import PROJECT_PINS, Pin, Pins, open_pins, read_pins
+from sparsegen.tuning_db.rules import Rules
+
+HERE = workload()
+PIN = Pin(HERE.problem, HERE.fingerprint, H100.key, variant(tile_n=64).config, "reviewed by two")
+MEASURED = MemoryLayer([timed(10, tile_n=32, final=True), timed(12, tile_n=64, final=True)], [])
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    other = replace(PIN, device="another", note="")
+    path = tmp_path / "deep" / "pins.json"
+    Pins().with_pins([PIN, other]).write(path)
+    found = read_pins(path)
+    assert {*found} == {PIN, other} and found.place == path
+    assert len(path.read_text().splitlines()) == 4, "a pin a line, for reviews"
+    before = path.read_text()
+    Pins().with_pins([other, PIN]).write(path)
+    assert path.read_text() == before
+    assert {*found.without([PIN])} == {other}
+    assert len(read_pins(tmp_path / "none.json")) == 0
+
+
+def test_a_pin_replaces_another_for_the_same(tmp_path: Path) -> None:
+    again = replace(PIN, config=variant(tile_n=128).config)
+    assert [*Pins().with_pins([PIN]).with_pins([again])] == [again]
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="--pins"):
+        Pins().with_pins([PIN]).write(tmp_path / "file" / "pins.json")
+
+
+Change = Callable[[dict[str, Any]], None]
+HOSTILE: dict[str, tuple[Change, str]] = {
+    "another format": (lambda d: d.update(format="x"), "sparsegen-pins"),
+    "a later version": (lambda d: d.update(version=2), "version"),
+    "an unknown family": (lambda d: d["pins"][0].update(family="evil"), "no kernel family"),
+    "a value with code": (lambda d: d["pins"][0]["config"].update(tile_n="1; x"), "tile_n"),
+    "a family of another operator": (lambda d: d["pins"][0].update(family="csr_sddmm"), "computes spmm"),
+    "another member": (lambda d: d["pins"][0].update(run="x"), "no member 'run'"),
+    "no fingerprint": (lambda d: d["pins"][0].update(fingerprint="x"), "text like"),
+    "two for the same": (lambda d: d.update(pins=d["pins"] * 2), "one pin"),
+    "an escape": (lambda d: d["pins"][0].update(note="\x1b[2J"), "printable"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "pins.json"
+    Pins().with_pins([PIN]).write(path)
+    document = json.loads(path.read_text())
+    change, message = HOSTILE[name]
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(PinsError, match=message):
+        read_pins(path)
+
+
+def test_dispatch_obeys_and_says_so() -> None:
+    layers = Layers([MEASURED], Rules(Pins().with_pins([PIN])))
+    free = choose(HERE.problem, HERE.features, HERE.fingerprint, H100, MEASURED)
+    assert free.how is How.EXACT and free.config == variant(tile_n=32).config
+    for miss in OnMiss:
+        pinned = choose(HERE.problem, HERE.features, HERE.fingerprint, H100, layers, on_miss=miss)
+        assert pinned.how is How.PINNED and pinned.config == PIN.config and not pinned.use_dense
+    assert pinned.expected_us == 12 and pinned.is_hit
+    assert "csr_spmm (pinned): pinned in" in pinned.explain() and "reviewed by two" in pinned.explain()
+    elsewhere = replace(H100, key="another")
+    assert choose(HERE.problem, HERE.features, HERE.fingerprint, elsewhere, layers).how is not How.PINNED
+
+
+def test_a_pin_that_may_not_run_is_an_error() -> None:
+    wide = next(f for f in families_of("spmm") if not f.computes(HERE.problem))
+    config = wide.config()
+    layers = Layers([MEASURED], Rules(Pins().with_pins([replace(PIN, config=config)])))
+    with pytest.raises(PinsError, match="sparsegen db unpin"):
+        choose(HERE.problem, HERE.features, HERE.fingerprint, H100, layers)
+
+
+def test_equal_bits() -> None:
+    """Only `scatter_spmm` says that its bits may differ: it is chosen, and left out where equal bits are asked for."""
+    problem = SpmmProblem(HERE.features.m, HERE.features.k, HERE.problem.n)
+    scatter = family("scatter_spmm")
+    config = scatter.guess(problem, HERE.features, H100)
+    assert not scatter.is_deterministic(problem, config)
+    fast = replace(timed(5, final=True), variant=replace(variant(), config=config))
+    known = MemoryLayer([fast, timed(10, tile_n=32, final=True)], [])
+    ask = (HERE.problem, HERE.features, HERE.fingerprint, H100)
+    assert choose(*ask, known).config == config
+    assert choose(*ask, known, deterministic=True).config == variant(tile_n=32).config
+    assert choose(*ask, Layers([known], Rules(deterministic=True))).config == variant(tile_n=32).config
+    assert choose(*ask, Layers([known], Rules(deterministic=True)), deterministic=False).config == config
+    with pytest.raises(PinsError, match="equal bits"):
+        choose(
+            *ask, Layers([known], Rules(Pins().with_pins([replace(PIN, config=config)]), deterministic=True))
+        )
+
+
+def test_the_projects_pins_and_those_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {"SPARSEGEN_DB": str(tmp_path / "t.db"), "SPARSEGEN_CACHE": str(tmp_path / "cache")}
+    settings = Settings.from_environment(environment)
+    before = files_state(settings)
+    Pins().with_pins([PIN]).write(PROJECT_PINS)
+    assert files_state(settings) != before, "whoever keeps layers open opens them again"
+    assert len(open_pins(settings)) == 1
+    with open_layers(settings) as layers:
+        assert layers.rules.pins.find(HERE, H100) == PIN and not layers.rules.deterministic
+    PROJECT_PINS.chmod(0o666)
+    assert len(open_pins(settings)) == 0, "others could have written it"
+    named = Settings.from_environment(
+        {**environment, "SPARSEGEN_PINS": str(tmp_path / "p.json"), "SPARSEGEN_DETERMINISTIC": "1"}
+    )
+    Pins().with_pins([PIN, replace(PIN, device="b")]).write(tmp_path / "p.json")
+    rules = Rules.of(named)
+    assert len(rules.pins) == 2 and rules.deterministic

@@ -1,0 +1,134 @@
+"""What two databases would run, and what the one's choices cost by the other's times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sparsegen.kernels.base import Device
+from sparsegen.tuning_db import ranking
+from sparsegen.tuning_db.exchange import workload_dict
+from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.records import Workload
+
+
+class Verdict(StrEnum):
+    """How the choices of two databases for one workload and device compare."""
+
+    ONLY_A = "only in A"
+    ONLY_B = "only in B"
+    SAME = "the same"
+    TIED = "another, within the noise"
+    SLOWER = "another, slower"
+    FASTER = "another, faster"
+    UNKNOWN = "another, which B has not timed"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A workload on a device.
+
+    Attributes:
+        a, b: what each database would run; None where it knows nothing that may run.
+        cost: how many times B's time for its own choice A's choice takes, by B's times; None where B did not time it.
+    """
+
+    workload: Workload
+    device: Device
+    verdict: Verdict
+    a: ranking.Ranked | None
+    b: ranking.Ranked | None
+    cost: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            **workload_dict(self.workload),
+            "device": self.device.key,
+            "verdict": self.verdict,
+            "a": _chosen(self.a),
+            "b": _chosen(self.b),
+            "cost": self.cost,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All workloads that either database has."""
+
+    differences: tuple[Difference, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(d.verdict is verdict for d in self.differences)
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """Of all workloads of which B timed A's choice: 1 where both choose the same."""
+        return tuple(d.cost for d in self.differences if d.cost is not None)
+
+    @property
+    def geomean(self) -> float | None:
+        """The geometric mean of the costs; None where there are none."""
+        return math.exp(sum(map(math.log, self.costs)) / len(self.costs)) if self.costs else None
+
+    @property
+    def worst(self) -> Difference | None:
+        """Where A's choice costs most."""
+        return max(
+            (d for d in self.differences if d.cost is not None), key=lambda d: d.cost or 0.0, default=None
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "counts": {verdict.name.lower(): self.count(verdict) for verdict in Verdict},
+            "compared": len(self.costs),
+            "geomean": self.geomean,
+            "worst": None if self.worst is None else self.worst.cost,
+            "differences": [d.to_dict() for d in self.differences],
+        }
+
+
+def compare(a: Layer, b: Layer) -> Comparison:
+    """Hold the choices of two databases against each other, by B's times."""
+    listed = {(t.workload, t.device.key): t.device for layer in (a, b) for t in layer.list_workloads()}
+    return Comparison(tuple(_differences(a, b, [(w, device) for (w, _), device in listed.items()])))
+
+
+def _differences(a: Layer, b: Layer, listed: Sequence[tuple[Workload, Device]]) -> Iterator[Difference]:
+    for workload, device in listed:
+        order = ranking.ranked(b.measurements(workload, device))
+        mine = next(iter(ranking.ranked(a.measurements(workload, device))), None)
+        theirs = next(iter(order), None)
+        if mine is None and theirs is None:
+            continue
+        verdict, cost = _verdict(mine, theirs, order)
+        yield Difference(workload, device, verdict, mine, theirs, cost)
+
+
+def _verdict(
+    mine: ranking.Ranked | None, theirs: ranking.Ranked | None, order: Sequence[ranking.Ranked]
+) -> tuple[Verdict, float | None]:
+    if mine is None:
+        return Verdict.ONLY_B, None
+    if theirs is None:
+        return Verdict.ONLY_A, None
+    if mine.variant.config == theirs.variant.config:
+        return Verdict.SAME, 1.0
+    there = next((r for r in order if r.variant.config == mine.variant.config), None)
+    if there is None:
+        return Verdict.UNKNOWN, None
+    cost = there.time_us / theirs.time_us
+    if theirs.interval.is_below(there.interval):
+        return Verdict.SLOWER, cost
+    return (Verdict.FASTER if there.interval.is_below(theirs.interval) else Verdict.TIED), cost
+
+
+def _chosen(chosen: ranking.Ranked | None) -> dict[str, Any] | None:
+    if chosen is None:
+        return None
+    config = chosen.variant.config
+    return {"family": config.family_name, "config": config.to_dict(), "time_us": chosen.time_us}
