@@ -117,6 +117,7 @@ def tune(
     seed: int = 0,
     allow_overflow: bool = False,
     backend: Backend | None = None,
+    stop: threading.Event | None = None,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
 
@@ -134,6 +135,7 @@ def tune(
         seed: of the dense operands.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
+        stop: set by somebody else to end the search as Ctrl-C does.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set.
@@ -143,7 +145,7 @@ def tune(
         MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
             fault, so that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
-        KeyboardInterrupt: Ctrl-C before anything was measured, or a second one.
+        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured, or a second one.
     """
     began = time.monotonic()
     budget = budget or Budget()
@@ -157,7 +159,7 @@ def tune(
     )
     backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
-    stop = threading.Event()
+    stop = stop or threading.Event()
     with ExitStack() as resources:
         resources.enter_context(interruptible(stop))
         # The worker first: it imports, opens the device and computes the reference beside all that follows.
