@@ -20,6 +20,7 @@ from sparsegen.errors import (
     SparsegenError,
 )
 from sparsegen.system.child import ChildDiedError
+from sparsegen.tuning.engines import dealing
 from sparsegen.tuning.engines.dealing import ATTEMPTS, deal
 from sparsegen.tuning.engines.engine import End, Found
 
@@ -69,12 +70,22 @@ def test_what_is_always_lost_does_not_keep_the_others() -> None:
     assert first.attempts == ATTEMPTS and second.found == Found(known=3)
 
 
-def test_a_server_that_stays_away_ends_the_run() -> None:
+def test_a_server_that_stays_away_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealing, "SERVER_SECONDS", 0.1)
     gone = End(error=DatabaseUnavailableError("the server does not answer"), was_lost=True)
     engine = PlannedEngine(1, lambda begun: [gone])
     with pytest.raises(DatabaseUnavailableError):
         deal(tasks(2), engine)
     assert len(engine.begun) == ATTEMPTS
+
+
+def test_a_server_gets_time_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealing, "SERVER_SECONDS", 0.5)
+    gone = End(error=DatabaseUnavailableError("the server does not answer"), was_lost=True)
+    engine = PlannedEngine(1, lambda begun: [gone] if begun == 0 else DONE)
+    began = time.monotonic()
+    (outcome,) = deal(tasks(1), engine)
+    assert outcome.attempts == 2 and time.monotonic() - began >= 0.5
 
 
 @pytest.mark.parametrize("error", [NoVariantError("nothing compiles"), MatrixError("cut off")])

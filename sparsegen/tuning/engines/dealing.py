@@ -23,6 +23,9 @@ from sparsegen.tuning.report import Status
 
 ATTEMPTS = 3  # of a search that is lost with its device, host or process
 POLL_SECONDS = 0.02
+SERVER_SECONDS = (
+    10.0  # before a search begins again that found the database's server away; twice that, next time
+)
 STOP_SECONDS = 60.0  # for searches to end by themselves
 
 
@@ -134,6 +137,7 @@ class _Dealer:
         self._first_began: dict[int, float] = {}
         self._last_loss: SparsegenError | None = None
         self._had_devices = time.monotonic()
+        self._rests_until = 0.0
         self._ends: float | None = None  # since when searches are asked to stop, and until when they may
         self.outcomes = [Outcome()] * len(tasks)
 
@@ -142,7 +146,7 @@ class _Dealer:
         self._watch.planned(len(self._tasks))
         while True:
             may_begin = self._may_begin()
-            is_news = may_begin and self._begin_all()
+            is_news = may_begin and not self._is_resting() and self._begin_all()
             for begun in list(self._begun):
                 is_news |= self._hear(begun)
             if self._ends is not None and time.monotonic() > self._ends:
@@ -161,6 +165,10 @@ class _Dealer:
                 begun.running.stop()
         is_late = self._deadline is not None and time.monotonic() >= self._deadline
         return self._ends is None and not is_late
+
+    def _is_resting(self) -> bool:
+        """Whether the database's server is given time to come back."""
+        return time.monotonic() < self._rests_until
 
     def _begin_all(self) -> bool:
         """Give every free device a search; whether any began."""
@@ -217,6 +225,8 @@ class _Dealer:
                 end = End(Found(was_interrupted=True))
             elif outcome.attempts < ATTEMPTS:
                 self._last_loss = end.error
+                if isinstance(end.error, DatabaseUnavailableError):
+                    self._rests_until = time.monotonic() + outcome.attempts * SERVER_SECONDS
                 self._watch.lost(number, task, outcome.where, str(end.error))
                 self._waiting[task.model.key].appendleft(number)
                 return
