@@ -122,3 +122,12 @@ def test_a_stop_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_search_begins_only_where_a_device_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least one device"):
         LocalEngine([], set_up(tmp_path / "t.db"))
+
+
+def test_several_searches_may_share_a_device(tmp_path: Path) -> None:
+    place, recorder = tmp_path / "t.db", Recorder()
+    with closing(LocalEngine(devices(1), set_up(place), searches=2)) as engine:
+        assert engine.capacity(tuning_fakes.DEVICE) == 2
+        deal(tasks(2), engine, watch=recorder)
+    assert recorder.told[:2] == ["task 0 began", "task 1 began"]
+    require_whole(place, 2, recorder)
