@@ -19,10 +19,12 @@ import pytest
 import tuning_fakes
 from engine_fakes import Recorder, require_whole, set_up, tasks
 from patience import LONG
+from postgres_server import own_or_skip
 
 from sparsegen import backends
 from sparsegen.errors import ConfigError, DeviceUnavailableError
 from sparsegen.tuning.engines.dealing import deal
+from sparsegen.tuning_db.store import Store
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -125,6 +127,24 @@ def test_a_killed_node_loses_and_repeats_nothing(cluster: Any, tmp_path: Path) -
     assert removed and {o.error for o in outcomes} == {None}
     assert sorted(o.attempts for o in outcomes) == [1, 1, 1, 1, 2]
     whole(place, 5, recorder)
+
+
+def test_a_restarted_database_loses_and_repeats_nothing(cluster: Any) -> None:
+    with own_or_skip() as server:
+        Store.open(server.url).close()
+        restarted: list[bool] = []
+
+        def restart(number: int, where: str) -> None:
+            server.stop()
+            time.sleep(1.0)  # searches measure on meanwhile, and wait with what they have
+            server.start()
+            restarted.append(True)
+
+        recorder = Recorder(2, restart)
+        with closing(RayEngine(set_up(server.url))) as engine:
+            outcomes = deal(tasks(3, model=EMULATOR), engine, watch=recorder)
+        assert restarted and {o.error for o in outcomes} == {None}
+        whole(server.url, 3, recorder)
 
 
 def test_a_stop_ends_the_searches_and_another_run_goes_on(cluster: Any, tmp_path: Path) -> None:
