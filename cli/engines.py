@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from enum import StrEnum
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, TypeVar, cast
 
 import click
@@ -45,6 +45,21 @@ class Places:
         if name is EngineName.LOCAL and address is not None:
             raise click.UsageError("--address is that of a Ray cluster: give --engine ray as well")
         self._name, self._device, self._devices, self._address = name, device, devices, address
+
+    @property
+    def named(self) -> str | None:
+        """What ``--device`` said."""
+        return self._device
+
+    @cached_property
+    def only(self) -> Device | None:
+        """The device of this host where no more than one was asked for, by ``--device`` or by default.
+
+        Raises:
+            DeviceUnavailableError: it is not there.
+        """
+        is_one = self._name is EngineName.LOCAL and self._devices is None
+        return self.local()[0] if is_one else None
 
     def local(self) -> list[Device]:
         """Devices of this host.
