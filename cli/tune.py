@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen import backends
 from sparsegen.cli.common import (
     Copied,
     EnumChoice,
     Part,
     db_option,
     deterministic_option,
-    device_option,
     emit,
     family_names,
     json_option,
@@ -25,11 +25,17 @@ from sparsegen.cli.common import (
     matrix_options,
     overflow_option,
 )
-from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
+from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.problems import ProblemOptions, command_line, repeatable_problem_options
 from sparsegen.cli.progress import shown
 from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
+from sparsegen.cli.tune_many import require_success, tune_many
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning.engines.dealing import Outcome
+from sparsegen.tuning.engines.engine import Request, Task
 from sparsegen.tuning.report import Flip
 from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
@@ -42,7 +48,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 
 @click.command()
 @matrix_options(required=False)
-@problem_options()
+@repeatable_problem_options
 @click.option(
     "--family",
     "families",
@@ -65,7 +71,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     help="Time for the search, instead of the effort's limits.",
 )
 @overflow_option
-@device_option
+@engine_options
 @db_option
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
@@ -78,13 +84,13 @@ def command(
     drop_zeros: bool,
     memory_limit: int | None,
     transpose: bool,
-    wanted: ProblemOptions,
+    combinations: Sequence[ProblemOptions],
     families: tuple[str, ...],
     effort: Effort,
     trials: int | None,
     budget: float | None,
     allow_overflow: bool,
-    device: str | None,
+    places: Places,
     db: str | None,
     no_baselines: bool,
     again: bool,
@@ -95,14 +101,54 @@ def command(
 
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was. A variant
     that failed is tried once more by a later search; `sparsegen db forget` forgets what was recorded.
+
+    Options that say what is computed may be repeated: each combination of them is a search of its own, and with
+    --devices or --engine ray these are dealt to several devices.
     """
-    a, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-    )
-    where = backends.find_device(device)
+
+    @cache
+    def read() -> CsrMatrix:
+        assert matrix is not None
+        return load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
+
+    workloads = [wanted.workload(None if matrix is None else read) for wanted in combinations]
+    place = db or Settings.from_environment().db
+    budgeted = Budget(trials, budget, effort)
+    where = places.only
+    deterministic = deterministic or Settings.from_environment().deterministic
+
+    def lookup_of(problem: Problem) -> str:
+        file = (
+            ""
+            if matrix is None
+            else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
+        )
+        named = _options(tensor=tensor, device=places.named, db=db or _shown_place(place))
+        return f"sparsegen lookup{file}{command_line(problem)}{named}"
+
+    location = str(Location.parse(place))
+    if where is None or len(workloads) > 1:
+        request = Request(
+            workloads[0][1],
+            budgeted,
+            families or None,
+            baselines=not no_baselines,
+            even_if_finished=True,
+            again=again,
+            seed=seed,
+            deterministic=deterministic,
+            allow_overflow=allow_overflow,
+        )
+        _many(
+            tune_many(workloads, request, places, place, note=EMULATOR_NOTE, as_json=as_json),
+            location,
+            lookup_of,
+            as_json,
+        )
+        return
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
-    place = db or Settings.from_environment().db
+    ((a, problem),) = workloads
     with shown(as_json=as_json) as progress:
         result = tune(
             a,
@@ -110,28 +156,42 @@ def command(
             device=where,
             store=place,
             families=families or None,
-            budget=Budget(trials, budget, effort),
+            budget=budgeted,
             progress=progress,
             baselines=not no_baselines,
             again=again,
             seed=seed,
-            deterministic=deterministic or Settings.from_environment().deterministic,
+            deterministic=deterministic,
             allow_overflow=allow_overflow,
         )
-    location = str(Location.parse(place))
-    lookup = (
-        "sparsegen lookup"
-        + (
-            ""
-            if matrix is None
-            else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
-        )
-        + command_line(problem)
-        + _options(tensor=tensor, device=device, db=db or _shown_place(place))
-    )
+    lookup = lookup_of(problem)
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _many(
+    came_to: tuple[list[TuneResult], list[tuple[Task, Outcome]], bool],
+    location: str,
+    lookup_of: Callable[[Problem], str],
+    as_json: bool,
+) -> None:
+    """Show what became of several searches, and end as the worst of them did."""
+    results, others, was_interrupted = came_to
+    told = [_as_json(result, location, lookup_of(result.workload.problem)) for result in results]
+    unfinished = [
+        {"search": task.name, "device": task.model.key, "reason": str(outcome.error or "interrupted")}
+        for task, outcome in others
+    ]
+    parts: list[Part] = []
+    for result in results:
+        parts += [*_as_text(result, location, lookup_of(result.workload.problem)), ""]
+    parts += [f"no result: {each['search']} on {each['device']}: {each['reason']}" for each in unfinished]
+    data = {"searches": told, "unfinished": unfinished, "interrupted": was_interrupted, "database": location}
+    emit(as_json, data, *parts)
+    if was_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+    require_success(others)
 
 
 def _shown_place(place: str) -> str | None:

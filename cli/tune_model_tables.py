@@ -16,20 +16,22 @@ from sparsegen.tuning.model import ModelTuning
 
 def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTuning, location: str) -> None:
     """Print what is known of every layer after the searches."""
-    table = Table("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "grounds", box=None,
-                  padding=(0, 2, 0, 0))  # fmt: skip
+    several = len({times.device.key for times in tuning.times}) > 1  # models of devices
+    headings = ("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "grounds")
+    table = Table(*(("device",) if several else ()), *headings, box=None, padding=(0, 2, 0, 0))
     for times in tuning.times:
         for layer, time in zip(found.layers, times.layers, strict=True):
             shape = " × ".join(map(str, layer.spec.shape))
-            table.add_row(layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
-    lines = [line for times in tuning.times for line in _verdict(times)]
+            device = (times.device.name,) if several else ()
+            table.add_row(*device, layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
+    lines = [line for times in tuning.times for line in _verdict(times, named=several)]
     counts = Counter(outcome.fate for outcome in tuning.outcomes)
     lines.append(
         f"{len(tuning.outcomes)} searches for {sum(len(o.search.layers) for o in tuning.outcomes)} products: "
         + ", ".join(f"{count} {fate}" for fate, count in counts.items())
     )
     lines += [
-        f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens: {o.reason}"
+        f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens on {o.device.name}: {o.reason}"
         for o in tuning.failed
     ]
     if found.others:
@@ -58,9 +60,9 @@ def _cells(time: LayerTime) -> tuple[str, ...]:
     return _time(time.sparse_us), _time(time.dense_us), speedup, grounds
 
 
-def _verdict(times: PrunedTimes) -> Iterator[str]:
+def _verdict(times: PrunedTimes, *, named: bool) -> Iterator[str]:
     """Which layers gain over dense ones, and all of them together."""
-    tokens = f"{times.n} token{'s' if times.n > 1 else ''}"
+    tokens = f"{times.n} token{'s' if times.n > 1 else ''}" + (f" on {times.device.name}" if named else "")
     known = [time for time in times.layers if time.speedup is not None]
     if not known:
         missing = "nothing was measured" if not times.known else "dense products were not timed"

@@ -139,6 +139,10 @@ class DatabaseLockedError(DatabaseError):
     """Another process holds the database longer than the time limit."""
 
 
+class DatabaseUnavailableError(DatabaseError):
+    """The database's server went away and did not come back within the time limit, or is starting or stopping."""
+
+
 class DatabaseFullError(DatabaseError):
     """The disk is full (or a quota is reached)."""
 

@@ -59,6 +59,7 @@ ONLY = {  # third party -> the modules that may import it
     "alembic": {"tuning_db"},
     "click": {"cli"},
     "rich": {"cli"},
+    "ray": {"tuning.engines.ray_cluster", "tuning.engines.ray_worker"},
     "pynvml": {"backends.cuda", "cli.doctor"},
 }
 

@@ -26,7 +26,7 @@ from sparsegen.tuning_db.project import is_there, is_trusted
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Tuned, Workload
 from sparsegen.tuning_db.rules import NO_RULES, Rules
 from sparsegen.tuning_db.seeds_reader import seeds
-from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite
+from sparsegen.tuning_db.sqlite_reader import SqliteReader, is_blank, open_sqlite
 
 if TYPE_CHECKING:
     from sparsegen.tuning_db.store import Store
@@ -219,9 +219,11 @@ def open_to_read(place: str | Path) -> SqliteReader | Store:
 
 
 def open_existing(place: str | Path) -> Layer:
-    """The database there for reading, as `open_to_read`; one without records where there is no file yet."""
+    """The database there for reading, as `open_to_read`; one without records where there is none yet."""
     path = Location.parse(place).path
-    return MemoryLayer([], []) if path is not None and not path.exists() else open_to_read(place)
+    if path is not None and (not path.exists() or is_blank(path)):
+        return MemoryLayer([], [])
+    return open_to_read(place)
 
 
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:

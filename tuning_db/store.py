@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import random
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
@@ -21,6 +24,8 @@ from sparsegen.tuning_db.engine import (
     copied_to_memory,
     create_engine,
     enter_wal_mode,
+    has_answered,
+    is_passing,
     pragma,
     set_foreign_keys,
     typed_errors,
@@ -40,6 +45,12 @@ from sparsegen.tuning_db.reading import RecordsReader
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
 from sparsegen.tuning_db.row_checks import Row
 
+log = logging.getLogger(__name__)
+
+SERVER_SECONDS = 120.0  # for a server that went away to come back
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
+
+T = TypeVar("T")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
@@ -89,8 +100,7 @@ class Store(RecordsReader):
         engine = create_engine(place, read_only=read_only, lock_timeout=lock_timeout)
         store = cls(engine, place, read_only=read_only)
         try:
-            with typed_errors(place):
-                store._make_ready(lock_timeout)
+            store._persistently(lambda: store._make_ready(lock_timeout), has_answered)
         except (DatabaseCorruptError, DatabaseNewerError) as error:
             store.close()
             if str(place) in str(error):
@@ -102,6 +112,10 @@ class Store(RecordsReader):
         return store
 
     def _make_ready(self, lock_timeout: float) -> None:
+        with typed_errors(self._location):
+            self._prepare(lock_timeout)
+
+    def _prepare(self, lock_timeout: float) -> None:
         with self._engine.connect() as connection, connection.begin():
             revision = self.found_schema = migrations.current_revision(connection)
             is_published = sa.inspect(connection).has_table(schema_versions.PUBLISHED_TABLE)
@@ -197,31 +211,77 @@ class Store(RecordsReader):
         rates: Iterable[DeviceRates] = (),
     ) -> Added:
         """Record all of them, or on any error none; what is there already is left alone."""
+        records = list(measurements), list(baselines), list(rates)
+        added = self._persistently(lambda: self._add(*records))
+        self.generation = next(self._writes)
+        return added
+
+    def _add(
+        self, measurements: list[Measurement], baselines: list[Baseline], rates: list[DeviceRates]
+    ) -> Added:
+        """In one transaction; another one that follows it, of which nobody knows the end, adds nothing twice."""
         with self._writing() as connection:
             ids: Ids = {}
-            added = Added(
+            return Added(
                 sum(_add_measurement(connection, m, ids) for m in measurements),
                 sum(_add_baseline(connection, b, ids) for b in baselines),
                 sum(_add_rates(connection, r, ids) for r in rates),
             )
-        self.generation = next(self._writes)
-        return added
 
     def forget(self, selection: Selection) -> Forgotten:
         """Delete what is selected; it is committed when this returns."""
-        with self._writing() as connection:
-            forgotten = forgetting.forget(connection, selection)
+
+        def forget() -> Forgotten:
+            with self._writing() as connection:
+                return forgetting.forget(connection, selection)
+
+        forgotten = self._persistently(forget)
         self.generation = next(self._writes)
         return forgotten
 
     def count(self, selection: Selection) -> Forgotten:
         """How much `forget` would delete."""
-        with typed_errors(self._location), self._engine.connect() as connection:
-            return forgetting.count(connection, selection)
+
+        def count() -> Forgotten:
+            with typed_errors(self._location), self._engine.connect() as connection:
+                return forgetting.count(connection, selection)
+
+        return self._persistently(count)
 
     def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
-        with typed_errors(self._location), self._engine.connect() as connection:
-            return list(connection.execute(sa.text(query), parameters).mappings())
+        def read() -> list[Row]:
+            with typed_errors(self._location), self._engine.connect() as connection:
+                return list(connection.execute(sa.text(query), parameters).mappings())
+
+        return self._persistently(read)
+
+    def _persistently(
+        self, work: Callable[[], T], is_passing: Callable[[DatabaseError], bool] = is_passing
+    ) -> T:
+        """What a transaction gives; it is tried anew while its server restarts or has too many connections.
+
+        Args:
+            is_passing: says after which errors.
+
+        Raises:
+            DatabaseUnavailableError: the server was away for `SERVER_SECONDS`.
+            DatabaseError: what else the transaction raises.
+        """
+        deadline, pause = None, FIRST_PAUSE
+        while True:
+            try:
+                return work()
+            except DatabaseError as error:
+                if self._location.path is not None or not is_passing(error):
+                    raise
+                now = time.monotonic()
+                if deadline is None:
+                    deadline = now + SERVER_SECONDS
+                    log.info("%s; trying again for up to %.0f s", error, SERVER_SECONDS)
+                elif now >= deadline:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.0))  # many wait for the same server
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     # --- upkeep --------------------------------------------------------------------------------------------
 

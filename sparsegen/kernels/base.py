@@ -31,9 +31,10 @@ Array = npt.NDArray[Any]
 class Device:
     """What families and dispatch may know of a device; ``key`` identifies it in the database.
 
-    ``index`` is the ordinal on this machine. It takes no part in comparisons, and neither does what is known of the
-    device's speed: ``clock_mhz`` and ``memory_bytes_per_us``, the peaks that its driver names, and the ``rates`` that
-    were measured; None where it is not known.
+    ``index`` is the ordinal in this process; ``uuid`` names a GPU to all users and containers of its machine, and is
+    None for the emulator. They take no part in comparisons, and neither does what is known of the device's speed:
+    ``clock_mhz`` and ``memory_bytes_per_us``, the peaks that its driver names, and the ``rates`` that were measured;
+    None where it is not known.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Device:
     shared_memory_per_multiprocessor: int  # bytes
     l2_bytes: int
     index: int = field(default=0, compare=False)
+    uuid: str | None = field(default=None, compare=False)
     clock_mhz: float | None = field(default=None, compare=False)
     memory_bytes_per_us: float | None = field(default=None, compare=False)
     rates: Rates | None = field(default=None, compare=False)

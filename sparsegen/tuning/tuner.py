@@ -119,6 +119,7 @@ def tune(
     deterministic: bool = False,
     allow_overflow: bool = False,
     backend: Backend | None = None,
+    stop: threading.Event | None = None,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
 
@@ -137,6 +138,7 @@ def tune(
         deterministic: try only variants of which equal inputs give equal bits on every call.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
+        stop: set by somebody else to end the search as Ctrl-C does.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set.
@@ -146,7 +148,7 @@ def tune(
         MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
             fault, so that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
-        KeyboardInterrupt: Ctrl-C before anything was measured, or a second one.
+        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured, or a second one.
     """
     began = time.monotonic()
     budget = budget or Budget()
@@ -160,7 +162,7 @@ def tune(
     )
     backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
-    stop = threading.Event()
+    stop = stop or threading.Event()
     with ExitStack() as resources:
         resources.enter_context(interruptible(stop))
         # The worker first: it imports, opens the device and computes the reference beside all that follows.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.cuda.driver import check, libcuda
+from sparsegen.backends.cuda.driver import check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import DeviceUnavailableError, LaunchError
@@ -78,6 +78,7 @@ def describe(device: Any, index: int) -> Device:
         shared_memory_per_multiprocessor=device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
         l2_bytes=device.get_attribute(attribute.L2_CACHE_SIZE),
         index=index,
+        uuid=device_uuid(index),
         clock_mhz=device.get_attribute(attribute.CLOCK_RATE) / 1000 or None,
         memory_bytes_per_us=_memory_bytes_per_us(device),
     )
