@@ -341,6 +341,14 @@ def test_answers_are_kept_until_something_is_written(tmp_path: Path) -> None:
         assert choose(of.problem, of.features, of.fingerprint, H100, store).config.tile_n == 128
 
 
+def test_answers_are_kept_for_each_device() -> None:
+    of, other = workload(), replace(H100, key="another H100")
+    layer = MemoryLayer([timed(10, of, tile_n=32), timed(10, of, device=other, tile_n=64)], [])
+    for device, tile in ((H100, 32), (other, 64), (H100, 32)):
+        choice = choose(of.problem, of.features, of.fingerprint, device, layer)
+        assert (choice.how, choice.config.tile_n) == (How.EXACT, tile)
+
+
 def test_a_kept_answer_costs_microseconds_and_no_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
