@@ -166,6 +166,23 @@ def test_one_wrong_element_is_enough(layout: Layout) -> None:
     assert worst_error(reference, np.full_like(right, np.nan)) == np.inf
 
 
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("times", [0.0, 2.0, 5.0])
+def test_an_error_is_told_in_bounds(times: float, dtype: DType) -> None:
+    """By a bound that is computed here; what is stored is rounded, so that the error is taken of that."""
+    problem = SpmmProblem(24, 40, 9, dtype)
+    operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
+    reference = problem.reference(MATRIX, operands)
+    a = MATRIX.with_values(dtype.rounded(MATRIX.values).astype(np.float64)).to_scipy().toarray()
+    bound = bound_of_spmm(problem, a, real(problem, operands), reference.exact)
+    result = reference.exact.copy()
+    result[3, 4] += times * bound[3, 4]
+    stored = dtype.to_storage(result)
+    errors = np.abs(dtype.from_storage(stored) - reference.exact) / bound
+    assert worst_error(reference, stored) == pytest.approx(errors.max())
+    assert (errors.max() > 1) == (times > 1)
+
+
 @pytest.mark.parametrize("layout", Layout)
 def test_strips_see_every_element(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = spmm_reference(layout)
