@@ -12,6 +12,8 @@ import pytest
 from tuning_samples import H100, baseline, other_operators, timed, workload
 
 from sparsegen.dispatch.choice import Choice, How, choose
+from sparsegen.dispatch.dense_time import Known, dense_time_us
+from sparsegen.operators import SpmmProblem
 from sparsegen.tuning_db.layers import Layer, MemoryLayer, open_to_read
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 from sparsegen.tuning_db.store import Store
@@ -29,6 +31,16 @@ def test_of_operators_without_a_model_it_grows_with_the_volume(k: int, dense_us:
     asked = replace(known, problem=replace(known.problem, k=k), fingerprint="1" * 64)
     choice = ask(asked, layer)
     assert choice.how is How.NEAREST and choice.dense_us == pytest.approx(dense_us)
+
+
+def test_of_one_product_the_model_says_how_it_grows() -> None:
+    known, asked = workload(64), workload(512)
+    layer = MemoryLayer([timed(10, known)], [baseline(8, known)])
+    choice = ask(asked, layer)
+    assert isinstance(known.problem, SpmmProblem) and isinstance(asked.problem, SpmmProblem)
+    assert choice.how is How.NEAREST
+    assert choice.dense_us == dense_time_us(asked.problem, H100, [Known(known.problem, 8)])
+    assert choice.dense_us < 16, "far less than eight times as much for eight times the work"
 
 
 @pytest.mark.parametrize(("batch", "dense_us"), [(8, 16.0), (2, 4.0)])

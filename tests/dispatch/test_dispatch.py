@@ -116,7 +116,7 @@ def test_equal_sizes_and_close_features_are_a_bucket() -> None:
     near = workload(tag="near", nnz=3100)
     choice = ask([timed(10, tile_n=32)], near)
     assert choice.how is How.BUCKET and choice.config.tile_n == 32
-    assert choice.expected_us == pytest.approx(10.3, rel=0.01)
+    assert choice.expected_us == pytest.approx(10 * 3101 / 3001)
     assert ask([timed(10, tile_n=32)], workload(tag="far", nnz=9000)).how is How.NEAREST
     assert ask([timed(10, tile_n=32)], workload(n=60, tag="near", nnz=3100)).how is How.NEAREST
     assert ask([timed(10, device=replace(H100, key="another H100"))], near).how is How.NEAREST
@@ -135,6 +135,9 @@ def test_the_nearest_vote() -> None:
     choice = ask(measured, workload(tag="asked", nnz=6000))
     assert (choice.how, choice.config.tile_n, len(choice.neighbours)) == (How.NEAREST, 64, 4)
     assert choice.neighbours[0].distance <= choice.neighbours[1].distance
+    assert choice.why.startswith("on the 4 nearest measured workloads it is within")
+    alone = ask(measured[:3], workload(tag="asked", nnz=6000))
+    assert alone.why.startswith("on the nearest measured workload it is within")
 
 
 def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
@@ -305,7 +308,10 @@ def test_dense_is_never_silently_better(caplog: pytest.LogCaptureFixture) -> Non
     assert choice.dense_is_faster and choice.dense_us == 8
     assert "dense wins: 8 µs (cuBLAS) against 10 µs" in choice.explain()
     assert "dense cuBLAS is faster" in caplog.text and not choice.use_dense
+    caplog.clear()
     slower = ask([timed(10)], baselines=[baseline(12)])
+    ask([timed(10)], baselines=[baseline(8)], on_miss="dense")
+    assert not caplog.text, "the sparse product is faster, or the dense one runs"
     assert not slower.dense_is_faster and "dense takes 12 µs" in slower.explain()
 
 

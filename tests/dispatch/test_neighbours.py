@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import pytest
-from tuning_samples import H100, timed, workload
+from tuning_samples import DIGEST, H100, failed, other_operators, timed, workload
 
 from sparsegen.dispatch import neighbours
 from sparsegen.dispatch.choice import BUCKET_RADIUS, Choice, How, choose
 from sparsegen.dispatch.neighbours import Neighbour, Prediction, nearest, predict
-from sparsegen.kernels.base import Device
+from sparsegen.dispatch.regression import Point
+from sparsegen.kernels import family
+from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.features import Features
-from sparsegen.operators import Epilogue
+from sparsegen.operators import DType, Epilogue
 from sparsegen.tuning_db.layers import MemoryLayer
-from sparsegen.tuning_db.records import Measurement, Workload
+from sparsegen.tuning_db.records import Measurement, Outcome, Variant, Workload
 
 OTHER_H100 = replace(H100, key="another H100")
 
@@ -71,7 +77,7 @@ def test_every_feature_counts(change: dict[str, float]) -> None:
     known = Workload(problem, "0" * 64, BASE)
     asked = Workload(problem, "1" * 64, replace(BASE, **change))
     [(_, found)] = distances(asked, [timed(10, known)])
-    assert found == pytest.approx(1.0, abs=0.01)
+    assert found == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("change", [{"n": 128}, {"batch": 4}], ids=lambda change: next(iter(change)))
@@ -93,6 +99,20 @@ def test_workloads_whose_rows_vary_alike_are_nearer() -> None:
         assert (choice.how, choice.config.tile_n) == (How.NEAREST, tile)
 
 
+def test_other_kinds_and_what_only_failed_are_no_neighbours() -> None:
+    of = workload()
+    half = replace(of, problem=replace(of.problem, dtype=DType.FLOAT16))
+    known = [timed(10, half), *other_operators(), failed(Outcome.CRASHED)]
+    assert distances(of, known) == []
+    assert distances(half, known) == [(H100.key, 0.0)]
+
+
+def test_the_nearest_twelve_are_asked() -> None:
+    known = [timed(10, workload(tag=str(i), nnz=4000 + 100 * i)) for i in range(15)]
+    found = chosen(workload(tag="asked", nnz=3000), known).neighbours
+    assert [n.workload.features.nnz for n in found] == [4000 + 100 * i for i in range(12)]
+
+
 def vote(measured: list[tuple[float, list[Measurement]]]) -> list[Prediction]:
     """What neighbours at given distances say together; all of them are equal to what is asked."""
     of = workload()
@@ -110,6 +130,57 @@ def test_a_neighbour_half_an_octave_away_says_half_as_much(monkeypatch: pytest.M
     assert found[64].slowdown == pytest.approx(2 ** (1 / 3))
     flop = workload().problem.cost(workload().features.nnz).flop
     assert found[64].seconds_per_flop * flop == pytest.approx(10e-6 * 16 ** (1 / 3))
+
+
+def test_a_config_that_a_neighbour_has_not_tried_is_rated_by_similar_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of those counts 0.35 for every tunable in which it differs; a number differs by half of its octaves."""
+    monkeypatch.setattr(neighbours, "REGRESSED", 0.0)
+    here = [timed(10, tile_n=32), timed(40, tile_n=32, row_order="natural")]
+    there = [timed(20, tile_n=64)]
+    flop = workload().problem.cost(workload().features.nnz).flop
+    found = {p.config.settings: p.seconds_per_flop * flop * 1e6 for p in vote([(0.0, here), (0.0, there)])}
+    octaves = math.log2(65 / 33) / 2
+    near, far = 0.35**octaves, 0.35 ** (octaves + 1)
+    here_log = (near * math.log(10) + far * math.log(40)) / (near + far)
+    assert found[there[0].variant.config.settings] == pytest.approx(math.sqrt(20 * math.exp(here_log)))
+    assert found[here[0].variant.config.settings] == pytest.approx(math.sqrt(10 * 20))
+
+
+def test_vote_and_regression_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Point]] = []
+
+    def expect(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Array:
+        asked.append(known)
+        return np.full(len(wanted), math.log(4.0))
+
+    monkeypatch.setattr(neighbours, "expected", expect)
+    found = vote([(0.0, [timed(20, tile_n=32), timed(10, tile_n=64)])])
+    slowdowns = {p.config.tile_n: p.slowdown for p in found if p.config.tile_n in (32, 64)}
+    assert slowdowns == {32: pytest.approx(math.sqrt(2 * 4)), 64: pytest.approx(math.sqrt(1 * 4))}
+    assert {point.config.tile_n for point in asked[0]} == {32, 64}
+
+
+def test_the_regression_knows_the_fastest_and_some_of_each_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Point]] = []
+
+    def expect(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Array:
+        asked.append(known)
+        return np.zeros(len(wanted))
+
+    monkeypatch.setattr(neighbours, "expected", expect)
+    csr = [
+        timed(10 + i, tile_n=tile, rows_per_block=rows, threads_per_row=threads)
+        for i, (tile, rows, threads) in enumerate(product((32, 64, 128), (1, 2, 4), (8, 16, 32)))
+    ]
+    others = [
+        replace(timed(100 + i), variant=Variant(family("uspmm").config(vsize=1 + i % 2, nwarp=2**i), DIGEST))
+        for i in range(5)
+    ]
+    vote([(0.0, [*others, *csr])])
+    known = [point.config for point in asked[0]]
+    assert known == [m.variant.config for m in [*csr[:24], *others[:4]]]
 
 
 def test_many_workloads_that_are_alike_count_as_one_to_the_regression(
