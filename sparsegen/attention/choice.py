@@ -21,7 +21,7 @@ TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 class Way(StrEnum):
     """How attention is computed."""
 
-    STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and width, scores in memory
+    STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
     FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
 
 
@@ -45,7 +45,7 @@ class Request:
     mask: CsrMatrix
     heads: int
     at_once: int
-    width: int
+    head_dim: int
     dtype: DType
     on_miss: OnMiss
     device: Device
@@ -59,13 +59,13 @@ class Request:
     def options(self, way: Way) -> list[dict[str, Any]]:
         """What `sparsegen.lookup` and `sparsegen.tune` take for each operator of a way, in the order of their calls."""
         if way is Way.FUSED:
-            fused = {"operator": SparseAttentionProblem.operator, "k": self.width}
+            fused = {"operator": SparseAttentionProblem.operator, "k": self.head_dim}
             return [{**fused, "dtype": self.dtype, "batch": self.heads}]
         values = ItemValues.OWN if self.at_once > 1 else ItemValues.SHARED
         steps: list[dict[str, Any]] = [
-            {"operator": "sddmm", "k": self.width},
+            {"operator": "sddmm", "k": self.head_dim},
             {"operator": "sparse_softmax"},
-            {"operator": "spmm", "n": self.width, "item_values": values},
+            {"operator": "spmm", "n": self.head_dim, "item_values": values},
         ]
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
 

@@ -104,7 +104,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         yield Constraint(problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) have 16 bits")
         yield Constraint(
             problem.k % 8 == 0 and problem.k <= WIDEST,
-            f"a head's width, k ({problem.k}), is a multiple of 8, at most {WIDEST}",
+            f"head_dim, k ({problem.k}), is a multiple of 8, at most {WIDEST}",
         )
 
     def constraints(
