@@ -39,13 +39,19 @@ class FusedAttentionConfig(Config):
     tile_n: int = tunable(64, (32, 64, 128), "keys of a step", packs=True)
     warps: int = tunable(4, (4, 8), "warps over a tile's queries, 16 or 32 for each")
     stages: int = tunable(
-        2, (2, 3, 4), "tiles of K and V in shared memory; the next ones load while one is used"
+        2,
+        (2, 3, 4),
+        "pipeline stages: tiles of K and V in shared memory; the next ones load while one is used",
     )
     queries: str = tunable(
-        "registers", ("registers", "shared"), "where fragments of Q stay: in registers, or in shared memory"
+        "registers",
+        ("registers", "shared"),
+        "where the kernel keeps fragments of Q: registers or shared memory",
     )
     resident_blocks: int = tunable(
-        2, (1, 2, 3), "blocks for which a multiprocessor must have registers; more leave a thread fewer"
+        2,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
     )
     order: str = tunable(
         "longest_first",

@@ -44,13 +44,17 @@ class MmaSddmmConfig(Config):
     tile_n: int = tunable(
         128, (32, 64, 128, 256), "columns of a tile, of those that have a nonzero in its panel", packs=True
     )
-    tile_k: int = tunable(32, (16, 32, 64), "elements of the rows of A and B per stage")
+    tile_k: int = tunable(32, (16, 32, 64), "elements of the rows of A and B per pipeline stage")
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
-    stages: int = tunable(3, (2, 3, 4), "parts of k in shared memory; the next ones load while one is used")
+    stages: int = tunable(
+        3, (2, 3, 4), "pipeline stages: parts of k in shared memory; the next ones load while one is used"
+    )
     step: int = tunable(4, (2, 4, 8), "nonzeros of which a thread loads the places together", packs=True)
     resident_blocks: int = tunable(
-        1, (1, 2, 3), "blocks for which a multiprocessor must have registers; more leave a thread fewer"
+        1,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
     )
     row_order: str = tunable(
         "natural",

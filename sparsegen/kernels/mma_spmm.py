@@ -93,7 +93,10 @@ class MmaSpmmConfig(Config):
         packs=True,
     )
     stages: int = tunable(
-        3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3, 4)
+        3,
+        (2, 3, 4),
+        "pipeline stages: tiles of B in shared memory; the next ones load while one is used",
+        searched=(3, 4),
     )
     prefetch: int = tunable(
         2,
@@ -103,7 +106,7 @@ class MmaSpmmConfig(Config):
     resident_blocks: int = tunable(
         1,
         (1, 2, 3),
-        "blocks for which a multiprocessor must have registers; more leave a thread fewer",
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
         searched=(1, 2),
     )
 
