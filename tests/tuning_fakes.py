@@ -98,7 +98,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     ) -> Launch:
         return Launch((problem.m, 1, 1), (32, 1, 1))
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:

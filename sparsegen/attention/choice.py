@@ -97,8 +97,8 @@ def decide(request: Request, way: Way | None) -> Decision:
     if None in times:
         device = api.described(request.device, request.db)
         times = [
-            turns * _steps_guess(steps, request.mask, device),
-            _fused_guess(fused[0], request.mask, device),
+            turns * _steps_estimate(steps, request.mask, device),
+            _fused_estimate(fused[0], request.mask, device),
         ]
         grounds = "a rule of thumb, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
@@ -131,7 +131,7 @@ def _known(choices: list[Choice], turns: int) -> float | None:
     return None if None in times else turns * sum(time or 0.0 for time in times)
 
 
-def _steps_guess(choices: list[Choice], mask: CsrMatrix, device: Device) -> float:
+def _steps_estimate(choices: list[Choice], mask: CsrMatrix, device: Device) -> float:
     """Microseconds that a turn should take: of the steps, and to gather the weights into the packed mask."""
     features, rates = Features.of(mask), device.expected_rates
     steps = sum(choice.family.predicted_us(choice.problem, features, device) for choice in choices)
@@ -139,7 +139,7 @@ def _steps_guess(choices: list[Choice], mask: CsrMatrix, device: Device) -> floa
     return steps + rates.launch_us + softmax.bytes / rates.copy_bytes_per_us
 
 
-def _fused_guess(choice: Choice, mask: CsrMatrix, device: Device) -> float:
+def _fused_estimate(choice: Choice, mask: CsrMatrix, device: Device) -> float:
     """Microseconds that the fused kernel should take: as for a mask without holes, of the tiles that hold a nonzero."""
     m, n = mask.shape
     places = min(occupied_blocks(mask, TILE) * TILE * TILE, m * n)

@@ -51,7 +51,7 @@ class BlockSpmmConfig(Config):
 
 
 # The fastest configs on an H100, from large problems to small ones.
-GUESSES = (
+HEURISTIC_CONFIGS = (
     BlockSpmmConfig(tile_m=128, tile_n=256, stages=4),
     BlockSpmmConfig(tile_m=128, tile_n=128, stages=5),
     BlockSpmmConfig(tile_m=64, tile_n=128, stages=5),
@@ -170,7 +170,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         )
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.guess(problem, features, device), device.expected_rates
+        c, rates = self.heuristic(problem, features, device), device.expected_rates
         held = held_share(features, c.tile_m, TILE_K)
         steps = -(-problem.k // TILE_K) * held
         columns = c.tile_n * c.cluster
@@ -188,20 +188,20 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             + (of_a + of_b) / rates.copy_bytes_per_us
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
         """The largest tiles that fill the device."""
-        for config in GUESSES:
+        for config in HEURISTIC_CONFIGS:
             tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
             if _has_columns(problem, config) and tiles >= LEAST_ROUNDS * device.multiprocessors:
                 return config
-        last = GUESSES[-1]
+        last = HEURISTIC_CONFIGS[-1]
         return last if _has_columns(problem, last) else replace(last, tile_n=NARROWEST_TILE, cluster=1)
 
     def alternatives(
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[BlockSpmmConfig, ...]:
         """The configs with larger tiles: features do not tell how large the pattern's blocks are."""
-        return tuple(config for config in GUESSES[:2] if _has_columns(problem, config))
+        return tuple(config for config in HEURISTIC_CONFIGS[:2] if _has_columns(problem, config))
 
     @staticmethod
     def _threads(config: BlockSpmmConfig) -> int:

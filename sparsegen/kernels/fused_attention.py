@@ -211,7 +211,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         )
 
     def predicted_us(self, problem: SparseAttentionProblem, features: Features, device: Device) -> float:
-        config = self.guess(problem, features, device)
+        config = self.heuristic(problem, features, device)
         of_head = self._microseconds(problem, features, config, device)
         return device.expected_rates.launch_us + problem.batch * of_head
 
@@ -232,7 +232,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         products = PRODUCTS * efficiency * device.expected_rates.tensor_products_per_us(problem.dtype)
         return elements * 2 * problem.k / products * idle
 
-    def guess(
+    def heuristic(
         self, problem: SparseAttentionProblem, features: Features, device: Device
     ) -> FusedAttentionConfig:
         """The shape that should be fastest, of those that fit."""

@@ -238,7 +238,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computing, moving)
 
-    def guess(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
+    def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
         """The first config for such filters whose tiles fill the device for enough waves, else the last one."""
         p = problem
         some = self._fast(p, device)

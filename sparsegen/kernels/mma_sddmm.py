@@ -64,7 +64,7 @@ class MmaSddmmConfig(Config):
     )
 
 
-# Of which the guess is one: parts of 64 by 64 results or fewer for each warp.
+# The heuristic chooses one of these: parts of 64 by 64 results or fewer for each warp.
 SHAPES = tuple(
     MmaSddmmConfig(tile_m=tile_m, tile_n=tile_n, warps_m=warps_m, warps_n=warps_n)
     for tile_m, tile_n, warps_m, warps_n in (
@@ -207,7 +207,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         )
 
     def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
-        config, rates = self.guess(problem, features, device), device.expected_rates
+        config, rates = self.heuristic(problem, features, device), device.expected_rates
         tiles = self._microseconds(problem, features, config, device)
         moved = MOVES * problem.cost(features.nnz).bytes
         return rates.launch_us + START_US + REMAINS * tiles + moved / rates.copy_bytes_per_us
@@ -226,7 +226,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
         return max(tiles, device.multiprocessors) * of_tile
 
-    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
         """The shape that should be fastest, with stages as k needs them."""
         typical = device.typical
         shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))

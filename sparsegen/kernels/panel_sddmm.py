@@ -216,7 +216,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return max(1, places // (max(1, self._panels(problem, config)) * problem.batch))
 
     def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
-        config, rates = self.guess(problem, features, device), device.expected_rates
+        config, rates = self.heuristic(problem, features, device), device.expected_rates
         if self.broken_constraints(problem, config, device):
             return math.inf
         moved = MOVES * problem.cost(features.nnz).bytes
@@ -270,7 +270,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             count += held
         return count
 
-    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
         """Subwarps that suit k, and the panels and strips that should be fastest with them."""
         # Two threads store their results to twice as many lines at a time as four.
         widths = [PanelSddmmConfig(threads_per_strip=threads) for threads in (2, 4, 8, 16, 32)]

@@ -350,7 +350,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
         c, rates, itemsize = (
-            self.guess(problem, features, device),
+            self.heuristic(problem, features, device),
             device.expected_rates,
             problem.dtype.itemsize,
         )
@@ -383,7 +383,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             + (0.0 if is_aligned else UNALIGNED_LOADS * loaded / device.l2_bytes_per_us)
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize
         chunk = 16 // itemsize
         widest = 32 if problem.dtype is DType.FLOAT32 else 64

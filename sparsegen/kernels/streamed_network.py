@@ -173,7 +173,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
         copied = neurons * problem.dtype.itemsize * (1 + BLOCKS_LOADED)
         return device.expected_rates.launch_us + copied / device.expected_rates.copy_bytes_per_us
 
-    def guess(
+    def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StreamedNetworkConfig:
         """The widest tile, and runs such that all warps have one; 16 warps would leave a thread too few registers."""

@@ -333,7 +333,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
         c, rates, itemsize = (
-            self.guess(problem, features, device),
+            self.heuristic(problem, features, device),
             device.expected_rates,
             problem.dtype.itemsize,
         )
@@ -360,7 +360,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             + moved / rates.copy_bytes_per_us
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         chunk, itemsize = self._chunk(problem), problem.dtype.itemsize
         enough = 8 * device.multiprocessors
         step = 16 // itemsize // 2

@@ -146,14 +146,14 @@ def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
     measured = []
     for n in (16, 32):
         of = workload(n, tag=str(n))
-        guess = csr.guess(of.problem, of.features, H100).to_dict()
+        guess = csr.heuristic(of.problem, of.features, H100).to_dict()
         measured += [
             timed(10, of, **guess),
             timed(11, of, tile_n=8, threads_per_row=2),
             timed(11, of, tile_n=128),
         ]
     asked = workload(64, tag="asked")
-    wanted = csr.guess(asked.problem, asked.features, H100)
+    wanted = csr.heuristic(asked.problem, asked.features, H100)
     assert all(m.variant.config.to_dict() != wanted.to_dict() for m in measured)
     choice = ask(measured, asked)
     assert (choice.how, choice.config) == (How.NEAREST, wanted)
@@ -230,7 +230,7 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
     of = workload()
     failures = []
     for each in families_of("spmm"):
-        guess = each.guess(of.problem, of.features, H100)
+        guess = each.heuristic(of.problem, of.features, H100)
         failures.append(replace(failed(Outcome.WRONG), variant=Variant(guess, DIGEST)))
     with pytest.raises(NoVariantError, match="failed on this workload"):
         ask(failures)
@@ -265,7 +265,7 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     assert ask(same, wide).family.name == "block_spmm"
     assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
     of = family("block_spmm")
-    guess = of.guess(half.problem, half.features, H100)
+    guess = of.heuristic(half.problem, half.features, H100)
     slow = replace(timed(90, half), variant=Variant(guess, DIGEST))
     assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
@@ -391,7 +391,7 @@ def test_near_means_near(size: str, factor: int) -> None:
     else:
         assert choice.how is How.DEFAULT and not choice.neighbours and choice.expected_us is None
         assert f"the nearest is {distance:.1f} octaves away; up to 3.5 are asked" in choice.why
-        assert choice.config == choice.family.guess(there.problem, there.features, H100)
+        assert choice.config == choice.family.heuristic(there.problem, there.features, H100)
         dense = ask([timed(10.0, alone, tile_n=32)], there, on_miss="dense")
         assert dense.use_dense
 

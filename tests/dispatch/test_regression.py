@@ -23,9 +23,9 @@ class BConfig(AConfig):
     """Of another family."""
 
 
-def point(place: float, family: str, *values: int | str, is_guess: bool = False) -> Point:
+def point(place: float, family: str, *values: int | str, is_heuristic: bool = False) -> Point:
     config = (AConfig if family == "a" else BConfig)(*values)  # type: ignore[arg-type]
-    return Point(np.array([place, 0.0]), config, is_guess)
+    return Point(np.array([place, 0.0]), config, is_heuristic)
 
 
 def test_what_is_known_comes_back_nearly() -> None:
@@ -56,9 +56,9 @@ def test_near_numbers_are_more_alike_than_far_ones_and_other_words() -> None:
 
 
 def test_a_guess_tells_of_guesses() -> None:
-    known = [point(0, "a", 64, is_guess=True)]
+    known = [point(0, "a", 64, is_heuristic=True)]
     logs = np.array([0.0])
-    guess, not_guess = expected(known, logs, [point(0, "a", 4, is_guess=True), point(0, "a", 4)])
+    guess, not_guess = expected(known, logs, [point(0, "a", 4, is_heuristic=True), point(0, "a", 4)])
     assert guess < not_guess
 
 
@@ -85,8 +85,8 @@ def test_what_one_point_says_of_another(
     """By the formula for one known point: its likeness over its variance and noise, of what it differs from 0.5."""
     same_guess = 0.5 * all(guesses) * (asked[0] == "a")
     variance = 0.3 + 0.3 + 1.0 + 0.5 * guesses[0] + 0.02 + 0.1 * log**2
-    known = [point(0, "a", 64, "x", is_guess=guesses[0])]
-    [found] = expected(known, np.array([log]), [point(octaves, *asked, is_guess=guesses[1])])
+    known = [point(0, "a", 64, "x", is_heuristic=guesses[0])]
+    [found] = expected(known, np.array([log]), [point(octaves, *asked, is_heuristic=guesses[1])])
     assert found == pytest.approx(0.5 + near * (likeness + same_guess) / variance * (log - 0.5))
 
 

@@ -162,7 +162,7 @@ class CopiedTiles(Family[P, C]):
             starts_early=True,
         )
 
-    def guess(self, problem: P, features: Features, device: Device) -> C:
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """Wide tiles if they fill the device; otherwise narrower tiles, scheduled by position and without clusters."""
         side, share = Side.of(problem), problem.density.share
         start = self.config_type()
@@ -178,7 +178,7 @@ class CopiedTiles(Family[P, C]):
         return replace(start, tile_n=tile_n, cluster=1, raster=8, order=Order.PLACED.value)
 
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        c, rates, side = self.guess(problem, features, device), device.expected_rates, Side.of(problem)
+        c, rates, side = self.heuristic(problem, features, device), device.expected_rates, Side.of(problem)
         share = problem.density.share
         # The probability that a block is live in at least one of a tile's rows.
         union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
@@ -225,8 +225,8 @@ class WalkedTiles(CopiedTiles[P, W]):
             c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
         )
 
-    def guess(self, problem: P, features: Features, device: Device) -> W:
+    def heuristic(self, problem: P, features: Features, device: Device) -> W:
         """If nearly all blocks are live, rows are equally long, and the last group is processed like the others."""
-        found = CopiedTiles.guess(self, problem, features, device)
+        found = CopiedTiles.heuristic(self, problem, features, device)
         is_even = problem.density.share > EVEN_DENSITY
         return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found

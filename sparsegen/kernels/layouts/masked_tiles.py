@@ -104,7 +104,7 @@ P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=MaskedTilesConfig)
 
 # tile_m, tile_n, warps_m and warps_n, from large tiles to small ones.
-GUESSES = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
+HEURISTIC_CONFIGS = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
 
 
 class MaskedTiles(Family[P, C]):
@@ -175,11 +175,11 @@ class MaskedTiles(Family[P, C]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def guess(self, problem: P, features: Features, device: Device) -> C:
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """The largest tiles that fill the device; if none do, the smallest ones with one more pipeline stage."""
         side = Side.of(problem)
         step = min(32, side.inner_block) if problem.dtype is not DType.FLOAT32 else min(16, side.inner_block)
-        for tile_m, tile_n, warps_m, warps_n in GUESSES:
+        for tile_m, tile_n, warps_m, warps_n in HEURISTIC_CONFIGS:
             found = self.config_type(
                 tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, stages=3
             )
@@ -189,7 +189,7 @@ class MaskedTiles(Family[P, C]):
         return replace(found, stages=4)
 
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        c, rates, side = self.guess(problem, features, device), device.expected_rates, Side.of(problem)
+        c, rates, side = self.heuristic(problem, features, device), device.expected_rates, Side.of(problem)
         tiles = self._row_tiles(side, c) * -(-side.columns // c.tile_n) * problem.batch
         density = problem.density.share
         if not side.samples:
