@@ -51,6 +51,7 @@ def test_exact_near_and_not_measured() -> None:
     assert grounds is Grounds.NEAR and time is not None and 10 < time < 16
     far = pruned(sparsity=0.2).layers[0]
     assert ask(far) == (Grounds.NOT_MEASURED, None), "dispatch would answer from a far neighbour"
+    assert ask(known, n=4 * N) == (Grounds.NOT_MEASURED, None), "dispatch answers from two octaves away"
     assert ask(known, n=16 * N) == (Grounds.NOT_MEASURED, None)
     assert ask(known, dtype=DType.FLOAT16) == (Grounds.NOT_MEASURED, None)
     assert NEAR < 2
