@@ -71,7 +71,7 @@ class Request:
 
 
 def decide(request: Request, way: Way | None) -> Decision:
-    """What the database says, by the sum of the times; where it does not know them all, a rule of thumb.
+    """What the database says, by the sum of the times; where it does not know them all, a heuristic.
 
     With ``on_miss="tune"`` both ways are tuned first, as far as they were not.
 
@@ -100,7 +100,7 @@ def decide(request: Request, way: Way | None) -> Decision:
             turns * _steps_estimate(steps, request.mask, device),
             _fused_estimate(fused[0], request.mask, device),
         ]
-        grounds = "a rule of thumb, for not all of it was measured near by"
+        grounds = "a heuristic, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
     way = Way.FUSED if by_fused <= by_steps else Way.STEPS
     return Decision(

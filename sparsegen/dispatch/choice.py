@@ -1,4 +1,4 @@
-"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
+"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
 
 In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
 vote of the nearest measured workloads; the family's heuristic. Dispatch never tunes. A config from a database was
@@ -36,7 +36,7 @@ from sparsegen.tuning_db.records import Measurement, Workload
 log = logging.getLogger(__name__)
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
-# Octaves; beyond it a rule of thumb knows better. With the packaged measurements, from which all nearer than a distance
+# Octaves; beyond it a heuristic knows better. With the packaged measurements, from which all nearer than a distance
 # were left out: up to 3.5 octaves the vote's variants take 1.02 to 1.05 times the best time and the heuristics'
 # 1.03 to 1.09; from 4 on the vote's take 1.1 to 1.5 times and the heuristics' 1.03 to 1.11, and many estimates are 11
 # times off.
@@ -82,7 +82,7 @@ class Choice:
     Attributes:
         how, why: where it comes from, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other sources.
+        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT); None for other sources.
         dense_us: the same for a dense cuBLAS product.
         use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
         neighbours: the measured workloads that were asked.
@@ -231,7 +231,7 @@ class _Search:
                 "run `sparsegen tune`, or choose another on_miss"
             )
         chosen = None if miss is OnMiss.DEFAULT else self.nearest(near)
-        return chosen or self.default("a rule of thumb" if miss is OnMiss.DEFAULT else _not_near(near))
+        return chosen or self.default("a heuristic" if miss is OnMiss.DEFAULT else _not_near(near))
 
     @staticmethod
     def dense_pays(choice: Choice) -> bool:
@@ -311,7 +311,7 @@ class _Search:
         least_us = self.device.expected_rates.least_us(cost.flop, from_memory, self.problem.dtype)
         if expected_us < least_us:
             return self.default(
-                f"a rule of thumb: by what is near it would take {microseconds(expected_us)}, and this device cannot "
+                f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "
                 f"do it in less than {microseconds(least_us)}"
             )
         percent = (first.slowdown - 1) * 100
@@ -339,7 +339,7 @@ class _Search:
             config = family.heuristic(self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
                 why = (
-                    f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
+                    f"a heuristic: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
                     f"faster than what was, of which {best.family_name} is the fastest"
                 )
                 return self.choice(config, How.DEFAULT, why, dense_us=None)
@@ -438,8 +438,8 @@ class _Search:
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:
-    """Why a rule of thumb is used."""
-    reason = "a rule of thumb: nothing measured is near"
+    """Why a heuristic is used."""
+    reason = "a heuristic: nothing measured is near"
     if not near or near[0].distance <= FARTHEST:
         return reason
     return f"{reason} (the nearest is {near[0].distance:.1f} octaves away; up to {FARTHEST:g} are asked)"

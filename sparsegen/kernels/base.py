@@ -265,7 +265,7 @@ class Family(ABC, Generic[P, C]):
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """Whether the tuner should spend time on a valid config at normal effort; measured rules of thumb."""
+        """Whether the tuner should spend time on a valid config at normal effort; heuristics that were measured."""
         return True
 
     def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:

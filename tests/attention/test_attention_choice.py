@@ -1,4 +1,4 @@
-"""Which way of attention runs: what the database says, a rule of thumb, or the caller; and what it is called with."""
+"""Which way of attention runs: what the database says, a heuristic, or the caller; and what it is called with."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
 def test_times_of_one_way_alone_are_not_held_against_guesses() -> None:
     call = called()
     record(call, Way.STEPS, [3.0, 4.0, 5.0])
-    assert "a rule of thumb" in decide(call, None).why
+    assert "a heuristic" in decide(call, None).why
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_times_of_one_way_alone_are_not_held_against_guesses() -> None:
 )
 def test_masks_that_waste_few_places_of_tiles_are_for_the_fused_kernel(mask: Any, way: Way) -> None:
     decision = decide(called(mask, heads=8, head_dim=128), None)
-    assert decision.way is way and "a rule of thumb" in decision.why
+    assert decision.way is way and "a heuristic" in decision.why
 
 
 def test_what_the_fused_kernel_cannot_do_is_for_the_steps() -> None:

@@ -30,7 +30,7 @@ def matrix(tmp_path: Path) -> Path:
 
 
 def test_lookup_says_what_and_why(run: Command, matrix: Path) -> None:
-    assert "rule of thumb" in run("lookup", "--matrix", matrix, "-n", 32).stdout
+    assert "heuristic" in run("lookup", "--matrix", matrix, "-n", 32).stdout
     found = run.json("lookup", "--matrix", matrix, "-n", 32)
     assert found["how"] == How.DEFAULT and found["problem"]["m"] == 40 and found["neighbours"] == []
     assert found["config"] == family(found["family"]).config(**found["config"]).to_dict()

@@ -1,4 +1,4 @@
-"""Dispatch: what was measured, what is near, or a rule of thumb; never what is invalid or failed here."""
+"""Dispatch: what was measured, what is near, or a heuristic; never what is invalid or failed here."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_an_empty_matrix_has_a_variant() -> None:
 @pytest.mark.parametrize("factor", [2, 4, 64, 1024])
 @pytest.mark.parametrize("size", ["m", "n", "nnz"])
 def test_near_means_near(size: str, factor: int) -> None:
-    """One size of a measured workload grows: while it is near the vote decides, further away a rule of thumb."""
+    """One size of a measured workload grows: while it is near the vote decides, further away a heuristic."""
     alone = workload(n=64)
     sizes = {"m": 128, "n": 64, "nnz": 3000}
     sizes[size] *= factor
@@ -404,4 +404,4 @@ def test_an_estimate_below_what_the_device_can_do_is_not_believed() -> None:
     assert "by what is near it would take 1.5 µs, and this device cannot do it in less than" in choice.why
     assert ask([timed(1000.0, alone, tile_n=32)], there).how is How.NEAREST
     fixed = ask([], there, on_miss="default")
-    assert (fixed.how, fixed.why) == (How.DEFAULT, "a rule of thumb")
+    assert (fixed.how, fixed.why) == (How.DEFAULT, "a heuristic")
