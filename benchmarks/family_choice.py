@@ -72,7 +72,7 @@ def configs_of(
     family: AnyFamily, case: Case, features: Features, device: Device, known: Layers
 ) -> list[dict[str, Any]]:
     """The family's guess, and the two that its measurements on the nearest workloads suggest."""
-    found = [family.guess(case.problem, features, device)]
+    found = [family.heuristic(case.problem, features, device)]
 
     def is_allowed(config: Config) -> bool:
         return family_of(config) is family and family.suits(case.problem, features, config, device)

@@ -192,7 +192,7 @@ def prepare(
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
         deterministic: choose only variants of which equal inputs give equal bits on every call; default
             SPARSEGEN_DETERMINISTIC, else any.
-        family, config: run this family, its guess changed by ``config``, instead of what the database says.
+        family, config: run this family, its heuristic config changed by ``config``, instead of what the database says.
         allow_overflow: let finite values of the matrix become infinite in a narrower dtype; a warning counts them.
         options: fields of the problem, None for one that is not given; and operands to keep for every call: ``bias`` of
             ``spmm`` (m values; default None, to pass it with each call), ``scale`` of the softmaxes and of
@@ -289,15 +289,15 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 def named_choice(
     problem: Problem, features: Features, device: Device, family: str, config: Mapping[str, Any]
 ) -> Choice:
-    """A variant that the caller names: the family's guess for these features, changed by ``config``.
+    """A variant that the caller names: the family's heuristic config for these features, changed by ``config``.
 
     Raises:
         ConfigError: a family that is unknown or of another operator, an unknown tunable or value, a config that is not
             valid here, or one that does not suit a matrix of these features.
     """
     known = require_family(family, problem)
-    guess = known.guess(problem, features, device).to_dict()
-    chosen = known.config(**{**guess, **arguments.by_name(config, "config")})
+    heuristic = known.heuristic(problem, features, device).to_dict()
+    chosen = known.config(**{**heuristic, **arguments.by_name(config, "config")})
     known.require_suited(problem, features, chosen, device)
     return Choice(problem, chosen, How.NAMED, "named by the caller")
 

@@ -47,7 +47,19 @@ RATES = Rates(1e6, 1e7, 2e7, 3e7, 4e7, 5.0, 1000.0)
 MATRIX = random_uniform(24, 16, 0.25, seed=1)
 PROBLEM = SpmmProblem(24, 16, 8)
 
-BEHAVIOURS = ("right", "wrong", "unstable", "crash", "hang", "fault", "poison", "fading", "does_not_compile")
+BEHAVIOURS = (
+    "right",
+    "wrong",
+    "wrong_at_first",
+    "slightly_wrong",
+    "unstable",
+    "crash",
+    "hang",
+    "fault",
+    "poison",
+    "fading",
+    "does_not_compile",
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     ) -> Launch:
         return Launch((problem.m, 1, 1), (32, 1, 1))
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
@@ -254,6 +266,13 @@ class FakeExecutor:
         exact = a @ floats[1].reshape(k, n)
         if behaviour == "wrong":
             exact[3, 5] += 1.0
+        if behaviour == "wrong_at_first" and not kernel.launches:
+            exact[3, 5] += 1.0
+        if (
+            behaviour == "slightly_wrong"
+        ):  # by twice the bound of a sum in float32 (`sparsegen.verify.bounds`)
+            terms, magnitude = ints[0][4] - ints[0][3], (abs(a) @ abs(floats[1].reshape(k, n)))[3, 5]
+            exact[3, 5] += 2 * 2.0**-24 * (4 * np.sqrt(terms + 2.0) * magnitude + 2 * abs(exact[3, 5]))
         if behaviour == "unstable" and kernel.launches:
             exact *= 1.0 + kernel.launches
         if behaviour == "fading" and kernel.timings >= 2:  # right until its trial has ended

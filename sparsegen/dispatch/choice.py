@@ -1,7 +1,7 @@
-"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
+"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
 
 In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
-vote of the nearest measured workloads; the family's own guess. Dispatch never tunes. A config from a database was
+vote of the nearest measured workloads; the family's heuristic. Dispatch never tunes. A config from a database was
 checked when it was read; whether it may run here, its family's constraints say.
 """
 
@@ -36,9 +36,10 @@ from sparsegen.tuning_db.records import Measurement, Workload
 log = logging.getLogger(__name__)
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
-# Octaves; beyond it a rule of thumb knows better. With the packaged measurements, from which all nearer than a distance
-# were left out: up to 3.5 octaves the vote's variants take 1.02 to 1.05 times the best time and the guesses 1.03 to
-# 1.09; from 4 on the vote's take 1.1 to 1.5 times and the guesses 1.03 to 1.11, and many estimates are 11 times off.
+# Octaves; beyond it a heuristic knows better. With the packaged measurements, from which all nearer than a distance
+# were left out: up to 3.5 octaves the vote's variants take 1.02 to 1.05 times the best time and the heuristics'
+# 1.03 to 1.09; from 4 on the vote's take 1.1 to 1.5 times and the heuristics' 1.03 to 1.11, and many estimates are 11
+# times off.
 FARTHEST = 3.5
 DENSE = "cublas"  # the contender that a dense product is
 CACHED_CHOICES = 4096
@@ -59,8 +60,8 @@ class How(StrEnum):
 class OnMiss(StrEnum):
     """What to do when neither this workload nor its bucket was measured."""
 
-    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's guess
-    DEFAULT = "default"  # the family's guess
+    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's heuristic config
+    DEFAULT = "default"  # the family's heuristic config
     DENSE = "dense"  # a dense product, unless sparse is measured or expected to be faster
     TUNE = "tune"  # `sparsegen.prepare` tunes; `choose` itself answers as for NEAREST
     ERROR = "error"  # NoVariantError
@@ -81,7 +82,7 @@ class Choice:
     Attributes:
         how, why: where it comes from, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other sources.
+        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT); None for other sources.
         dense_us: the same for a dense cuBLAS product.
         use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
         neighbours: the measured workloads that were asked.
@@ -230,7 +231,7 @@ class _Search:
                 "run `sparsegen tune`, or choose another on_miss"
             )
         chosen = None if miss is OnMiss.DEFAULT else self.nearest(near)
-        return chosen or self.default("a rule of thumb" if miss is OnMiss.DEFAULT else _not_near(near))
+        return chosen or self.default("a heuristic" if miss is OnMiss.DEFAULT else _not_near(near))
 
     @staticmethod
     def dense_pays(choice: Choice) -> bool:
@@ -310,7 +311,7 @@ class _Search:
         least_us = self.device.expected_rates.least_us(cost.flop, from_memory, self.problem.dtype)
         if expected_us < least_us:
             return self.default(
-                f"a rule of thumb: by what is near it would take {microseconds(expected_us)}, and this device cannot "
+                f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "
                 f"do it in less than {microseconds(least_us)}"
             )
         percent = (first.slowdown - 1) * 100
@@ -324,9 +325,9 @@ class _Search:
         return self.estimated(first.config, How.NEAREST, why, expected_us, asked)
 
     def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
-        """The guess of a family that these measurements do not know and that should be much faster than all they do.
+        """The heuristic config of a family that has no measurements here and should be much faster than all that do.
 
-        Otherwise a database would keep every family from being used that is newer than it.
+        Otherwise no family could be used that is newer than the database.
         """
         features, tried = self.workload.features, {m.variant.family for m in measured}
         promising = by_predicted_time(self.problem, features, self.device)
@@ -335,10 +336,10 @@ class _Search:
             gain = known / self.predicted_us(family)
             if not gain >= WORTH_UNTRIED:  # nor where no time is finite
                 return None
-            config = family.guess(self.problem, features, self.device)
+            config = family.heuristic(self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
                 why = (
-                    f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
+                    f"a heuristic: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
                     f"faster than what was, of which {best.family_name} is the fastest"
                 )
                 return self.choice(config, How.DEFAULT, why, dense_us=None)
@@ -347,19 +348,19 @@ class _Search:
     def default(self, why: str) -> Choice:
         reasons = []
         for family in by_predicted_time(self.problem, self.workload.features, self.device):
-            guess = family.guess(self.problem, self.workload.features, self.device)
+            heuristic = family.heuristic(self.problem, self.workload.features, self.device)
             try:
-                family.require_suited(self.problem, self.workload.features, guess, self.device)
+                family.require_suited(self.problem, self.workload.features, heuristic, self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
-            if self.deterministic and not family.is_deterministic(self.problem, guess):
+            if self.deterministic and not family.is_deterministic(self.problem, heuristic):
                 reasons.append(f"{family.name} need not give equal bits on every call")
                 continue
-            if guess in self.suspects:
-                reasons.append(f"{family.name}'s guess failed on this workload")
+            if heuristic in self.suspects:
+                reasons.append(f"{family.name}'s heuristic config failed on this workload")
                 continue
-            return self.choice(guess, How.DEFAULT, why, dense_us=None)
+            return self.choice(heuristic, How.DEFAULT, why, dense_us=None)
         raise NoVariantError(
             f"no family has a variant for {self.problem} on {self.device.name}: " + "; ".join(reasons)
         )
@@ -437,8 +438,8 @@ class _Search:
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:
-    """Why a rule of thumb is used."""
-    reason = "a rule of thumb: nothing measured is near"
+    """Why a heuristic is used."""
+    reason = "a heuristic: nothing measured is near"
     if not near or near[0].distance <= FARTHEST:
         return reason
     return f"{reason} (the nearest is {near[0].distance:.1f} octaves away; up to {FARTHEST:g} are asked)"

@@ -53,7 +53,7 @@ class Device:
 
     @property
     def typical(self) -> Device:
-        """The device without what is known of its speed: what guesses depend on, so that measuring changes none."""
+        """The device without what is known of its speed: what heuristics depend on, so that measuring changes none."""
         return replace(self, clock_mhz=None, memory_bytes_per_us=None, rates=None)
 
     @property
@@ -148,7 +148,7 @@ class Family(ABC, Generic[P, C]):
     def scope(self, problem: P) -> Iterator[Constraint]:
         """What a problem must be like for this family to compute it with any config at all; default nothing.
 
-        `constraints` begins with these, and no config is valid for a problem outside; `guess` need not be.
+        `constraints` begins with these, and no config is valid for a problem outside; `heuristic` need not be.
         """
         return iter(())
 
@@ -173,16 +173,16 @@ class Family(ABC, Generic[P, C]):
         """Launch geometry; ``sizes`` are those of the packed matrix."""
 
     @abstractmethod
-    def guess(self, problem: P, features: Features, device: Device) -> C:
-        """The untuned config for these features: a rule of thumb, valid for every problem in `scope`."""
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
+        """The config for these features by rule, without any measurement; valid for every problem in `scope`."""
 
     @abstractmethod
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        """Microseconds that the guess should take on this device with a cold L2; infinite where it cannot run.
+        """Microseconds that the heuristic config should take here with a cold L2; infinite where it cannot run.
 
         The launch, and what the kernel does over what the device does in a microsecond (`Device.expected_rates`),
-        with constants fitted to measurements (docs/notes/predicted-times.md). It says which guess to trust where
-        nothing was measured, and which family to try first.
+        with constants fitted to measurements (docs/notes/predicted-times.md). It says which heuristic config to trust
+        where nothing was measured, and which family to try first.
         """
 
     def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
@@ -190,7 +190,7 @@ class Family(ABC, Generic[P, C]):
         return None
 
     def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
-        """Other guesses, where features do not tell what is better; the tuner tries them soon after the guess."""
+        """Other configs, for what features do not tell; the tuner tries them soon after the heuristic config."""
         return ()
 
     def published(self) -> tuple[C, ...]:
@@ -267,7 +267,7 @@ class Family(ABC, Generic[P, C]):
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """Whether the tuner should spend time on a valid config at normal effort; measured rules of thumb."""
+        """Whether the tuner should spend time on a valid config at normal effort; heuristics that were measured."""
         return True
 
     def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:

@@ -224,13 +224,13 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
 
     def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
         """Of neurons that go from one multiprocessor to another, which is slower than all else."""
-        c = self.guess(problem, features, device)
+        c = self.heuristic(problem, features, device)
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         away = problem.layers * positions_of(problem) * problem.n * living * (1 - 1 / c.cluster)
         cycles = 2 * away / SENT_BYTES_PER_CYCLE / device.multiprocessors
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
-    def guess(
+    def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> ClusterNetworkConfig:
         """The smallest cluster in which tiles of 24 inputs fit, or the largest; runs such that all warps have one."""

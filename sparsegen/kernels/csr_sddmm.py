@@ -151,14 +151,14 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         )
 
     def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.guess(problem, features, device), device.expected_rates
+        c, rates = self.heuristic(problem, features, device), device.expected_rates
         strips = features.nnz / c.strip + features.m / 2
         products = features.nnz * problem.k
         cycles = problem.batch * (products * PRODUCT_CYCLES[problem.dtype] + strips * STRIP_CYCLES)
         moved = MOVES * problem.cost(features.nnz).bytes
         return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
 
-    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
         vector = widest_vector(problem.k, problem.dtype)
         threads = max(2, min(16, 1 << (-(-problem.k // vector) - 1).bit_length()))
         strip = 16

@@ -243,7 +243,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         )
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.guess(problem, features, device), device.expected_rates
+        c, rates = self.heuristic(problem, features, device), device.expected_rates
         row_major = problem.layout is Layout.ROW
         tiles = -(-problem.n // c.tile_n)
         product = PRODUCT_CYCLES[problem.dtype] if row_major else STRIDED_PRODUCT_CYCLES
@@ -261,7 +261,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             + longest / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         row_major = problem.layout is Layout.ROW
         vector = max(w for w in (1, 2, 4) if not row_major or problem.n % w == 0) if row_major else 1
         tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))

@@ -175,14 +175,16 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         )
 
     def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
-        c = self.guess(problem, features, device)
+        c = self.heuristic(problem, features, device)
         groups = problem.layers * -(-problem.neurons // SIDE)
         tiles = -(-problem.n // (device.multiprocessors * c.inputs))
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         cycles = groups * tiles * living * TILE_CYCLES * 2 * c.inputs / 56
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
-    def guess(self, problem: SparseNetworkProblem, features: Features, device: Device) -> FusedNetworkConfig:
+    def heuristic(
+        self, problem: SparseNetworkProblem, features: Features, device: Device
+    ) -> FusedNetworkConfig:
         """The largest tile that fits, and runs such that all warps have one."""
         groups = -(-problem.neurons // SIDE)
         run = max(1, min(4, groups // 16))

@@ -158,7 +158,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
         )
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.guess(problem, features, device), device.expected_rates
+        c, rates = self.heuristic(problem, features, device), device.expected_rates
         products = problem.batch * features.nnz * problem.n
         moved = _sum_bytes(problem) + problem.batch * problem.k * problem.n * problem.dtype.itemsize
         in_panel = features.nnz / max(1, -(-problem.m // c.panel_m))
@@ -169,7 +169,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             + min(c.task_nonzeros, in_panel) * TASK_NONZERO_CYCLES / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
         """The widest vectors that n fills, and tasks that are short where there are few."""
         vector = max(v for v in VECTORS if problem.n % v == 0 and (v == 1 or WARP * v <= problem.n))
         tiles = problem.batch * -(-problem.n // (WARP * vector))

@@ -112,7 +112,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         return UspmmConfig(vsize=1, nwarp=8), UspmmConfig(vsize=2, nwarp=8)
 
     def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.guess(problem, features, device), device.expected_rates
+        c, rates = self.heuristic(problem, features, device), device.expected_rates
         products = problem.m * features.row_max * -(-problem.n // c.vsize) * c.vsize
         apart = APART_CYCLES * (1 - features.block_fill) if problem.layout is Layout.ROW else 0.0
         moved = LOADS * (problem.k + problem.m) * problem.n * problem.dtype.itemsize
@@ -124,7 +124,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             + features.row_max / c.nwarp * PLACE_CYCLES / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
         vsize = next((v for v in (2, 4) if problem.n <= v * MAX_GRID_Y), 8)
         return UspmmConfig(vsize=1 if problem.n == 1 else vsize, nwarp=min(8, 32 // vsize))
 

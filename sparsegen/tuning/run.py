@@ -151,7 +151,7 @@ class Run:
     def _goes_on(self) -> bool:
         """Until its time is over, and what was proposed first has been tried.
 
-        A slow start may use up a short budget, and the first proposals are what seeds, guesses and similar
+        A slow start may use up a short budget, and the first proposals are what seeds, heuristics and similar
         workloads say.
         """
         has_first = bool(self._first_left or self._first_pending)

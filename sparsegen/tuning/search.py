@@ -99,7 +99,7 @@ class Search:
 
     Args:
         space: what may be tried.
-        first: candidates to try before any other, best guess first; all of them in the space.
+        first: candidates to try before any other, the most promising first; all of them in the space.
     """
 
     def __init__(self, space: Space, first: Sequence[Config] = ()) -> None:

@@ -59,7 +59,7 @@ class Space:
         whole: bool = False,
         deterministic: bool = False,
     ) -> Space:
-        """``first`` (guesses, earlier winners), what `Family.space` holds, and with ``whole`` all else.
+        """``first`` (heuristic configs, earlier winners), what `Family.space` holds, and with ``whole`` all else.
 
         Of these, what suits a matrix of the given features; None: no matrix is given, all of them. With
         ``deterministic`` only variants of which equal inputs give equal bits on every call.

@@ -292,8 +292,8 @@ def first_to_try(
 
     What dispatch would take comes first, so that tuning does not end with something slower: the fastest of the packaged
     seeds on this very workload, or what is expected to be the fastest after similar workloads, in the store and the
-    seeds. Then the guess of the most promising family, which may know more than the seeds; what else was good on this
-    and on similar workloads, the other guesses, and what was published.
+    seeds. Then come the heuristic config of the most promising family, which may know more than the seeds; what else
+    was good on this and on similar workloads; the other heuristic configs; and what was published.
     """
     problem, features = workload.problem, workload.features
 
@@ -303,16 +303,16 @@ def first_to_try(
     packaged = suited(_packaged(workload, device, families))
     similar = suited(_similar(workload, device, known, families))
     promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
-    guesses = suited(
+    heuristics = suited(
         config
         for family in promising
         for config in (
-            family.guess(problem, features, device),
+            family.heuristic(problem, features, device),
             *family.alternatives(problem, features, device),
         )
     )
     published = suited(config for f in promising for config in f.published())
-    parts = (packaged[:1], similar[:1], guesses[:1], packaged[1:], similar[1:], guesses[1:], published)
+    parts = (packaged[:1], similar[:1], heuristics[:1], packaged[1:], similar[1:], heuristics[1:], published)
     return list(dict.fromkeys(config for part in parts for config in part))
 
 

@@ -30,7 +30,7 @@ def matrix(tmp_path: Path) -> Path:
 
 
 def test_lookup_says_what_and_why(run: Command, matrix: Path) -> None:
-    assert "rule of thumb" in run("lookup", "--matrix", matrix, "-n", 32).stdout
+    assert "heuristic" in run("lookup", "--matrix", matrix, "-n", 32).stdout
     found = run.json("lookup", "--matrix", matrix, "-n", 32)
     assert found["how"] == How.DEFAULT and found["problem"]["m"] == 40 and found["neighbours"] == []
     assert found["config"] == family(found["family"]).config(**found["config"]).to_dict()
@@ -122,7 +122,7 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
     csr = load_matrix(matrix)
     problem = SpmmProblem(*csr.shape, 24)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
-    guess = family("csr_spmm").guess(problem, workload.features, emulator.device())
+    guess = family("csr_spmm").heuristic(problem, workload.features, emulator.device())
     variant = Variant(guess, "ab" * 32)
     ours, dense = (Sample(us, us, us, 9) for us in (15.0, 12.1))
     with Store.open(run.db) as store:

@@ -56,8 +56,8 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
     ),
     "SparseAttention": (
         integration.SparseAttention,
-        lambda: {"mask": pattern(), "heads": 2, "width": 8},
-        {"mask": MASKS, "heads": (*WHOLE, 0), "width": (*WHOLE, 0), "scale": NUMBER, "device": WHERE},
+        lambda: {"mask": pattern(), "heads": 2, "head_dim": 8},
+        {"mask": MASKS, "heads": (*WHOLE, 0), "head_dim": (*WHOLE, 0), "scale": NUMBER, "device": WHERE},
     ),
     "convert": (
         integration.convert,
@@ -107,6 +107,6 @@ def test_wrong_values_are_refused_in_words(
 
 def test_numpy_numbers_are_as_good() -> None:
     layer = integration.SparseAttention(pattern(), np.uint8(2), np.int64(8), scale=np.float32(0.5))
-    assert (layer.heads, layer.width, layer.scale) == (2, 8, 0.5) and type(layer.heads) is int
+    assert (layer.heads, layer.head_dim, layer.scale) == (2, 8, 0.5) and type(layer.heads) is int
     report = integration.convert(model(), sparsity=np.float32(0.5), tokens=np.uint8(4), device="emulator")
     assert report.tokens == 4 and len(report.converted) == 1

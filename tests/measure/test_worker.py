@@ -69,6 +69,22 @@ def test_a_wrong_variant_names_the_place(session: Session, tmp_path: Path) -> No
     assert "1 of 192 values" in attempt.measured.reason and "c[3, 5]" in attempt.measured.reason
 
 
+@pytest.mark.parametrize("behaviour", ["wrong", "wrong_at_first"])
+def test_what_is_wrong_at_first_is_not_launched_again(
+    session: Session, tmp_path: Path, behaviour: str
+) -> None:
+    """Its first result is told as it was, whatever later ones would be."""
+    attempt = session.measure(request(tmp_path, behaviour=behaviour))
+    assert attempt.outcome is Outcome.WRONG
+    assert attempt.measured.reason.startswith("1 of 192 values are wrong; the worst is c[3, 5]")
+
+
+def test_an_error_of_twice_its_bound_is_wrong(session: Session, tmp_path: Path) -> None:
+    attempt = session.measure(request(tmp_path, behaviour="slightly_wrong"))
+    assert attempt.outcome is Outcome.WRONG and attempt.measured.reason.startswith("1 of 192 values")
+    assert attempt.measured.worst_error == pytest.approx(2.0, abs=0.2)
+
+
 def test_a_result_that_changes_with_further_launches_is_wrong(session: Session, tmp_path: Path) -> None:
     attempt = session.measure(request(tmp_path, behaviour="unstable"))
     assert attempt.outcome is Outcome.WRONG

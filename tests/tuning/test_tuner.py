@@ -682,6 +682,9 @@ def test_finalists_are_the_best_few_and_each_familys_best() -> None:
     close, far_off = timed(10.0, 1), timed(16.0, 2, "far_off")
     assert finalists.pick([far_off, close]) == [close]
     assert finalists.pick([]) == []
+    sizes = [timed(10.0 + 0.1 * i, size) for i, size in enumerate((1, 2, 4, 8, 16))]
+    sixth = replace(timed(10.6, 16), variant=Variant(ToyConfig(size=16, width=2), "ab" * 32))
+    assert finalists.pick([*sizes, sixth]) == sizes
 
 
 def test_the_finalists_schedule_fits_the_time() -> None:

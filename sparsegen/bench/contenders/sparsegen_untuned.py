@@ -1,4 +1,4 @@
-"""Our dispatch for somebody who has tuned nothing: the packaged seeds and rules of thumb."""
+"""Our dispatch for somebody who has tuned nothing: the packaged seeds and heuristics."""
 
 from __future__ import annotations
 

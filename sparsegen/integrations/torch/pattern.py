@@ -26,7 +26,7 @@ from sparsegen.operators import DType
 from sparsegen.settings import Settings
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
-# Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each width.
+# Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each head_dim.
 MOST_PREPARED = 16
 
 
@@ -135,7 +135,7 @@ class SparsePattern:
     ) -> Prepared | None:
         """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        The softmaxes take no tokens, attention the width for them, and these alone a scale. The items of a batch of
+        The softmaxes take no tokens, attention head_dim instead, and these alone a scale. The items of a batch of
         weighted products have values of their own. None where PyTorch's own product is to run: see `kernel_device`.
         """
         where = kernel_device(like)
@@ -186,7 +186,7 @@ class SparsePattern:
         )
 
     def attention_way(self, heads: int, like: Tensor) -> Way:
-        """How attention without gradients runs for so many heads of tensors like this one, ... × rows × width.
+        """How attention without gradients runs for so many heads of tensors like this one, ... × rows × head_dim.
 
         What `sparsegen.prepare_attention` would choose when it is first asked; the steps where PyTorch's own products
         run.

@@ -121,13 +121,13 @@ class RowWise(Family[P, R]):
         )
 
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        c, rates = self.guess(problem, features, device), device.expected_rates
+        c, rates = self.heuristic(problem, features, device), device.expected_rates
         warps = features.m * max(1, c.threads_per_row // WARP)
         cycles = problem.batch * (features.nnz * self.value_cycles + warps * ROW_CYCLES)
         moved = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, cycles / device.cycles_per_us)
 
-    def guess(self, problem: P, features: Features, device: Device) -> R:
+    def heuristic(self, problem: P, features: Features, device: Device) -> R:
         vector = 16 // problem.dtype.itemsize
         threads = 4
         while threads < 512 and threads * vector * 2 < features.row_mean:
