@@ -132,8 +132,9 @@ class Run:
                 self._search.prefer(self._suggest())
                 self._suggest = None
             self._follow()
+            could_propose = self._search.has_next  # not: it may have been set up since
             self._propose()
-            if not self._ahead.pending and self._search.has_next:
+            if could_propose and not self._ahead.pending:
                 if not self._elsewhere:
                     break
                 self._ask_elsewhere()
