@@ -31,7 +31,7 @@ from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Flip
-from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning.tuner import Budget, Effort, SamplerName, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
@@ -64,6 +64,13 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     metavar="SECONDS",
     help="Time for the search, instead of the effort's limits.",
 )
+@click.option(
+    "--sampler",
+    type=EnumChoice(SamplerName),
+    default=SamplerName.CANDIDATES.value,
+    show_default=True,
+    help="What chooses the next variant: our own model, or Optuna's TPE, Gaussian process (needs PyTorch) or chance.",
+)
 @overflow_option
 @device_option
 @db_option
@@ -83,6 +90,7 @@ def command(
     effort: Effort,
     trials: int | None,
     budget: float | None,
+    sampler: SamplerName,
     allow_overflow: bool,
     device: str | None,
     db: str | None,
@@ -116,6 +124,7 @@ def command(
             again=again,
             seed=seed,
             deterministic=deterministic or Settings.from_environment().deterministic,
+            sampler=sampler,
             allow_overflow=allow_overflow,
         )
     location = str(Location.parse(place))

@@ -33,9 +33,10 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
 from sparsegen.tuning.early_search import EarlySearch
-from sparsegen.tuning.report import DEFAULTS
+from sparsegen.tuning.report import DEFAULTS, SamplerName
 from sparsegen.tuning.run import FIRST, Limits
 from sparsegen.tuning.search import Search
+from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -205,6 +206,23 @@ def test_progress_tells_every_trial_and_phase(store: Store, tmp_path: Path) -> N
     last = seen[-1][0]
     assert last.planned == 4 and last.counts.done == 4 and last.best is not None
     assert last.seconds_left == math.inf
+
+
+def test_the_sampler_that_is_asked_for_chooses(store: Store, tmp_path: Path) -> None:
+    tune(
+        MATRIX,
+        PROBLEM,
+        device=DEVICE,
+        store=store,
+        families=["toy"],
+        budget=Budget(trials=8),
+        sampler=SamplerName.RANDOM,
+        seed=5,
+        backend=backend(tmp_path, jobs=1),
+    )
+    space = Space.build([tuning_fakes.TOY], PROBLEM, DEVICE, first=[ToyConfig()])
+    chance = Search(space, [ToyConfig()], sampler=SamplerName.RANDOM, seed=5)
+    assert [m.variant.config for m in recorded(store)] == [chance.ask() for _ in range(8)]
 
 
 def test_a_list_that_comes_while_nothing_is_pending_does_not_end_the_search(

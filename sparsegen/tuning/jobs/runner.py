@@ -76,10 +76,10 @@ class Listed:
     def prefer(self, candidates: Iterable[Config]) -> None:
         """Nothing: whoever made the list chose its order."""
 
-    def tell(self, candidate: Config, time_us: float | None) -> None:
+    def tell(self, m: Measurement) -> None:
         """Nothing: a time changes no order."""
 
-    def hear(self, candidate: Config, time_us: float | None) -> None:
+    def hear(self, m: Measurement) -> None:
         """What somebody else tried is not tried again."""
         if candidate in self._waiting:
             self._waiting.remove(candidate)
