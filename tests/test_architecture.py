@@ -54,7 +54,13 @@ NEVER = (  # who, whom; in the order of the layers it could
 ONLY = {  # third party -> the modules that may import it
     "jinja2": {"render", "report.page"},
     "pycuda": {"backends.cuda"},
-    "optuna": {"tuning.search", "tuning.study", "tuning.samplers", "tuning.importance"},
+    "optuna": {
+        "tuning.search",
+        "tuning.study",
+        "tuning.recorded_study",
+        "tuning.samplers",
+        "tuning.importance",
+    },
     "matplotlib": {"report.canvas"},
     "sqlalchemy": {"tuning_db"},
     "alembic": {"tuning_db"},
