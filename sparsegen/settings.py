@@ -39,8 +39,10 @@ class Settings:
             working folder is gone, and then it cannot be used (`sparsegen.system.private.private_folder`).
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
-        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
-            nvcc's release where one is found (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
+        compiler: ``SPARSEGEN_COMPILER``: ``nvrtc``, ``pycuda`` or ``nvcc``; default NVRTC where there is one of nvcc's
+            release, else nvcc.
+        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with; default that of nvcc's release
+            (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
         driver: ``SPARSEGEN_DRIVER``, how NVIDIA's driver is called: ``pycuda`` (default), or ``direct``, by ctypes and
             without PyCUDA.
         kernels: ``SPARSEGEN_KERNELS``, a folder of kernels that were compiled beforehand, as a job's bundle brings them
@@ -59,6 +61,7 @@ class Settings:
     cache: Path
     device: str | None
     nvcc: str | None
+    compiler: str | None
     nvrtc: str | None
     driver: str
     kernels: Path | None
@@ -81,6 +84,7 @@ class Settings:
             cache=absolute(Path(e.get("SPARSEGEN_CACHE") or _users("cache", "~/.cache/sparsegen"))),
             device=e.get("SPARSEGEN_DEVICE") or None,
             nvcc=e.get("SPARSEGEN_NVCC") or None,
+            compiler=e.get("SPARSEGEN_COMPILER") or None,
             nvrtc=e.get("SPARSEGEN_NVRTC") or None,
             driver=e.get("SPARSEGEN_DRIVER") or "pycuda",
             kernels=absolute(Path(kernels)) if kernels else None,
