@@ -37,7 +37,7 @@ from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.engines.dealing import Outcome
 from sparsegen.tuning.engines.engine import Request, Task
 from sparsegen.tuning.report import Flip
-from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning.tuner import Budget, Effort, SamplerName, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
@@ -70,6 +70,13 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     metavar="SECONDS",
     help="Time for the search, instead of the effort's limits.",
 )
+@click.option(
+    "--sampler",
+    type=EnumChoice(SamplerName),
+    default=SamplerName.CANDIDATES.value,
+    show_default=True,
+    help="What chooses the next variant: our own model, or Optuna's TPE, Gaussian process (needs PyTorch) or chance.",
+)
 @overflow_option
 @engine_options
 @db_option
@@ -89,6 +96,7 @@ def command(
     effort: Effort,
     trials: int | None,
     budget: float | None,
+    sampler: SamplerName,
     allow_overflow: bool,
     places: Places,
     db: str | None,
@@ -137,6 +145,7 @@ def command(
             again=again,
             seed=seed,
             deterministic=deterministic,
+            sampler=sampler,
             allow_overflow=allow_overflow,
         )
         _many(
@@ -162,6 +171,7 @@ def command(
             again=again,
             seed=seed,
             deterministic=deterministic,
+            sampler=sampler,
             allow_overflow=allow_overflow,
         )
     lookup = lookup_of(problem)

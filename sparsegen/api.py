@@ -34,7 +34,7 @@ from sparsegen.operators import (
 )
 from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings, absolute
-from sparsegen.tuning.report import Budget, Effort, Progress, silent
+from sparsegen.tuning.report import Budget, Effort, Progress, SamplerName, silent
 from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
 
 if TYPE_CHECKING:
@@ -315,6 +315,7 @@ def tune(
     baselines: bool = True,
     again: bool = False,
     seed: int = 0,
+    sampler: SamplerName | str = "candidates",
     progress: Progress = silent,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -329,6 +330,8 @@ def tune(
     Args:
         effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
         trials, seconds: when the search ends instead; at whichever comes first.
+        sampler: ``"candidates"`` (our own), or ``"tpe"``, ``"gp"`` (needs PyTorch) and ``"random"`` of Optuna: what
+            chooses the next variant.
         families, baselines, again, seed, progress: see `sparsegen.tuning.tuner.tune`.
         db: where to record; default SPARSEGEN_DB, else the user's own.
         deterministic: try only variants of which equal inputs give equal bits on every call; default as for `prepare`.
@@ -358,6 +361,7 @@ def tune(
         again=anew,
         seed=start,
         deterministic=Settings.from_environment().deterministic if equal_bits is None else equal_bits,
+        sampler=member(SamplerName, sampler, "sampler"),
         allow_overflow=overflows,
         progress=progress,
     )

@@ -54,8 +54,10 @@ class Settings:
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
         emulators: ``SPARSEGEN_EMULATORS``, how many devices the emulator passes for; default 1.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
-        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
-            nvcc's release where one is found (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
+        compiler: ``SPARSEGEN_COMPILER``: ``nvrtc``, ``pycuda`` or ``nvcc``; default NVRTC where there is one of nvcc's
+            release, else nvcc.
+        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with; default that of nvcc's release
+            (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
         driver: ``SPARSEGEN_DRIVER``, how NVIDIA's driver is called: ``pycuda`` (default), or ``direct``, by ctypes and
             without PyCUDA.
         kernels: ``SPARSEGEN_KERNELS``, a folder of kernels that were compiled beforehand, as a job's bundle brings them
@@ -76,6 +78,7 @@ class Settings:
     device: str | None
     emulators: int
     nvcc: str | None
+    compiler: str | None
     nvrtc: str | None
     driver: str
     kernels: Path | None
@@ -100,6 +103,7 @@ class Settings:
             device=e.get("SPARSEGEN_DEVICE") or None,
             emulators=_count(e.get("SPARSEGEN_EMULATORS") or "1", "SPARSEGEN_EMULATORS"),
             nvcc=e.get("SPARSEGEN_NVCC") or None,
+            compiler=e.get("SPARSEGEN_COMPILER") or None,
             nvrtc=e.get("SPARSEGEN_NVRTC") or None,
             driver=e.get("SPARSEGEN_DRIVER") or "pycuda",
             kernels=absolute(Path(kernels)) if kernels else None,

@@ -40,6 +40,7 @@ from sparsegen.operators import SpmmProblem
 from sparsegen.plan import variants
 from sparsegen.tuning.report import Progress, silent
 from sparsegen.tuning.tuner import Backend, Budget, TuneResult, tune
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
 DEVICE = Device("fake", "fake device", "fake", (9, 0), 1, 1 << 17, 1 << 18, 1 << 20)
@@ -389,6 +390,16 @@ def tune_toy(
         again=again,
         deterministic=deterministic,
         backend=backend(folder, **values),
+    )
+
+
+def told(config: Config, time_us: float | None) -> Measurement:
+    """What became of a config that took so long, or failed, where nothing else counts."""
+    workload = Workload(PROBLEM, MATRIX.fingerprint(), Features.of(MATRIX))
+    sample = None if time_us is None else Sample(time_us, time_us, time_us, 30)
+    outcome = Outcome.WRONG if time_us is None else Outcome.OK
+    return Measurement(
+        workload, DEVICE, Variant(config, "ab" * 32), outcome, sample, registers=32, spill_bytes=0
     )
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -52,6 +53,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
 
 T = TypeVar("T")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
+AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
 
@@ -326,49 +328,60 @@ def _workload_ids(connection: sa.Connection, workload: Workload, device: Device,
     }
 
 
-def _natural_key(table: sa.Table, columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns of the table's unique constraint, with their values."""
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    """A table's statements, with parameters: built once, SQLAlchemy finds what it compiled of them before.
+
+    Attributes:
+        key: the columns of the table's unique constraint.
+        find: the id of the row with this key.
+        insert: a row of all columns.
+    """
+
+    key: tuple[str, ...]
+    find: sa.Select[int]
+    insert: sa.Insert
+
+
+@cache
+def _statements(row: type[AnyRow]) -> _Statements:
+    table = row.__table__
+    assert isinstance(table, sa.Table)
     unique = next(c for c in table.constraints if isinstance(c, sa.UniqueConstraint))
-    return {column.name: columns[column.name] for column in unique.columns}
+    key = tuple(column.name for column in unique.columns)
+    find = sa.select(table.c.id).where(*(table.c[name] == sa.bindparam(name) for name in key))
+    return _Statements(key, find, sa.insert(table))
 
 
 def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, Any], ids: Ids) -> int:
     """The id of the row with these columns, inserted when it is not there."""
-    table = row.__table__
-    assert isinstance(table, sa.Table)
-    key = _natural_key(table, columns)
+    statements = _statements(row)
+    key = {name: columns[name] for name in statements.key}
     cached = (row, tuple(key.values()))
     if cached not in ids:
-        find = sa.select(row.id).where(*(table.c[name] == value for name, value in key.items()))
-        found = connection.scalar(find)
+        found = connection.scalar(statements.find, key)
         if found is None:
             _insert_new(connection, row, columns)
-            found = connection.scalar(find)
+            found = connection.scalar(statements.find, key)
         assert found is not None, "it was inserted here or by another process"
         ids[cached] = found
     return ids[cached]
 
 
-def _insert_new(
-    connection: sa.Connection,
-    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow],
-    columns: dict[str, Any],
-) -> bool:
+def _insert_new(connection: sa.Connection, row: type[AnyRow], columns: dict[str, Any]) -> bool:
     """Insert, unless a row with the same natural key is there."""
-    table = row.__table__
-    assert isinstance(table, sa.Table)
-    key = _natural_key(table, columns)
-    there = sa.select(sa.literal(1)).where(*(table.c[name] == value for name, value in key.items()))
-    if connection.scalar(there) is not None:
+    statements = _statements(row)
+    key = {name: columns[name] for name in statements.key}
+    if connection.scalar(statements.find, key) is not None:
         return False
     if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
-        connection.execute(sa.insert(row).values(columns))
+        connection.execute(statements.insert, columns)
         return True
     try:
         with connection.begin_nested():
-            connection.execute(sa.insert(row).values(columns))
+            connection.execute(statements.insert, columns)
     except sa.exc.IntegrityError:
-        if connection.scalar(there) is None:
+        if connection.scalar(statements.find, key) is None:
             raise  # another constraint: not a repeat
         return False  # another process was faster
     return True

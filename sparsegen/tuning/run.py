@@ -132,8 +132,9 @@ class Run:
                 self._search.prefer(self._suggest())
                 self._suggest = None
             self._follow()
+            could_propose = self._search.has_next  # not: it may have been set up since
             self._propose()
-            if not self._ahead.pending and self._search.has_next:
+            if could_propose and not self._ahead.pending:
                 if not self._elsewhere:
                     break
                 self._ask_elsewhere()
@@ -209,8 +210,8 @@ class Run:
             self._search.complete()
         elif not self._search.is_set_up:
             return
-        for candidate, m in self._ledger.follow(at_once=at_once).items():
-            self._search.hear(candidate, m.sample.median_us if m.sample else None)
+        for m in self._ledger.follow(at_once=at_once).values():
+            self._search.hear(m)
             self._progress(self._status())
 
     def _ask_elsewhere(self) -> None:
@@ -243,7 +244,7 @@ class Run:
         self._ledger.record(measurement)
         self._claims.give_back(compiled.candidate)
         self._first_pending.discard(compiled.candidate)
-        self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
+        self._search.tell(measurement)
         self._progress(self._status(), measurement)
 
     def _measure(self, request: Measure) -> Attempt:

@@ -38,11 +38,13 @@ from sparsegen.tuning.report import (
     Flip,
     Phase,
     Progress,
+    SamplerName,
     Status,
     TuneResult,
     silent,
 )
 from sparsegen.tuning.run import Limits, Run
+from sparsegen.tuning.samplers import require_available
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
 from sparsegen.tuning_db.location import Location
@@ -55,7 +57,18 @@ if TYPE_CHECKING:
     from sparsegen.tuning.search import Search
     from sparsegen.tuning_db.store import Store
 
-__all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
+__all__ = [
+    "Backend",
+    "Budget",
+    "Counts",
+    "Effort",
+    "Phase",
+    "Progress",
+    "SamplerName",
+    "Status",
+    "TuneResult",
+    "tune",
+]
 
 FROM_SEEDS = 2  # configs that were measured on the same workload elsewhere
 FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
@@ -117,6 +130,7 @@ def tune(
     again: bool = False,
     seed: int = 0,
     deterministic: bool = False,
+    sampler: SamplerName = SamplerName.CANDIDATES,
     allow_overflow: bool = False,
     backend: Backend | None = None,
     stop: threading.Event | None = None,
@@ -134,8 +148,9 @@ def tune(
         budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
-        seed: of the dense operands.
+        seed: of the dense operands, and of samplers that draw.
         deterministic: try only variants of which equal inputs give equal bits on every call.
+        sampler: what chooses the next variant.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
         stop: set by somebody else to end the search as Ctrl-C does.
@@ -144,6 +159,7 @@ def tune(
         MatrixError: values overflow, and ``allow_overflow`` is not set.
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
+        PackageMissingError: the sampler needs a package that is not installed.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
         MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
             fault, so that nothing is recorded of it. The same call goes on once that is mended.
@@ -152,6 +168,7 @@ def tune(
     """
     began = time.monotonic()
     budget = budget or Budget()
+    require_available(sampler)
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
     require_held(problem, matrix, allow_overflow=allow_overflow)
@@ -208,9 +225,10 @@ def tune(
 
             ledger.expect(space, ahead.rendered)
             done = ledger.resume(again=again) if resumes else {}
-            found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
-            for candidate, measurement in done.items():
-                found.remember(candidate, measurement.sample.median_us if measurement.sample else None)
+            begin_with = list(dict.fromkeys((*first, *ledger.failed_once)))
+            found = Search(space, begin_with, sampler=sampler, seed=seed)
+            for measurement in done.values():
+                found.remember(measurement)
             return found
 
         search = EarlySearch([] if resumes else first, set_up)

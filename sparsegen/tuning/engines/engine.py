@@ -10,7 +10,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.tuning.report import Budget, Status, TuneResult
+from sparsegen.tuning.report import Budget, SamplerName, Status, TuneResult
 
 OPEN_BACKEND = "sparsegen.tuning.engines.search:own_backend"
 
@@ -23,6 +23,7 @@ class Request:
         even_if_finished: search also where an earlier search of the same workload was finished.
         again: measure again what the database holds.
         deterministic: only variants that give equal bits on every call.
+        sampler: what chooses the next variant.
     """
 
     problem: Problem
@@ -33,6 +34,7 @@ class Request:
     again: bool = False
     seed: int = 0
     deterministic: bool = False
+    sampler: SamplerName = SamplerName.CANDIDATES
     allow_overflow: bool = False
 
 

@@ -55,6 +55,7 @@ def search(
             again=request.again,
             seed=request.seed,
             deterministic=request.deterministic,
+            sampler=request.sampler,
             allow_overflow=request.allow_overflow,
             backend=backend,
             stop=stop,
