@@ -7,9 +7,11 @@ The document::
      "measurements": [{"workload": 0, "device": 0, "family": ..., "config": {...}, ...}],
      "baselines": [{"workload": 0, "device": 0, "contender": ..., ...}]}
 
-Version 2 says that some devices have a member ``rates``: what they were measured to do. ``workload`` and
-``device`` are positions in the lists above them. A config passes only if its family knows every value
-(`Family.config`), so no text from a file can reach a template. Nothing is imported unless all is valid.
+Version 2 says that some devices have a member ``rates``: what they were measured to do. Version 3 says that there are
+times measured as "clean" or "graph", or measurements with a driver. Probes and checks say what one machine found where
+it ran something, and stay there. ``workload`` and ``device`` are positions in the lists above them. A config passes only
+if its family knows every value (`Family.config`), so no text from a file can reach a template. Nothing is imported
+unless all is valid.
 """
 
 from __future__ import annotations
@@ -34,22 +36,25 @@ from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
     DeviceRates,
+    MeasuredAs,
     Measurement,
     Outcome,
     Sample,
     Variant,
     Workload,
 )
-from sparsegen.tuning_db.row_checks import LONGEST_REASON
+from sparsegen.tuning_db.row_checks import LONGEST_DRIVER, LONGEST_REASON
 
 if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
     from sparsegen.tuning_db.store import Added, Store
 
 FORMAT = "sparsegen-tuning"
-VERSION, VERSION_WITH_RATES = 1, 2  # a document without rates is one that older versions read
+# Each document has the oldest version that can say what it holds.
+VERSIONS = VERSION, VERSION_WITH_RATES, VERSION_WITH_KINDS = 1, 2, 3
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
+COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def dump(content: Content) -> str:
         devices.setdefault(r.device.key, (len(devices), r.device))
     document: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION_WITH_RATES if rates else VERSION,
+        "version": _version(content),
         "devices": [
             described(device) | ({"rates": rates_dict(rates[key])} if key in rates else {})
             for key, (_, device) in devices.items()
@@ -114,6 +119,23 @@ def dump(content: Content) -> str:
         else:
             parts.append(f'"{name}": {json.dumps(value)}')
     return "{" + ",\n".join(parts) + "}\n"
+
+
+def _version(content: Content) -> int:
+    """The oldest that can say all of it."""
+    samples = [record.sample for record in (*content.measurements, *content.baselines)]
+    has_kinds = any(sample is not None and sample.measured_as not in COLD_OR_WARM for sample in samples)
+    if has_kinds or any(m.driver for m in content.measurements):
+        return VERSION_WITH_KINDS
+    return VERSION_WITH_RATES if content.rates else VERSION
+
+
+def sample_dict(sample: Sample) -> dict[str, Any]:
+    """As every version has it, and what later ones add."""
+    values = asdict(sample)
+    kind = values.pop("measured_as")
+    values["cold"] = kind is not MeasuredAs.WARM
+    return values | ({} if kind in COLD_OR_WARM else {"measured_as": str(kind)})
 
 
 def rates_dict(measured: DeviceRates) -> dict[str, Any]:
@@ -149,9 +171,10 @@ def measurement_dict(m: Measurement) -> dict[str, Any]:
         "config": m.variant.config.to_dict(),
         "source_digest": m.variant.source_digest,
         "outcome": str(m.outcome),
-        **({"sample": asdict(m.sample)} if m.sample else {}),
+        **({"sample": sample_dict(m.sample)} if m.sample else {}),
         **({"reason": m.reason} if m.reason else {}),
         **facts,
+        **({"driver": m.driver} if m.driver else {}),
         "final": m.final,
         "measured_at": m.measured_at.isoformat(),
     }
@@ -162,7 +185,7 @@ def baseline_dict(b: Baseline) -> dict[str, Any]:
     return {
         "contender": b.contender,
         "version": b.version,
-        "sample": asdict(b.sample),
+        "sample": sample_dict(b.sample),
         "measured_at": b.measured_at.isoformat(),
     }
 
@@ -204,8 +227,8 @@ def load(text: str, source: str) -> Content:
     head = root.members()
     if "format" not in head or head["format"].value != FORMAT:
         raise ImportFileError(f'{source}: not an export of sparsegen: "format" is not "{FORMAT}"')
-    if "version" not in head or head["version"].value not in (VERSION, VERSION_WITH_RATES):
-        known = f"version {VERSION} or {VERSION_WITH_RATES}; another needs another sparsegen"
+    if "version" not in head or head["version"].value not in VERSIONS:
+        known = f"version {', '.join(map(str, VERSIONS))}; another needs another sparsegen"
         (head.get("version") or root).refuse(known)
     fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
     listed = [node.members() for node in fields["devices"].items()]
@@ -285,7 +308,15 @@ def read_workload(node: Node) -> Workload:
 
 
 def _sample(node: Node) -> Sample:
-    f = node.fields(("median_us", "low_us", "high_us", "count", "cold"), ("clock_mhz", "throttle_reasons"))
+    f = node.fields(
+        ("median_us", "low_us", "high_us", "count", "cold"), ("clock_mhz", "throttle_reasons", "measured_as")
+    )
+    kind = MeasuredAs.COLD if f["cold"].boolean() else MeasuredAs.WARM
+    if "measured_as" in f:
+        word = f["measured_as"].text(20)
+        if word not in list(MeasuredAs):
+            f["measured_as"].refuse(f"one of {', '.join(MeasuredAs)}")
+        kind = MeasuredAs(word)
 
     def optional(name: str) -> int | None:
         member = f.get(name)
@@ -296,7 +327,7 @@ def _sample(node: Node) -> Sample:
         low_us=f["low_us"].number(),
         high_us=f["high_us"].number(),
         count=f["count"].integer(1, MAX_INDEX),
-        cold=f["cold"].boolean(),
+        measured_as=kind,
         clock_mhz=optional("clock_mhz"),
         throttle_reasons=optional("throttle_reasons"),
     )
@@ -314,7 +345,7 @@ def _pick(node: Node, candidates: list[Any]) -> Any:
 def read_measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
     """A measurement, as `measurement_dict` gives it, with the places of its workload and its device in these lists."""
     needed = ("workload", "device", "family", "config", "source_digest", "outcome", "final", "measured_at")
-    f = node.fields(needed, ("sample", "reason", *MEASURED))
+    f = node.fields(needed, ("sample", "reason", "driver", *MEASURED))
     workload = _pick(f["workload"], workloads)
     outcome = f["outcome"].text(40)
     if outcome not in list(Outcome):
@@ -337,6 +368,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
         reason=f["reason"].text(LONGEST_REASON) if "reason" in f else "",
         final=f["final"].boolean(),
         measured_at=f["measured_at"].moment(),
+        driver=f["driver"].text(LONGEST_DRIVER) if "driver" in f else "",
         **facts,
     )
 

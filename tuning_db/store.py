@@ -29,15 +29,17 @@ from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    CheckRow,
     DeviceRatesRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
+    ProbeRow,
     ProblemRow,
     VariantRow,
 )
 from sparsegen.tuning_db.reading import RecordsReader
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
+from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Probe, Workload
 from sparsegen.tuning_db.row_checks import Row
 
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
@@ -190,6 +192,25 @@ class Store(RecordsReader):
         """Record what a device does; it is committed when this returns."""
         self.add_all([], [], [rates])
 
+    def add_probe(self, probe: Probe) -> None:
+        """Record what was timed where it was used; it is committed when this returns."""
+        self._add_observed(ProbeRow, probe, conversion.probe_columns(probe))
+
+    def add_check(self, check: Check) -> None:
+        """Record whether a variant was right where it was used; it is committed when this returns."""
+        self._add_observed(CheckRow, check, conversion.check_columns(check))
+
+    def _add_observed(
+        self, row: type[ProbeRow | CheckRow], record: Probe | Check, columns: dict[str, Any]
+    ) -> None:
+        with self._writing() as connection:
+            ids: Ids = {}
+            columns = columns | _workload_ids(connection, record.workload, record.device, ids)
+            variant = conversion.variant_columns(record.variant)
+            columns["variant_id"] = _id_of(connection, VariantRow, variant, ids)
+            _insert_new(connection, row, columns)
+        self.generation = next(self._writes)
+
     def add_all(
         self,
         measurements: Iterable[Measurement],
@@ -291,7 +312,7 @@ def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, A
 
 def _insert_new(
     connection: sa.Connection,
-    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow],
+    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow],
     columns: dict[str, Any],
 ) -> bool:
     """Insert, unless a row with the same natural key is there."""

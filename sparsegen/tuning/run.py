@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from sparsegen import backends
 from sparsegen.errors import CacheEntryError, CompileError, LaunchError
 from sparsegen.kernels.config import Config
 from sparsegen.measure.baseline_session import BaselineSession
@@ -272,6 +273,7 @@ class Run:
             compile_seconds=compile_seconds,
             prepare_seconds=measured.prepare_seconds,
             packed_bytes=measured.packed_bytes,
+            driver=backends.driver_version(self._ledger.device),
         )
 
     # --- baselines ---

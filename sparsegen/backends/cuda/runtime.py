@@ -251,6 +251,7 @@ def _nvml_handle(pci_bus_id: str) -> tuple[Any, Any] | None:
         return None
 
 
+@cache
 def driver_version() -> str:
     """NVIDIA's driver, like ``580.159.03``, as NVML tells it or else Linux; empty where neither does."""
     try:
