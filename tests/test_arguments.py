@@ -113,21 +113,19 @@ ROWS = {
     "lookup": Row(
         sparsegen.lookup,
         {"matrix": CSR, "n": 4, "device": "emulator"},
-        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE},
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "dense": WORD, "l2": WORD},
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare": Row(
         sparsegen.prepare,
         {"matrix": CSR, "n": 4, "device": "emulator", "family": "csr_spmm"},
-        {
-            **ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "family": TEXT, "config": NAMES,
-            "allow_overflow": FLAG,
-        },
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "dense": WORD, "l2": WORD, "probe": FLAG, "family": TEXT, "config": NAMES,
+         "allow_overflow": FLAG},
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare, chosen": Row(
         sparsegen.prepare, {"matrix": CSR, "n": 4, "device": "emulator"},
-        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "allow_overflow": FLAG}, FIELDS,
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "dense": WORD, "l2": WORD, "probe": FLAG, "allow_overflow": FLAG}, FIELDS,
         free=("family", "config"),
     ),
     "prune": Row(

@@ -8,10 +8,10 @@ The document::
      "baselines": [{"workload": 0, "device": 0, "contender": ..., ...}]}
 
 Version 2 says that some devices have a member ``rates``: what they were measured to do. Version 3 says that there are
-times measured as "clean" or "graph", or measurements with a driver. Probes and checks say what one machine found where
-it ran something, and stay there. ``workload`` and ``device`` are positions in the lists above them. A config passes only
-if its family knows every value (`Family.config`), so no text from a file can reach a template. Nothing is imported
-unless all is valid.
+times measured as "clean" or "graph", or measurements with a driver. Probes and checks are left out: they are of the
+machine that made them. ``workload`` and ``device`` are positions in the lists above them. A config passes only if its
+family knows every value (`Family.config`), so no text from a file can reach a template. Nothing is imported unless all
+is valid.
 """
 
 from __future__ import annotations
@@ -123,18 +123,22 @@ def dump(content: Content) -> str:
 
 def _version(content: Content) -> int:
     """The oldest that can say all of it."""
-    samples = [record.sample for record in (*content.measurements, *content.baselines)]
-    has_kinds = any(sample is not None and sample.measured_as not in COLD_OR_WARM for sample in samples)
-    if has_kinds or any(m.driver for m in content.measurements):
+    kinds = {m.sample.measured_as for m in content.measurements if m.sample is not None}
+    kinds |= {b.sample.measured_as for b in content.baselines}
+    if kinds.difference(COLD_OR_WARM) or any(m.driver for m in content.measurements):
         return VERSION_WITH_KINDS
     return VERSION_WITH_RATES if content.rates else VERSION
 
 
 def sample_dict(sample: Sample) -> dict[str, Any]:
     """As every version has it, and what later ones add."""
-    values = asdict(sample)
-    kind = values.pop("measured_as")
-    values["cold"] = kind is not MeasuredAs.WARM
+    kind = sample.measured_as
+    values = {
+        "cold" if name == "measured_as" else name: kind is not MeasuredAs.WARM
+        if name == "measured_as"
+        else value
+        for name, value in asdict(sample).items()
+    }
     return values | ({} if kind in COLD_OR_WARM else {"measured_as": str(kind)})
 
 

@@ -57,7 +57,8 @@ class Selection:
         if self.family:
             query = query.join(row.variant).where(VariantRow.family == self.family)
         if self.failed_only:
-            query = query.where(sa.false() if row is ProbeRow else row.outcome != Outcome.OK.value)
+            has_failed = sa.false() if row is ProbeRow else row.__table__.c.outcome != Outcome.OK.value
+            query = query.where(has_failed)
         return query
 
     def baselines(self) -> sa.Select[int]:

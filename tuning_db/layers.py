@@ -141,13 +141,14 @@ class MemoryLayer:
         return [c for c in self._checks if c.device.key == device.key and c.outcome is not Outcome.OK]
 
     def is_verified(self, device: Device, driver: str, digest: str) -> bool:
-        measured = (
-            m for some in self._measurements.values() for m in some if m.driver and m.worst_error is not None
-        )
+        wanted = device.key, driver, digest, Outcome.OK
+        measured = [m for some in self._measurements.values() for m in some if m.driver]
         return any(
-            (r.device.key, r.driver, r.variant.source_digest, r.outcome)
-            == (device.key, driver, digest, Outcome.OK)
-            for r in (*self._checks, *measured)
+            (c.device.key, c.driver, c.variant.source_digest, c.outcome) == wanted for c in self._checks
+        ) or any(
+            (m.device.key, m.driver, m.variant.source_digest, m.outcome) == wanted
+            for m in measured
+            if m.worst_error is not None
         )
 
     def close(self) -> None: ...

@@ -22,7 +22,7 @@ from sparsegen.measure.rates import MeasuredRates
 from sparsegen.operators import DType, Problem
 from sparsegen.settings import Settings
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Sample, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, MeasuredAs, Sample, Workload
 from sparsegen.tuning_db.store import Store
 
 logger = logging.getLogger(__name__)
@@ -173,9 +173,10 @@ def record_baselines(
     Raises:
         DatabaseError: the database cannot be used.
     """
-    workload = _workload(parcel)
+    workload, kind = _workload(parcel), MeasuredAs(l2.value)
     with _opened(db) as store:
-        known = {baseline.contender for baseline in store.baselines(workload, device)}
+        there = store.baselines(workload, device)
+        known = {baseline.contender for baseline in there if baseline.sample.measured_as is kind}
         for cell in cells:
             name, library = BASELINES.get(cell.contender, ("", ""))
             if not name or name in known or cell.timing is None:
@@ -186,7 +187,7 @@ def record_baselines(
                 low_us=timing.low_us,
                 high_us=timing.high_us,
                 count=timing.samples,
-                cold=l2 is L2.COLD,
+                measured_as=kind,
                 clock_mhz=timing.clock_mhz,
                 throttle_reasons=timing.throttle_reasons,
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Address, Executor, Toolchain
-from sparsegen.dispatch.choice import Choice
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed
@@ -156,7 +156,5 @@ def variant_launcher(operator: Operator) -> VariantLauncher:
         OperandError: the dense product runs instead.
     """
     if not isinstance(operator.launcher, VariantLauncher):
-        raise OperandError(
-            "the dense product runs instead of a variant: prepare it with another on_miss than dense"
-        )
+        raise OperandError('the dense product runs instead of a variant: prepare it with dense="never"')
     return operator.launcher

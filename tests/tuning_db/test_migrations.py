@@ -30,7 +30,8 @@ from tuning_samples import (
     workload,
 )
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db import migrations, schema_versions

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tuning_samples import A100, DIGEST, H100, START, baseline, checked, probe, timed, workload
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.tuning_db.exchange import export_json, load
 from sparsegen.tuning_db.forgetting import Selection
 from sparsegen.tuning_db.layers import Layers, MemoryLayer

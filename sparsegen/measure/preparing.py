@@ -1,0 +1,137 @@
+"""From a choice to what runs: dense or sparse, timed on the spot where estimates do not tell which is faster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sparsegen import backends
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.dense_or_sparse import Source, Time, probed_as
+from sparsegen.dispatch.options import Dense
+from sparsegen.errors import DatabaseError, DeviceUnavailableError, LaunchError
+from sparsegen.kernels.base import Array, Device
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.probe import ROUNDS, SAMPLES, is_capturing, probed_us
+from sparsegen.operators import Launcher
+from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
+from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.tuning_db.records import MeasuredAs, Probe, Workload
+
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Store
+
+log = logging.getLogger(__name__)
+
+# Probes of this process that no database could take, so that each is made once.
+_unrecorded: dict[tuple[str, Workload, str], tuple[float, float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What `sparsegen.prepare` was asked for.
+
+    Attributes:
+        location: of the database that is written.
+        kind: of times that count.
+        probes: whether a variant and the dense product may be timed on the spot.
+        pattern, kept, value_order: as of `VariantLauncher`.
+    """
+
+    matrix: CsrMatrix
+    device: Device
+    location: str
+    kept: Mapping[str, Any]
+    pattern: str | None
+    value_order: Array | None
+    probes: bool = True
+    kind: MeasuredAs | None = None
+
+    def launcher(self, choice: Choice) -> Launcher:
+        """What runs: the variant or the dense product, whichever is faster.
+
+        Raises:
+            DeviceUnavailableError: dense was to run whatever is faster, and it cannot.
+            CompileError, LaunchError: the variant cannot be built or loaded.
+        """
+        choice = self._with_obstacle(choice)
+        if choice.use_dense and not (choice.is_open and self._may_probe()):
+            return self._dense(choice)
+        sparse = self._sparse(choice)
+        if not (choice.is_open and self._may_probe()):
+            return sparse
+        dense = self._dense(choice)
+        probed = self._probed(choice, sparse, dense)
+        sparse.choice = dense.choice = probed
+        return dense if probed.use_dense else sparse
+
+    def _with_obstacle(self, choice: Choice) -> Choice:
+        """The choice, knowing whether a dense product can run at all."""
+        if choice.policy is Dense.NEVER or (choice.policy is Dense.AUTO and choice.dense is None):
+            return choice
+        why = obstacle(self.device, choice.policy)
+        if why and choice.policy is Dense.ALWAYS:
+            raise DeviceUnavailableError(f"dense = always, but {why}")
+        return replace(choice, obstacle=why)
+
+    def _may_probe(self) -> bool:
+        return self.probes and not is_capturing()
+
+    def _sparse(self, choice: Choice) -> VariantLauncher:
+        return VariantLauncher(
+            choice,
+            self.matrix,
+            executor=shared_executor(self.device),
+            toolchain=backends.toolchain(self.device),
+            kept=self.kept,
+            pattern=self.pattern,
+            value_order=self.value_order,
+        )
+
+    def _dense(self, choice: Choice) -> DenseLauncher:
+        return DenseLauncher(
+            choice,
+            self.matrix,
+            self.device,
+            kept=self.kept,
+            pattern=self.pattern,
+            value_order=self.value_order,
+        )
+
+    def _probed(self, choice: Choice, sparse: VariantLauncher, dense: DenseLauncher) -> Choice:
+        """The choice with both times; as it was, by estimates, where they cannot be taken."""
+        workload = Workload.of(choice.problem, self.matrix)
+        kind = probed_as(self.kind)
+        key = (f"{self.device.key} {kind}", workload, sparse.variant.source_digest)
+        if key not in _unrecorded:
+            try:
+                times = probed_us(
+                    sparse, dense, choice.problem, self.matrix, shared_executor(self.device), kind
+                )
+            except LaunchError as error:
+                log.warning("dense or sparse is decided by estimates, as they cannot be timed: %s", error)
+                return choice
+            driver = backends.driver_version(self.device)
+            probe = Probe(workload, self.device, sparse.variant, *times, ROUNDS * SAMPLES, kind, driver)
+            if not record(self.location, lambda store: store.add_probe(probe)):
+                _unrecorded[key] = times
+            sparse_us, dense_us = times
+        else:
+            sparse_us, dense_us = _unrecorded[key]
+        return replace(choice, probed_us=sparse_us, dense=Time.of_dense(dense_us, Source.MEASURED))
+
+
+def record(location: str, write: Callable[[Store], None]) -> bool:
+    """Write to a database; False, and a warning, where that cannot be done."""
+    from sparsegen.tuning_db.store import Store
+
+    try:
+        with Store.open(location) as store:
+            write(store)
+    except DatabaseError as error:
+        log.warning("what was found out here is forgotten with this process: %s", error)
+        return False
+    return True
