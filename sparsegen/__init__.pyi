@@ -12,6 +12,7 @@ from sparsegen.dispatch.chosen import Choice as Choice
 from sparsegen.dispatch.chosen import How as How
 from sparsegen.dispatch.options import Dense as Dense
 from sparsegen.dispatch.options import OnMiss as OnMiss
+from sparsegen.dispatch.options import Verify as Verify
 from sparsegen.errors import SparsegenError as SparsegenError
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
 from sparsegen.matrix.formats import as_csr as as_csr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, ove
 from sparsegen import arguments, backends
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.options import Dense, OnMiss, parse_kind
+from sparsegen.dispatch.options import Dense, OnMiss, Verify, parse_kind
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
@@ -34,12 +34,11 @@ from sparsegen.operators import (
 from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings, absolute
 from sparsegen.tuning.report import Budget, Effort, Progress, silent
-from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
-from sparsegen.tuning_db.records import MeasuredAs
+from sparsegen.tuning_db.layers import Layers, MemoryLayer, files_state, open_layers, with_rates
+from sparsegen.tuning_db.records import Check, MeasuredAs
 
 if TYPE_CHECKING:
     from sparsegen.dispatch.pruned_times import PrunedTimes
-    from sparsegen.measure.preparing import Preparation
     from sparsegen.pruning.report import PruneReport
     from sparsegen.tuning.tuner import TuneResult
 
@@ -97,6 +96,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     dense: Dense | str = ...,
     probe: bool = ...,
+    verify: Verify | str | None = ...,
     l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -116,6 +116,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     dense: Dense | str = ...,
     probe: bool = ...,
+    verify: Verify | str | None = ...,
     l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -143,6 +144,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     dense: Dense | str = ...,
     probe: bool = ...,
+    verify: Verify | str | None = ...,
     l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -162,6 +164,7 @@ def prepare(
     on_miss: OnMiss | str = ...,
     dense: Dense | str = ...,
     probe: bool = ...,
+    verify: Verify | str | None = ...,
     l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
@@ -182,6 +185,7 @@ def prepare(
     on_miss: OnMiss | str = OnMiss.NEAREST,
     dense: Dense | str = Dense.AUTO,
     probe: bool = True,
+    verify: Verify | str | None = None,
     l2: MeasuredAs | str | None = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -212,6 +216,10 @@ def prepare(
         probe: with ``dense="auto"``, time the variant and the dense product on the spot where estimates do not tell
             which is faster: a few milliseconds, once for each workload and device, recorded in the database; never
             while a CUDA graph is captured.
+        verify: ``"first-use"`` holds a variant's result against the reference where its source digest first runs on a
+            device with a driver, unless a measurement or an earlier check did; what is wrong is recorded, and the next
+            best variant takes its place. Never while a CUDA graph is captured, nor where the host would need long for
+            the reference. Default on GPUs; ``"never"`` is on the emulator.
         l2: what the times are to be measured as that count, where there are such: ``"cold"``, ``"clean"``, ``"warm"``
             or ``"graph"`` (see `MeasuredAs`); default cold.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
@@ -236,6 +244,7 @@ def prepare(
         OperandError: a bias of the wrong shape.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: nothing may run.
+        WrongResultError: a variant that was named gives wrong results here, or the best few all do.
         DatabaseError: the tuning database cannot be read.
     """
     given, kept = _without_operands(_kind(operator, problem), options)
@@ -247,6 +256,9 @@ def prepare(
     equal_bits = _equal_bits(deterministic)
     policy, kind = Dense.parse(dense), parse_kind(l2)
     may_probe = arguments.flag(probe, "probe")
+    if verify is None:
+        verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
+    verifies = Verify.parse(verify) is Verify.FIRST_USE
     if family is not None:
         if policy is Dense.ALWAYS:
             raise ConfigError("family= names a variant, and dense = always wants none")
@@ -266,31 +278,22 @@ def prepare(
                 allow_overflow=overflows,
             )
             choice = _choose(wanted, where, db, miss, policy, kind, equal_bits)
-    return wanted.problem.operator_type(
-        wanted.problem, _preparation(wanted, where, db, held, may_probe, kind).launcher(choice)
-    )
-
-
-def _preparation(
-    wanted: _Wanted,
-    device: Device,
-    db: str | Path | None,
-    kept: Mapping[str, Any],
-    probes: bool,
-    kind: MeasuredAs | None,
-) -> Preparation:
     from sparsegen.measure.preparing import Preparation
 
-    return Preparation(
+    preparation = Preparation(
         wanted.matrix,
-        device,
+        where,
         str(db or Settings.from_environment().db),
-        kept,
+        _shared_layers(db),
+        lambda failed: _choose(wanted, where, db, miss, policy, kind, equal_bits, failed),
+        held,
         wanted.given.fingerprint(),
         wanted.value_order,
-        probes,
+        verifies,
+        may_probe,
         kind,
     )
+    return wanted.problem.operator_type(wanted.problem, preparation.launcher(choice))
 
 
 def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = None) -> SparseOperator:
@@ -536,10 +539,14 @@ def _choose(
     policy: Dense,
     kind: MeasuredAs | None,
     equal_bits: bool | None,
+    failed: Sequence[Check] = (),
 ) -> Choice:
+    """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
     matrix, problem = wanted.matrix, wanted.problem
     features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
     layers = _shared_layers(db)
+    if failed:
+        layers = Layers([MemoryLayer([], [], checks=failed), layers])
     return choose(
         problem,
         features,

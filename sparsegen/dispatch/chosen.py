@@ -69,7 +69,9 @@ class Choice:
         if self.probed_us is not None:
             return Time.of_sparse(self.probed_us, Source.MEASURED)
         if self.expected_us is not None:
-            source = {How.EXACT: Source.MEASURED, How.PINNED: Source.MEASURED, How.BUCKET: Source.ALIKE}.get(self.how, Source.NEAR)
+            source = {How.EXACT: Source.MEASURED, How.PINNED: Source.MEASURED, How.BUCKET: Source.ALIKE}.get(
+                self.how, Source.NEAR
+            )
             return Time.of_sparse(self.expected_us, source)
         if self.predicted_us is not None and math.isfinite(self.predicted_us):
             return Time.of_sparse(self.predicted_us, Source.PREDICTED)

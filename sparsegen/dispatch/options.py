@@ -44,6 +44,21 @@ class Dense(StrEnum):
             raise ConfigError(f"dense = {value!r} is none of {', '.join(cls)}") from None
 
 
+class Verify(StrEnum):
+    """When a variant's result is held against the reference."""
+
+    FIRST_USE = "first-use"  # of its source digest on a device with a driver
+    NEVER = "never"
+
+    @classmethod
+    def parse(cls, value: Verify | str) -> Verify:
+        """Raises ConfigError for a word that is none of these."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise ConfigError(f"verify = {value!r} is none of {', '.join(cls)}") from None
+
+
 def parse_kind(value: MeasuredAs | str | None) -> MeasuredAs | None:
     """The kind of times to go by; None for the usual order.
 

@@ -16,7 +16,7 @@ import numpy as np
 from sparsegen.backends.cuda.driver import check, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
-from sparsegen.errors import DeviceUnavailableError, LaunchError
+from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
@@ -179,7 +179,9 @@ class CudaExecutor:
         try:
             return CudaBuffer(nbytes)
         except driver().MemoryError as error:
-            raise LaunchError(f"cannot allocate {nbytes} bytes on {self.device.name}: {error}") from error
+            raise DeviceMemoryError(
+                f"cannot allocate {nbytes} bytes on {self.device.name}: {error}"
+            ) from error
 
     def fill(self, buffer: Buffer, byte: int) -> None:
         if buffer.nbytes:
