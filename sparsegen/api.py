@@ -546,7 +546,7 @@ def _choose(
     features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
     layers = _shared_layers(db)
     if failed:
-        layers = Layers([MemoryLayer([], [], checks=failed), layers])
+        layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
     return choose(
         problem,
         features,

@@ -64,7 +64,8 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
         lambda: {"model": model(), "pattern": "unstructured", "sparsity": 0.5, "tokens": 4, "device": "emulator"},
         {
             "model": OBJECTS, "pattern": WORD, "sparsity": (*NUMBER, 1, np.nan), "scope": WORD,
-            "exclude": TEXTS, "tokens": (*WHOLE, 0), "dense": WORD, "device": DEVICE, "db": PLACE,
+            "exclude": TEXTS, "tokens": (*WHOLE, 0), "dense": WORD, "example_inputs": (7, "x", [1], (), object()),
+            "device": DEVICE, "db": PLACE,
         },
     ),
     "convert, block": (

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -13,8 +14,9 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.dense_or_sparse import Verdict
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime
-from sparsegen.errors import PruningError
+from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.in_situ import InSitu, decide
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import DTYPES
 from sparsegen.kernels.base import Device
@@ -44,10 +46,11 @@ def convert(
     exclude: Sequence[str] = (),
     tokens: int | None = None,
     dense: Dense | str = Dense.AUTO,
+    example_inputs: Any = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
-    """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run.
+    """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run without example inputs.
 
     A layer stays dense where its weight belongs to another module too, where the module that holds it reads the weight
     itself, where it cannot be pruned or nothing of it would be left, and where a dense product is known or estimated to
@@ -62,16 +65,23 @@ def convert(
         tokens: rows of the activations (batch times sequence) that the layers will mostly see.
         dense: ``"auto"`` as said above; ``"never"``: what can be sparse is, and no dense product ever runs in it;
             ``"always"``: the pruned layers run dense products alone.
+        example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, to call the model with. Then
+            it is decided inside the model which layers become sparse, in place of single products' times (`in_situ`):
+            like layers together, where the whole model gets faster with them, on a GPU as a captured CUDA graph, with
+            weights that do not train. So a converted model is never slower than the dense one was.
         device, db: of `sparsegen.prepare`, for the times.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
+        OperandError: example inputs that are none of these, or with ``dense="always"``.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     exclude = arguments.texts(exclude, "exclude", PruningError)
     tokens = None if tokens is None else arguments.whole(tokens, "tokens", PruningError, least=1)
     policy = Dense.parse(dense)
+    if example_inputs is not None and policy is Dense.ALWAYS:
+        raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
     left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in _obstacles(model, exclude)}
     layers = {
         name: module
@@ -90,7 +100,8 @@ def convert(
         left[name] = DenseLayer(name, "Linear", "nothing of it would be left")
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)
     times = _times(pruned.report, layers, asked, device, db)
-    for name in () if policy is not Dense.AUTO else times.keys() - left.keys():
+    asks = policy is Dense.AUTO and example_inputs is None
+    for name in times.keys() - left.keys() if asks else ():
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
@@ -98,17 +109,33 @@ def convert(
         for name, module in layers.items()
         if name not in left
     }
-    converted = []
-    for name, layer in ready.items():
-        holder, _, own_name = name.rpartition(".")
-        setattr(model.get_submodule(holder), own_name, layer)
-        known = times.get(name, ())
-        converted.append(ConvertedLayer(name, layer.pattern.shape, layer.pattern.nnz, known))
+    found = None
+    if example_inputs is None:
+        for name, layer in ready.items():
+            holder, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(holder), own_name, layer)
+    else:
+        found = decide(model, {name: layers[name] for name in ready}, ready, example_inputs)
+        for name in ready.keys() - set(found.kept):
+            left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+    converted = [
+        ConvertedLayer(name, layer.pattern.shape, layer.pattern.nnz, times.get(name, ()))
+        for name, layer in ready.items()
+        if name not in left
+    ]
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
-    report = ConversionReport(asked, tokens is None, tuple(converted), dense_layers)
+    report = ConversionReport(asked, tokens is None, tuple(converted), dense_layers, found)
     log.info("%s", report.summary)
     return report
+
+
+def _why_not(name: str, found: InSitu) -> str:
+    """Why a layer stays dense that was tried inside the model."""
+    if name in found.uncalled:
+        return "the example inputs do not reach it"
+    step = next(step for step in found.steps if name in step.layers)
+    return f"the model is no faster with it sparse: {step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
 
 
 def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsegen.dispatch.pruned_times import LayerTime
+from sparsegen.integrations.torch.in_situ import InSitu
 
 NAMES_SHOWN = 3  # of layers that stay dense for one reason
 
@@ -48,12 +49,14 @@ class ConversionReport:
         tokens: the numbers that products were looked up for.
         assumes_tokens: whether nobody gave any.
         converted, dense: in the model's order.
+        in_situ: what was found inside the model; None without example inputs.
     """
 
     tokens: tuple[int, ...]
     assumes_tokens: bool
     converted: tuple[ConvertedLayer, ...]
     dense: tuple[DenseLayer, ...]
+    in_situ: InSitu | None = None
 
     @property
     def summary(self) -> str:
@@ -62,6 +65,10 @@ class ConversionReport:
         faster = sum(layer.reason.startswith("dense is faster") for layer in self.dense)
         if faster:
             said += f" ({faster} because dense is faster)"
+        if self.in_situ is not None:
+            how = "as a CUDA graph" if self.in_situ.captured else "called from Python"
+            ours, theirs = self.in_situ.final_us, self.in_situ.dense_us
+            return f"{said}; the model takes {ours:.0f} µs {how}, dense {theirs:.0f} µs"
         for i, n in enumerate(self.tokens):
             times = [layer.times[i] for layer in self.converted if len(layer.times) > i]
             both = [(t.fastest_us, t.dense_us) for t in times if t.fastest_us and t.dense_us]
@@ -111,5 +118,6 @@ class ConversionReport:
                 }
                 for layer in self.converted
             ],
+            "in_situ": None if self.in_situ is None else asdict(self.in_situ),
             "dense": [{"name": d.name, "kind": d.kind, "reason": d.reason} for d in self.dense],
         }
