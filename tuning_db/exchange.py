@@ -36,14 +36,13 @@ from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
     DeviceRates,
-    MeasuredAs,
     Measurement,
     Outcome,
-    Sample,
     Variant,
     Workload,
 )
 from sparsegen.tuning_db.row_checks import LONGEST_DRIVER, LONGEST_REASON
+from sparsegen.tuning_db.sample_json import COLD_OR_WARM, read_sample, sample_dict
 
 if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
     from sparsegen.tuning_db.store import Added, Store
@@ -54,7 +53,6 @@ VERSIONS = VERSION, VERSION_WITH_RATES, VERSION_WITH_KINDS = 1, 2, 3
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
-COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +126,6 @@ def _version(content: Content) -> int:
     if kinds.difference(COLD_OR_WARM) or any(m.driver for m in content.measurements):
         return VERSION_WITH_KINDS
     return VERSION_WITH_RATES if content.rates else VERSION
-
-
-def sample_dict(sample: Sample) -> dict[str, Any]:
-    """As every version has it, and what later ones add."""
-    kind = sample.measured_as
-    values = {
-        "cold" if name == "measured_as" else name: kind is not MeasuredAs.WARM
-        if name == "measured_as"
-        else value
-        for name, value in asdict(sample).items()
-    }
-    return values | ({} if kind in COLD_OR_WARM else {"measured_as": str(kind)})
 
 
 def rates_dict(measured: DeviceRates) -> dict[str, Any]:
@@ -311,32 +297,6 @@ def read_workload(node: Node) -> Workload:
     return Workload(problem, f["fingerprint"].text(64, HEX), features)
 
 
-def _sample(node: Node) -> Sample:
-    f = node.fields(
-        ("median_us", "low_us", "high_us", "count", "cold"), ("clock_mhz", "throttle_reasons", "measured_as")
-    )
-    kind = MeasuredAs.COLD if f["cold"].boolean() else MeasuredAs.WARM
-    if "measured_as" in f:
-        word = f["measured_as"].text(20)
-        if word not in list(MeasuredAs):
-            f["measured_as"].refuse(f"one of {', '.join(MeasuredAs)}")
-        kind = MeasuredAs(word)
-
-    def optional(name: str) -> int | None:
-        member = f.get(name)
-        return None if member is None or member.value is None else member.integer(0, BIG)
-
-    return Sample(
-        median_us=f["median_us"].number(above=True),
-        low_us=f["low_us"].number(),
-        high_us=f["high_us"].number(),
-        count=f["count"].integer(1, MAX_INDEX),
-        measured_as=kind,
-        clock_mhz=optional("clock_mhz"),
-        throttle_reasons=optional("throttle_reasons"),
-    )
-
-
 def _variant(f: dict[str, Node], problem: Problem) -> Variant:
     digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
     return Variant(read_config(f["family"], f["config"], problem), digest)
@@ -368,7 +328,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
         device=_pick(f["device"], devices),
         variant=_variant(f, workload.problem),
         outcome=Outcome(outcome),
-        sample=_sample(f["sample"]) if "sample" in f else None,
+        sample=read_sample(f["sample"]) if "sample" in f else None,
         reason=f["reason"].text(LONGEST_REASON) if "reason" in f else "",
         final=f["final"].boolean(),
         measured_at=f["measured_at"].moment(),
@@ -385,6 +345,6 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
         device=_pick(f["device"], devices),
         contender=f["contender"].text(40, "[a-z0-9_]+"),
         version=f["version"].text(200),
-        sample=_sample(f["sample"]),
+        sample=read_sample(f["sample"]),
         measured_at=f["measured_at"].moment(),
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -171,9 +172,9 @@ class Preparation:
         key = (f"{self.device.key} {kind}", workload, sparse.variant.source_digest)
         if key not in _unrecorded:
             try:
-                times = probed_us(
-                    sparse, dense, choice.problem, self.matrix, shared_executor(self.device), kind
-                )
+                # An executor for the moment: what it overwrites the L2 with is four times as large.
+                with closing(backends.open_executor(self.device)) as executor:
+                    times = probed_us(sparse, dense, choice.problem, self.matrix, executor, kind)
             except LaunchError as error:
                 log.warning("dense or sparse is decided by estimates, as they cannot be timed: %s", error)
                 return choice
