@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks.study import SideBySide, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
-from sparsegen.dispatch.choice import Choice, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, nearest, predict
 from sparsegen.kernels import families_of, family_of
 from sparsegen.kernels import family as family_named

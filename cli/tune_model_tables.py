@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sparsegen.cli.common import emit
+from sparsegen.dispatch.dense_or_sparse import Source
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.pruned_layers import PrunedLayers
 from sparsegen.system.quantities import microseconds
@@ -57,7 +58,8 @@ def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTu
 def _cells(time: LayerTime) -> tuple[str, ...]:
     speedup = "-" if time.speedup is None else f"{time.speedup:.2f}"
     grounds = f"{time.grounds} ({time.family})" if time.family else str(time.grounds)
-    return _time(time.sparse_us), _time(time.dense_us), speedup, grounds
+    estimated = "~" if time.dense_source not in (None, Source.MEASURED) else ""
+    return _time(time.sparse_us), estimated + _time(time.dense_us), speedup, grounds
 
 
 def _verdict(times: PrunedTimes, *, named: bool) -> Iterator[str]:
@@ -72,7 +74,9 @@ def _verdict(times: PrunedTimes, *, named: bool) -> Iterator[str]:
     line = f"{tokens}: {len(known) - len(slower)} of {len(known)} layers gain over dense"
     if times.speedup is not None:
         line += f", all together {times.speedup:.2f} ×"
-    yield line + (f"; leave dense: {', '.join(slower)}" if slower else "")
+    if slower and times.fastest_us and times.dense_us:
+        line += f", {times.dense_us / times.fastest_us:.2f} × with the others dense, as they run by default"
+    yield line + (f": {', '.join(slower)}" if slower else "")
     not_measured = [time.layer for time in times.layers if time.grounds is Grounds.NOT_MEASURED]
     if not_measured:
         yield f"{tokens}: not measured: {', '.join(not_measured)}"

@@ -216,5 +216,15 @@ class LaunchError(SparsegenError):
     """A kernel launch, or a call of the driver, failed."""
 
 
+class DeviceMemoryError(LaunchError):
+    """The device has not enough memory."""
+
+
+class WrongResultError(SparsegenError):
+    """Variants give wrong results on this device, and no right one was found."""
+
+    exit_code = 5
+
+
 class KernelFault(LaunchError):  # noqa: N818  what the field calls it
     """The emulator or a sanitizer caught a kernel at a fault: out of bounds, divergent barrier, ..."""

@@ -60,6 +60,8 @@ BEHAVIOURS = (
     "poison",
     "fading",
     "does_not_compile",
+    "trespass",
+    "remembers",
 )
 
 
@@ -170,9 +172,12 @@ class FakeBuffer:
         LIVE[self.address] = self
 
     @classmethod
-    def at(cls, address: int) -> FakeBuffer:
-        """The buffer that begins there."""
-        return LIVE[address]
+    def at(cls, address: int) -> Any:
+        """The buffer that begins there, or the rest of the one that it lies in."""
+        if address in LIVE:
+            return LIVE[address]
+        [around] = [b for b in LIVE.values() if b.address < address < b.address + b.nbytes]
+        return SimpleNamespace(array=around.array[address - around.address :], keeps=around)
 
 
 class FakeEvent:
@@ -222,13 +227,14 @@ class FakeExecutor:
         return nullcontext()
 
     def fill(self, buffer: FakeBuffer, byte: int) -> None:
+        """What the next variant begins with."""
+        self.is_lost |= self.is_poisoned
         self._check()
-        buffer.array[:] = byte
+        FakeBuffer.at(buffer.address).array[: buffer.nbytes] = byte
 
     def download(self, buffer: FakeBuffer, array: Array) -> None:
         self._check()
-        array.view(np.uint8).reshape(-1)[:] = buffer.array[: array.nbytes]
-        self.is_lost = self.is_poisoned
+        array.view(np.uint8).reshape(-1)[:] = FakeBuffer.at(buffer.address).array[: array.nbytes]
 
     def activate(self) -> None:
         """Nothing to ready."""
@@ -265,6 +271,8 @@ class FakeExecutor:
         nnz = int(ints[0][-1])
         a = scipy.sparse.csr_array((floats[0][:nnz], ints[1][:nnz], ints[0]), shape=(m, k))
         exact = a @ floats[1].reshape(k, n)
+        if behaviour == "remembers":  # what it once computed
+            exact = self.remembered = getattr(self, "remembered", exact)
         if behaviour == "wrong":
             exact[3, 5] += 1.0
         if behaviour == "wrong_at_first" and not kernel.launches:
@@ -280,7 +288,9 @@ class FakeExecutor:
             exact[0, 0] += 1.0
         kernel.launches += 1
         self.us += time_of(kernel.config)
-        c.array.view(np.float32)[:] = exact.astype(np.float32).reshape(-1)
+        c.array[: 4 * exact.size].view(np.float32)[:] = exact.astype(np.float32).reshape(-1)
+        if behaviour == "trespass":
+            c.array[4 * exact.size + 8] = 0
 
     def synchronize(self) -> None:
         self._check()

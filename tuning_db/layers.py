@@ -23,7 +23,16 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.pins import pins_path
 from sparsegen.tuning_db.project import is_there, is_trusted
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Tuned, Workload
+from sparsegen.tuning_db.records import (
+    Baseline,
+    Check,
+    DeviceRates,
+    Measurement,
+    Outcome,
+    Probe,
+    Tuned,
+    Workload,
+)
 from sparsegen.tuning_db.rules import NO_RULES, Rules
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_reader import SqliteReader, is_blank, open_sqlite
@@ -49,6 +58,12 @@ class Layer(Protocol):
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]: ...
 
     def rates(self, device: Device) -> Rates | None: ...
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]: ...
+
+    def failed_checks(self, device: Device) -> list[Check]: ...
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool: ...
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]: ...
 
@@ -86,7 +101,11 @@ class MemoryLayer:
         measurements: Iterable[Measurement],
         baselines: Iterable[Baseline],
         rates: Iterable[DeviceRates] = (),
+        probes: Iterable[Probe] = (),
+        checks: Iterable[Check] = (),
     ) -> None:
+        self._probes = sorted(probes, key=lambda p: p.measured_at)
+        self._checks = sorted(checks, key=lambda c: c.measured_at)
         self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
         self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
         self._rates: dict[str, Rates] = {}
@@ -114,6 +133,23 @@ class MemoryLayer:
 
     def rates(self, device: Device) -> Rates | None:
         return self._rates.get(device.key)
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        return [p for p in self._probes if _key(p.workload, p.device) == _key(workload, device)]
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        return [c for c in self._checks if c.device.key == device.key and c.outcome is not Outcome.OK]
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        wanted = device.key, driver, digest, Outcome.OK
+        measured = [m for some in self._measurements.values() for m in some if m.driver]
+        return any(
+            (c.device.key, c.driver, c.variant.source_digest, c.outcome) == wanted for c in self._checks
+        ) or any(
+            (m.device.key, m.driver, m.variant.source_digest, m.outcome) == wanted
+            for m in measured
+            if m.worst_error is not None
+        )
 
     def close(self) -> None: ...
 
@@ -161,6 +197,19 @@ class Layers:
         """Those of the topmost layer that has any."""
         found = (layer.rates(device) for layer in self.layers)
         return next((rates for rates in found if rates is not None), None)
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        """Those of the topmost layer that has any."""
+        found = (layer.probes(workload, device) for layer in self.layers)
+        return next((some for some in found if some), [])
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        """Those of all layers."""
+        return [check for layer in self.layers for check in layer.failed_checks(device)]
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        """Whether any layer says so."""
+        return any(layer.is_verified(device, driver, digest) for layer in self.layers)
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
         seen: dict[Key, Tuned] = {}

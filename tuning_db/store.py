@@ -35,15 +35,17 @@ from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    CheckRow,
     DeviceRatesRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
+    ProbeRow,
     ProblemRow,
     VariantRow,
 )
 from sparsegen.tuning_db.reading import RecordsReader
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
+from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Probe, Workload
 from sparsegen.tuning_db.row_checks import Row
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
 
 T = TypeVar("T")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
-AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow
+AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
 
@@ -205,6 +207,25 @@ class Store(RecordsReader):
     def add_rates(self, rates: DeviceRates) -> None:
         """Record what a device does; it is committed when this returns."""
         self.add_all([], [], [rates])
+
+    def add_probe(self, probe: Probe) -> None:
+        """Record what was timed where it was used; it is committed when this returns."""
+        self._add_observed(ProbeRow, probe, conversion.probe_columns(probe))
+
+    def add_check(self, check: Check) -> None:
+        """Record whether a variant was right where it was used; it is committed when this returns."""
+        self._add_observed(CheckRow, check, conversion.check_columns(check))
+
+    def _add_observed(
+        self, row: type[ProbeRow | CheckRow], record: Probe | Check, columns: dict[str, Any]
+    ) -> None:
+        with self._writing() as connection:
+            ids: Ids = {}
+            columns = columns | _workload_ids(connection, record.workload, record.device, ids)
+            variant = conversion.variant_columns(record.variant)
+            columns["variant_id"] = _id_of(connection, VariantRow, variant, ids)
+            _insert_new(connection, row, columns)
+        self.generation = next(self._writes)
 
     def add_all(
         self,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import api
-from sparsegen.dispatch.choice import Choice, OnMiss
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -54,7 +55,7 @@ class Request:
     @property
     def look_up(self) -> dict[str, Any]:
         """What `sparsegen.lookup` takes of it for every operator."""
-        return {"on_miss": self.on_miss, "device": self.device, "db": self.db}
+        return {"on_miss": self.on_miss, "device": self.device, "db": self.db, "dense": Dense.NEVER}
 
     def options(self, way: Way) -> list[dict[str, Any]]:
         """What `sparsegen.lookup` and `sparsegen.tune` take for each operator of a way, in the order of their calls."""

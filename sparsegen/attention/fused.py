@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.attention.choice import Decision
 from sparsegen.backends.executor import Executor
-from sparsegen.dispatch.choice import Choice
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec

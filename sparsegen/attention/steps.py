@@ -15,7 +15,8 @@ from sparsegen import api, arguments, backends
 from sparsegen.attention.choice import Decision, Request, Way, decide
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.dispatch.choice import Choice, OnMiss
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -62,7 +63,7 @@ def prepare_attention(
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
         way: ``"steps"`` or ``"fused"``; default the one that should be faster.
-        on_miss, device, db: as for `sparsegen.prepare`; there is nothing dense to run instead.
+        on_miss, device, db: as for `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
         An `AttentionOperator` (steps) or a `FusedAttentionOperator`, which are called alike.
@@ -78,8 +79,6 @@ def prepare_attention(
     factor = head_dim**-0.5 if scale is None else arguments.number(scale, "scale")
     if not np.isfinite(factor):
         raise ConfigError(f"expected a finite scale, got {factor}")
-    if OnMiss.parse(on_miss) is OnMiss.DENSE:
-        raise ConfigError("on_miss = dense is for spmm: there is no dense attention to run instead")
     kind = member(DType, dtype, "dtype")
     csr = as_csr(mask)
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))

@@ -118,6 +118,15 @@ def find_device(name: str | None = None) -> Device:
     return gpus[index]
 
 
+def driver_version(device: Device) -> str:
+    """The version of the device's driver; empty for the emulator, and where NVML does not tell."""
+    if device.backend == "emulator":
+        return ""
+    from sparsegen.backends.cuda import runtime
+
+    return runtime.driver_version()
+
+
 def toolchain(device: Device) -> Toolchain:
     """What compiles for a device; where `Settings.kernels` names a folder, what was compiled beforehand."""
     from sparsegen.settings import Settings

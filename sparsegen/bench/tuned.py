@@ -26,7 +26,7 @@ from sparsegen.tuning.engines.engine import Request, SetUp, Task
 from sparsegen.tuning.engines.local import LocalEngine
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Sample, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, MeasuredAs, Sample, Workload
 from sparsegen.tuning_db.store import Store
 
 logger = logging.getLogger(__name__)
@@ -203,9 +203,10 @@ def record_baselines(
     Raises:
         DatabaseError: the database cannot be used.
     """
-    workload = _workload(parcel)
+    workload, kind = _workload(parcel), MeasuredAs(l2.value)
     with _opened(db) as store:
-        known = {baseline.contender for baseline in store.baselines(workload, device)}
+        there = store.baselines(workload, device)
+        known = {baseline.contender for baseline in there if baseline.sample.measured_as is kind}
         for cell in cells:
             name, library = BASELINES.get(cell.contender, ("", ""))
             if not name or name in known or cell.timing is None:
@@ -216,7 +217,7 @@ def record_baselines(
                 low_us=timing.low_us,
                 high_us=timing.high_us,
                 count=timing.samples,
-                cold=l2 is L2.COLD,
+                measured_as=kind,
                 clock_mhz=timing.clock_mhz,
                 throttle_reasons=timing.throttle_reasons,
             )

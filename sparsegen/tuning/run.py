@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from sparsegen import backends
 from sparsegen.errors import CacheEntryError, CompileError, LaunchError
 from sparsegen.kernels.config import Config
 from sparsegen.measure.baseline_session import BaselineSession
@@ -33,6 +34,7 @@ SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
+FINALISTS_DRAWING = 1  # of operands that the search has not seen
 FIRST = 3  # proposals that are tried however short the budget is
 BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
 READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
@@ -273,6 +275,7 @@ class Run:
             compile_seconds=compile_seconds,
             prepare_seconds=measured.prepare_seconds,
             packed_bytes=measured.packed_bytes,
+            driver=backends.driver_version(self._ledger.device),
         )
 
     # --- baselines ---
@@ -333,7 +336,13 @@ class Run:
         rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
         for number in range(rounds):
             for variant, compiled in list(running.items()):
-                request = Measure(compiled, samples=samples, first_samples=samples, verify=number == 0)
+                request = Measure(
+                    compiled,
+                    samples=samples,
+                    first_samples=samples,
+                    verify=number == 0,
+                    drawing=FINALISTS_DRAWING,
+                )
                 attempt = self._measure(request)
                 if attempt.measured.timing is None:
                     del running[variant]

@@ -240,7 +240,7 @@ def test_wrong_options_are_refused(mask: Any) -> None:
         ({"head_dim": 8, "heads": 0}, "heads = 0 is below 1"),
         ({"head_dim": 8, "scale": float("nan")}, "expected a finite scale, got nan"),
         ({"head_dim": 8, "dtype": "float64"}, "dtype = 'float64' is none of"),
-        ({"head_dim": 8, "on_miss": "dense"}, "there is no dense attention"),
+        ({"head_dim": 8, "on_miss": "dense"}, "dense products are chosen by dense="),
     ):
         with pytest.raises(ConfigError, match=words):
             prepare(mask, **options)

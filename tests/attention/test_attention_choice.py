@@ -13,7 +13,7 @@ import sparsegen
 from sparsegen import api, masks
 from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.backends import emulator
-from sparsegen.dispatch.choice import OnMiss
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tuning_samples import H100, baseline, other_operators, timed, workload
+from tuning_samples import H100, baseline, timed, workload
 
 from sparsegen.dispatch.choice import Choice, How, choose
 from sparsegen.dispatch.dense_time import Known, dense_time_us
@@ -23,16 +23,6 @@ def ask(of: Workload, layer: Layer) -> Choice:
     return choose(of.problem, of.features, of.fingerprint, H100, layer)
 
 
-@pytest.mark.parametrize(("k", "dense_us"), [(128, 16.0), (32, 4.0)])
-def test_of_operators_without_a_model_it_grows_with_the_volume(k: int, dense_us: float) -> None:
-    sddmm = next(m for m in other_operators() if m.variant.family == "csr_sddmm")
-    known = sddmm.workload  # k = 64
-    layer = MemoryLayer([sddmm], [baseline(8, known)])
-    asked = replace(known, problem=replace(known.problem, k=k), fingerprint="1" * 64)
-    choice = ask(asked, layer)
-    assert choice.how is How.NEAREST and choice.dense_us == pytest.approx(dense_us)
-
-
 def test_of_one_product_the_model_says_how_it_grows() -> None:
     known, asked = workload(64), workload(512)
     layer = MemoryLayer([timed(10, known)], [baseline(8, known)])
@@ -41,26 +31,6 @@ def test_of_one_product_the_model_says_how_it_grows() -> None:
     assert choice.how is How.NEAREST
     assert choice.dense_us == dense_time_us(asked.problem, H100, [Known(known.problem, 8)])
     assert choice.dense_us < 16, "far less than eight times as much for eight times the work"
-
-
-@pytest.mark.parametrize(("batch", "dense_us"), [(8, 16.0), (2, 4.0)])
-def test_of_batches_it_grows_with_their_items(batch: int, dense_us: float) -> None:
-    alone = workload()
-    known = replace(alone, problem=replace(alone.problem, batch=4))
-    layer = MemoryLayer([timed(10, known)], [baseline(8, known)])
-    choice = ask(replace(known, problem=replace(alone.problem, batch=batch)), layer)
-    assert choice.how is How.NEAREST and choice.dense_us == pytest.approx(dense_us)
-
-
-def test_the_nearest_workload_that_knows_is_asked() -> None:
-    alone = workload()
-    heads = {b: replace(alone, problem=replace(alone.problem, batch=b)) for b in (2, 4, 8, 64)}
-    measured = [timed(10.0, heads[b]) for b in (2, 8, 64)]
-    asked = heads[4]
-    every = [baseline(us, heads[b]) for b, us in ((64, 640), (8, 72), (2, 30))]
-    assert ask(asked, MemoryLayer(measured, every[:2])).dense_us == pytest.approx(36.0)
-    assert ask(asked, MemoryLayer(measured, every[:1])).dense_us == pytest.approx(40.0)
-    assert ask(asked, MemoryLayer(measured, [])).dense_us is None
 
 
 Kind = Callable[[Path, Measurement, list[Baseline]], AbstractContextManager[Layer]]

@@ -11,6 +11,7 @@ from tuning_samples import H100, baseline, timed
 import sparsegen
 from sparsegen import api
 from sparsegen.dispatch import pruned_times
+from sparsegen.dispatch.dense_or_sparse import Source
 from sparsegen.dispatch.pruned_times import NEAR, Grounds, LayerTime, PrunedTimes, layer_time
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -103,7 +104,9 @@ def test_the_sum_needs_every_layer(tmp_path: Path) -> None:
         store.add_measurement(timed(30, workload(second), tile_n=32))
         store.add_baseline(baseline(25, workload(second)))
     found = api.pruned_times(report, n=N, device=H100, db=path)
-    assert found.sparse_us == 40 and found.dense_us is None, "the first layer's dense time is not known"
+    assert found.sparse_us == 40
+    assert [t.dense_source for t in found.layers] == [Source.NEAR, Source.MEASURED]
+    assert found.fastest_us == min(10, found.layers[0].dense_us or 0) + 25
 
 
 def test_wrong_words(tmp_path: Path) -> None:

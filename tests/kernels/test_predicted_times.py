@@ -9,7 +9,8 @@ from dataclasses import fields, replace
 import pytest
 from tuning_samples import H100, MEASURED_RATES, workload
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.kernels import families, families_of, family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import ARCHITECTURES, Rates, architecture, estimated

@@ -16,7 +16,8 @@ from tuning_samples import DIGEST, H100, timed, workload
 
 import sparsegen
 from sparsegen.backends.emulator import device
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Constraint

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tuning_samples import H100, timed, variant, workload
 
-from sparsegen.dispatch.choice import How, OnMiss, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import OutputError, PinsError
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import SpmmProblem

@@ -16,7 +16,7 @@ import numpy as np
 from sparsegen.backends.cuda.driver import check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
-from sparsegen.errors import DeviceUnavailableError, LaunchError
+from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
@@ -180,7 +180,9 @@ class CudaExecutor:
         try:
             return CudaBuffer(nbytes)
         except driver().MemoryError as error:
-            raise LaunchError(f"cannot allocate {nbytes} bytes on {self.device.name}: {error}") from error
+            raise DeviceMemoryError(
+                f"cannot allocate {nbytes} bytes on {self.device.name}: {error}"
+            ) from error
 
     def fill(self, buffer: Buffer, byte: int) -> None:
         if buffer.nbytes:
@@ -252,6 +254,7 @@ def _nvml_handle(pci_bus_id: str) -> tuple[Any, Any] | None:
         return None
 
 
+@cache
 def driver_version() -> str:
     """NVIDIA's driver, like ``580.159.03``, as NVML tells it or else Linux; empty where neither does."""
     try:

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sparsegen.integrations.torch import plain
+from sparsegen.integrations.torch.dense_products import DensePrepared
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, kernel_device
 from sparsegen.integrations.torch.prepared import Prepared
 
@@ -44,7 +45,7 @@ class KernelSteps:
         self._pattern, self._like, self._scale, self._heads = pattern, like, scale, heads
         self._head_dim = like.shape[-1]
 
-    def _prepared(self, product: Product) -> Prepared:
+    def _prepared(self, product: Product) -> Prepared | DensePrepared:
         softmaxes = (Product.SOFTMAX, Product.SOFTMAX_BACKWARD)
         head_dim, scale = (0, self._scale) if product in softmaxes else (self._head_dim, 1.0)
         found = self._pattern.prepared(product, head_dim, self._like, scale=scale, batch=self._heads)
