@@ -12,15 +12,20 @@ TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
-.PHONY: help demo test test-torch test-postgres test-fuzz fuzz lint types clean
+# Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup
+
+.PHONY: help demo test test-fast test-all test-torch test-postgres test-fuzz fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   every test, some 17 minutes; those that need what is not there say so and skip themselves'
+	@echo 'make test   tests of everything, some 4 minutes on 2 idle cores; those that need what is not there skip themselves'
+	@echo 'make test-fast   those that compile nothing and start no process, under a minute'
+	@echo 'make test-all    every test, all variants of every kernel, some 11 minutes'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
-	@echo 'make test-postgres  the tests of the database, on a PostgreSQL server too, which they start themselves'
+	@echo 'make test-postgres  the tests of the database that need a PostgreSQL server, which they start themselves'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
 	@echo 'make clean  remove .venv and build/'
@@ -29,7 +34,13 @@ demo: $(READY)
 	@.ci/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m 'not long'
+
+test-fast: $(READY)
+	$(PYTEST) -m 'not long and not slow'
+
+test-all: $(READY)
+	$(PYTEST) --fuzz-turns 4
 
 test-torch: $(READY_TORCH)
 	$(BIN)/python -m pytest $(TORCH_TESTS)
@@ -41,7 +52,7 @@ test-fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-turns 4
 
 test-postgres: $(READY_POSTGRES)
-	$(BIN)/python -m pytest tests/tuning_db
+	$(BIN)/python -m pytest tests/tuning_db -k postgres
 
 lint: $(READY_DEV)
 	$(BIN)/python -m ruff check .
