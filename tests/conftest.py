@@ -10,10 +10,12 @@ from typing import Any
 
 import expectations
 import pytest
+from patience import LONG
 from rings import IS_WORKER, Recorder, sort_into_rings
 
 from sparsegen import backends
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
 
@@ -84,6 +86,18 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         expectations.remember(config, ran, time.monotonic() - STARTED)
 
 
+class PatientToolchain(EmulatorToolchain):
+    """Waits for a compile as long as it takes: on a busy machine the largest kernels take a minute."""
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = LONG) -> CompiledKernel:
+        return super().compile(family, entry, source, timeout=timeout)
+
+    def compile_sanitized(
+        self, family: str, entry: str, source: str, *, timeout: float = LONG
+    ) -> CompiledKernel:
+        return super().compile_sanitized(family, entry, source, timeout=timeout)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The environment's settings with a cache that all of this run uses, in all its processes, and nobody else."""
@@ -96,4 +110,4 @@ def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sett
 
 @pytest.fixture(scope="session")
 def emulator_toolchain(emulator_settings: Settings) -> EmulatorToolchain:
-    return EmulatorToolchain(emulator_settings)
+    return PatientToolchain(emulator_settings)
