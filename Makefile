@@ -19,9 +19,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist lo
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   tests of everything, some 4 minutes on 2 idle cores; those that need what is not there skip themselves'
-	@echo 'make test-fast   those that compile nothing and start no process, under a minute'
-	@echo 'make test-all    every test, all variants of every kernel, some 11 minutes'
+	@echo 'make test   tests of everything, some 5 minutes on 2 idle cores; those that need what is not there skip themselves'
+	@echo 'make test-fast   the same without the contract tests and whatever took 0.25 s of CPU time or more'
+	@echo 'make test-all    every test, all variants of every kernel, some 10 minutes'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'

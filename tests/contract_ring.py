@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -69,8 +69,7 @@ def with_new_values() -> list[Variant]:
     return [*listed, *(v for name in families() if (v := short_ring(name)[0]) not in listed)]
 
 
-def in_rings(variants: Sequence[Variant]) -> Iterator[Any]:
+def in_rings(variants: Sequence[Variant]) -> list[Any]:
     """Parameters of a test, those outside the short ring marked ``long``."""
-    for variant in variants:
-        is_short = variant in short_ring(variant.family.name)
-        yield pytest.param(variant, id=str(variant), marks=[] if is_short else [pytest.mark.long])
+    short = {variant for name in families() for variant in short_ring(name)}
+    return [pytest.param(v, id=str(v), marks=[] if v in short else [pytest.mark.long]) for v in variants]

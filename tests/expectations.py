@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 MANY = 3000  # tests from which a run says how long it takes
-# By ring, on two cores of a server of 2023 with nothing else to do: docs/notes/test-times.md.
-MINUTES = {"not long and not slow": 1, "not long": 4, "": 11}
+# By ring, on two cores with nothing else to do, reckoned from CPU seconds: docs/notes/test-times.md.
+MINUTES = {"not long": 5, "": 10}
 KEPT = "sparsegen/minutes"
 OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it
 

@@ -2,8 +2,8 @@
 
 A test that took `LONG` seconds of CPU time is in the last ring alone, one that took `SLOW` is not in the first. What
 tests took stands in costs.json, which `pytest --record-costs` writes; a test that is not there is in all rings. The
-contract tests, which do the same to hundreds of variants, say themselves which variants are in which ring
-(contract_ring.py).
+contract tests, which do the same to hundreds of variants, are not in the first, and say themselves which variants are
+in the second (contract_ring.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def sort_into_rings(items: list[pytest.Item]) -> None:
         seconds = costs.get(name_of(item), 0.0)
         if seconds >= LONG:
             item.add_marker(pytest.mark.long)
-        if seconds >= SLOW or item.get_closest_marker("sanitizer"):
+        is_contract = item.path.name.startswith("test_contract")
+        if seconds >= SLOW or is_contract or item.get_closest_marker("sanitizer"):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))  # one process has the device
