@@ -13,15 +13,21 @@ TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
-.PHONY: help demo test test-torch test-postgres test-ray test-fuzz fuzz lint types clean
+# Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup
+
+.PHONY: help demo test test-fast test-long test-all test-torch test-postgres test-ray test-fuzz fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   every test, some 17 minutes; those that need what is not there say so and skip themselves'
+	@echo 'make test   tests of everything, some 5 minutes on 2 idle cores; those that need what is not there skip themselves'
+	@echo 'make test-fast   the same without the contract tests and whatever took 0.25 s of CPU time or more'
+	@echo 'make test-long   what make test leaves out: most variants of the kernels, and tests that take long'
+	@echo 'make test-all    both'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
-	@echo 'make test-postgres  the tests of the database, on a PostgreSQL server too, which they start themselves'
+	@echo 'make test-postgres  the tests of the database that need a PostgreSQL server, which they start themselves'
 	@echo 'make test-ray  searches on a Ray cluster of this machine, which the tests start themselves; it installs Ray'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
@@ -31,7 +37,16 @@ demo: $(READY)
 	@.ci/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m 'not long'
+
+test-fast: $(READY)
+	$(PYTEST) -m 'not long and not slow'
+
+test-long: $(READY)
+	$(PYTEST) -m long
+
+test-all: $(READY)
+	$(PYTEST)
 
 test-torch: $(READY_TORCH)
 	$(BIN)/python -m pytest $(TORCH_TESTS)
@@ -43,7 +58,7 @@ test-fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-turns 4
 
 test-postgres: $(READY_POSTGRES)
-	$(BIN)/python -m pytest tests/tuning_db
+	$(BIN)/python -m pytest tests/tuning_db -k postgres
 
 test-ray: $(READY_RAY)
 	$(BIN)/python -m pytest tests/tuning/test_ray_engine.py

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import expectations
 import pytest
+from patience import LONG
+from rings import IS_WORKER, Recorder, sort_into_rings
 
 from sparsegen import backends
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
 
@@ -20,10 +24,18 @@ STARTED = time.monotonic()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
+    parser.addoption(
+        "--record-costs", action="store_true", help="write to tests/costs.json what tests take (see rings.py)"
+    )
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
     parser.addoption(
         "--fuzz-turns", type=int, default=1, help="turns of 100 attempts each, the same every time"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-costs") and not IS_WORKER:
+        config.pluginmanager.register(Recorder())
 
 
 @cache
@@ -35,8 +47,10 @@ def why_no_gpu() -> str:
         return str(error)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the rings are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked ``gpu`` where there is none, and say why."""
+    """Sort them into rings; skip those marked ``gpu`` where there is none, and say why."""
+    sort_into_rings(items)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if needing and why_no_gpu():
         for item in needing:
@@ -44,13 +58,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say what to expect of a run of all tests."""
-    if len(session.items) >= expectations.ALL and not session.config.option.collectonly:
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            reporter.ensure_newline()
-            for line in expectations.beforehand(session.config, len(session.items), why_no_gpu()):
-                reporter.write_line(line)
+    if not IS_WORKER and not session.config.option.collectonly:
+        announce(session.config, len(session.items))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    if node.gateway.id == "gw0":
+        announce(node.config, len(ids))
+
+
+def announce(config: pytest.Config, tests: int) -> None:
+    """Say what to expect of a run of many tests."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if tests >= expectations.MANY and reporter is not None:
+        reporter.ensure_newline()
+        for line in expectations.beforehand(config, tests, why_no_gpu()):
+            reporter.write_line(line)
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
@@ -62,12 +86,28 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         expectations.remember(config, ran, time.monotonic() - STARTED)
 
 
-@pytest.fixture(scope="session")
-def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """The environment's settings with a cache that only this run of the tests uses."""
-    return replace(Settings.from_environment(), cache=tmp_path_factory.mktemp("cache"))
+class PatientToolchain(EmulatorToolchain):
+    """Waits for a compile as long as it takes: on a busy machine the largest kernels take a minute."""
+
+    def compile(self, family: str, entry: str, source: str, *, timeout: float = LONG) -> CompiledKernel:
+        return super().compile(family, entry, source, timeout=timeout)
+
+    def compile_sanitized(
+        self, family: str, entry: str, source: str, *, timeout: float = LONG
+    ) -> CompiledKernel:
+        return super().compile_sanitized(family, entry, source, timeout=timeout)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """The environment's settings with a cache that all of this run uses, in all its processes, and nobody else."""
+    folder = tmp_path_factory.getbasetemp()
+    cache = (folder.parent if IS_WORKER else folder) / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARSEGEN_CACHE", str(cache))
+        yield replace(Settings.from_environment(), cache=cache)
 
 
 @pytest.fixture(scope="session")
 def emulator_toolchain(emulator_settings: Settings) -> EmulatorToolchain:
-    return EmulatorToolchain(emulator_settings)
+    return PatientToolchain(emulator_settings)

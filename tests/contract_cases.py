@@ -312,7 +312,7 @@ def sample(name: str) -> tuple[Variant, ...]:
     def add(config: Any, kind: Kind, focus: str) -> None:
         source = render(family, kind.problem(matrices()[focus]), config)
         found.setdefault(
-            source, Variant(family, config, kind, _matrices_of(family, config, kind, source), source)
+            source, Variant(family, config, kind, _matrices_of(family, config, kind, focus), source)
         )
         met.update(_pairs(config, kind))
 
@@ -388,7 +388,9 @@ def missing_choices(family: AnyFamily, variants: Any) -> list[tuple[Tunable, Any
     ]
 
 
-def _matrices_of(family: AnyFamily, config: Any, kind: Kind, source: str) -> tuple[str, ...]:
+def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tuple[str, ...]:
+    """Those that lead to the same source as ``focus``: that have the same constants, of which `render` makes it."""
+    constants = family.constants(kind.problem(matrices()[focus]), config)
     names = []
     for name, matrix in matrices().items():
         if kind.batch > 1 and name not in BATCH_MATRICES:
@@ -397,7 +399,7 @@ def _matrices_of(family: AnyFamily, config: Any, kind: Kind, source: str) -> tup
             continue
         problem = kind.problem(matrix)
         valid = not family.broken_constraints(problem, config, device())
-        if valid and render(family, problem, config) == source:
+        if valid and family.constants(problem, config) == constants:
             names.append(name)
     return tuple(names)
 

@@ -1,4 +1,4 @@
-"""What a run of all tests says: beforehand how long it takes and what is missing, afterwards what was skipped."""
+"""What a run of many tests says: beforehand how long it takes and what is missing, afterwards what was skipped."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-ALL = 3000  # tests from which a run is taken for one of all
-SECONDS_PER_TEST = 0.1  # on two cores of a server of 2023, with nothing else to do
-KEPT = "sparsegen/seconds_per_test"
+MANY = 3000  # tests from which a run says how long it takes
+# By ring, on two cores with nothing else to do, reckoned from CPU seconds: docs/notes/test-times.md.
+MINUTES = {"not long": 5, "": 10}
+KEPT = "sparsegen/minutes"
 OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it
 
 
 def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[str]:
-    """Lines to show before a run of all tests."""
+    """Lines to show before a run of many tests."""
     kept = getattr(config, "cache", None)  # pytest's plugin may be off
-    known = kept.get(KEPT, None) if kept else None
-    minutes = max(1, round(tests * (known or SECONDS_PER_TEST) / 60))
+    known = kept.get(_key(config), None) if kept else None
+    minutes = max(1, round(known or MINUTES.get(config.option.markexpr, MINUTES[""])))
     where = "as the last time here" if known else "on two cores with nothing else to do"
     yield f"{tests} tests: about {minutes} minutes, {where}"
     if gpu_reason:
@@ -30,10 +31,15 @@ def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[s
 
 
 def remember(config: pytest.Config, tests: int, seconds: float) -> None:
-    """Keep how long a run of all tests took."""
+    """Keep how long a run of many tests took."""
     kept = getattr(config, "cache", None)
-    if kept and tests >= ALL:
-        kept.set(KEPT, seconds / tests)
+    if kept and tests >= MANY:
+        kept.set(_key(config), seconds / 60)
+
+
+def _key(config: pytest.Config) -> str:
+    """Of a ring: its marks are all that tells it from the others."""
+    return f"{KEPT}/{config.option.markexpr or 'all'}".replace(" ", "-")
 
 
 def skipped(reports: Iterable[Any]) -> Iterable[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from contract_cases import (
     sample,
     traits_of,
 )
+from contract_ring import all_variants, in_rings, with_new_values
+from rings import IS_WORKER
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -41,7 +43,7 @@ from sparsegen.operators import Problem
 from sparsegen.plan.binding import launch_arguments
 from sparsegen.render import render
 
-VARIANTS = [variant for name in families() for variant in sample(name)]
+VARIANTS = all_variants()
 COMPILERS = 2
 each_family = pytest.mark.parametrize("family", families().values(), ids=families())
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -50,20 +52,23 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.fixture(scope="module")
 def compiled(
     request: pytest.FixtureRequest, emulator_toolchain: EmulatorToolchain
-) -> Iterator[dict[str, Future[CompiledKernel]]]:
-    """Every collected variant by its source, compiling ahead of the tests."""
+) -> Iterator[Callable[[Variant], CompiledKernel]]:
+    """Compiles a variant; in a run of one process all that are collected, ahead of the tests."""
+
+    def compiled_now(variant: Variant) -> CompiledKernel:
+        return emulator_toolchain.compile_sanitized(variant.family.name, variant.family.entry, variant.source)
+
+    if IS_WORKER:  # the other workers keep the other cores busy
+        yield compiled_now
+        return
     wanted = {
         item.callspec.params["variant"].source: item.callspec.params["variant"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and "compiled" in item.fixturenames
     }
     with ThreadPoolExecutor(COMPILERS) as pool:
-        yield {
-            source: pool.submit(
-                emulator_toolchain.compile_sanitized, variant.family.name, variant.family.entry, source
-            )
-            for source, variant in wanted.items()
-        }
+        ahead = {source: pool.submit(compiled_now, variant) for source, variant in wanted.items()}
+        yield lambda variant: ahead[variant.source].result()
         pool.shutdown(cancel_futures=True)
 
 
@@ -71,11 +76,11 @@ def compiled(
 
 
 @pytest.mark.sanitizer
-@each_variant
+@pytest.mark.parametrize("variant", in_rings(VARIANTS))
 def test_the_product_is_right_and_memory_is_respected(
-    variant: Variant, compiled: dict[str, Future[CompiledKernel]]
+    variant: Variant, compiled: Callable[[Variant], CompiledKernel]
 ) -> None:
-    kernel = compiled[variant.source].result()
+    kernel = compiled(variant)
     for name in variant.matrices:
         matrix = matrices()[name]
         problem = variant.kind.problem(matrix)
@@ -84,9 +89,9 @@ def test_the_product_is_right_and_memory_is_respected(
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("variant", VARIANTS[::6], ids=str)
+@pytest.mark.parametrize("variant", in_rings(with_new_values()))
 def test_new_values_are_a_gather_through_value_source(
-    variant: Variant, compiled: dict[str, Future[CompiledKernel]]
+    variant: Variant, compiled: Callable[[Variant], CompiledKernel]
 ) -> None:
     name = variant.matrices[0]
     old = matrices()[name]
@@ -96,7 +101,7 @@ def test_new_values_are_a_gather_through_value_source(
         pytest.skip("the result depends on the pattern alone")
     new = old.with_values(np.random.default_rng(1).standard_normal(old.nnz).astype(np.float32))
     updated = replace(packed, arrays={**packed.arrays, packed.values: gathered(problem, packed, new)})
-    run_and_compare(variant, compiled[variant.source].result(), problem, new, updated, where=name)
+    run_and_compare(variant, compiled(variant), problem, new, updated, where=name)
 
 
 def gathered(problem: Problem, packed: Packed, matrix: CsrMatrix) -> Any:
@@ -127,12 +132,17 @@ def test_the_sample_meets_every_matrix_and_kind(family: AnyFamily) -> None:
 
 
 @each_variant
-def test_packing_is_consistent(variant: Variant) -> None:
+def test_packing_is_consistent_and_launches_are_possible(variant: Variant) -> None:
     family, config = variant.family, variant.config
     for name in variant.matrices:
         matrix = matrices()[name]
         problem = variant.kind.problem(matrix)
         packed = family.pack(problem, config, matrix)
+        launch = family.launch(problem, config, packed.sizes, device())
+        assert 1 <= np.prod(launch.block) <= 1024
+        assert launch.shared_memory_bytes <= device().shared_memory_per_block
+        assert launch.grid[0] < 2**31 and max(launch.grid[1:]) <= 65535
+        assert launch.is_empty == (problem.result(matrix.nnz).nbytes == 0)
         arguments = family.arguments(problem)
         by_kind = {kind: [a.name for a in arguments if a.kind is kind] for kind in ArgumentKind}
         assert sorted(packed.arrays) == sorted(by_kind[ArgumentKind.PACKED])
@@ -140,7 +150,7 @@ def test_packing_is_consistent(variant: Variant) -> None:
         assert by_kind[ArgumentKind.OPERAND] == [spec.name for spec in problem.operands(matrix.nnz)]
         assert by_kind[ArgumentKind.RESULT] == [problem.result(matrix.nnz).name]
         assert all(array.flags.c_contiguous and array.size for array in packed.arrays.values())
-        if family.launch(problem, config, packed.sizes, device()).is_empty:
+        if launch.is_empty:
             continue
         found = launch_arguments(family, problem, config, packed, {})
         sizes = [v for a, v in zip(arguments, found, strict=True) if a.kind is ArgumentKind.SIZE]
@@ -156,19 +166,6 @@ def test_packing_is_consistent(variant: Variant) -> None:
         np.testing.assert_array_equal(values, gathered(problem, packed, matrix))
         stored = source[source >= 0]
         np.testing.assert_array_equal(np.sort(stored), np.arange(matrix.nnz), "each nonzero is stored once")
-
-
-@each_variant
-def test_launches_are_possible(variant: Variant) -> None:
-    for name in variant.matrices:
-        matrix = matrices()[name]
-        problem = variant.kind.problem(matrix)
-        packed = variant.family.pack(problem, variant.config, matrix)
-        launch = variant.family.launch(problem, variant.config, packed.sizes, device())
-        assert 1 <= np.prod(launch.block) <= 1024
-        assert launch.shared_memory_bytes <= device().shared_memory_per_block
-        assert launch.grid[0] < 2**31 and max(launch.grid[1:]) <= 65535
-        assert launch.is_empty == (problem.result(matrix.nnz).nbytes == 0)
 
 
 @each_family
@@ -201,11 +198,10 @@ def test_guesses_are_valid(family: AnyFamily) -> None:
     rng = random.Random(family.name)
     for name in matrices_of(family):
         matrix = matrices()[name]
-        for size in (*SIZES, 3, 1000, 100_000):
-            for kind in kinds(family, rng):
-                problem = kind.with_sizes(size).problem(matrix)
-                broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
-                assert not broken or not family.computes(problem), f"{name}, {problem}"
+        for kind, size in itertools.product(list(kinds(family, rng)), (*SIZES, 3, 1000, 100_000)):
+            problem = kind.with_sizes(size).problem(matrix)
+            broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
+            assert not broken or not family.computes(problem), f"{name}, {problem}"
 
 
 @each_family

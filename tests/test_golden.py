@@ -1,10 +1,14 @@
 """Golden sources: what a few variants of every family look like, so that changes of templates are seen.
 
+Of each template one source is kept whole. Others that it makes, for other families and problems, are kept as what
+differs: lines that are not in the whole one (+) or not in this one (-).
+
 `pytest tests/test_golden.py --update-golden` rewrites them.
 """
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from dataclasses import dataclass
@@ -66,8 +70,12 @@ class Golden:
     problem: Problem
 
     @property
+    def is_whole(self) -> bool:
+        return WHOLE[self.family.template] is self
+
+    @property
     def path(self) -> Path:
-        return FOLDER / f"{self.family.name}-{self.name}.cu"
+        return FOLDER / f"{self.family.name}-{self.name}.{'cu' if self.is_whole else 'diff'}"
 
     def __str__(self) -> str:
         return self.path.stem
@@ -76,6 +84,16 @@ class Golden:
         """Without the digest of its templates, which every change of any of them changes."""
         source = render(self.family, self.problem, simplest_config(self.family, self.problem))
         return re.sub(r"\(templates [0-9a-f]+\)", "(templates DIGEST)", source)
+
+    def text(self) -> str:
+        """What the file holds."""
+        if self.is_whole:
+            return self.source()
+        whole = WHOLE[self.family.template]
+        before, after = (golden.source().splitlines() for golden in (whole, self))
+        changes = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
+        lines = ["@@" if line.startswith("@@") else line for line in changes]  # where it is changes too often
+        return "\n".join([f"from {whole.path.name}:", *lines]) + "\n"
 
 
 M, K = 64, 128
@@ -117,17 +135,27 @@ GOLDENS = [
     for name, problem in PROBLEMS.items()
     if isinstance(problem, family.problem_type) and family.computes(problem)
 ]
+WHOLE = {golden.family.template: golden for golden in reversed(GOLDENS)}  # the first of each template
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=str)
 def test_source_is_the_golden_one(golden: Golden, request: pytest.FixtureRequest) -> None:
-    source = golden.source()
+    text = golden.text()
     if request.config.getoption("--update-golden"):
         FOLDER.mkdir(exist_ok=True)
-        golden.path.write_text(source)
+        golden.path.write_text(text)
     assert golden.path.is_file(), "no golden source yet: run pytest --update-golden and read what it wrote"
-    assert source == golden.path.read_text(), "if that is meant: pytest --update-golden, and read the diff"
+    assert text == golden.path.read_text(), "if that is meant: pytest --update-golden, and read the diff"
 
 
-def test_no_golden_source_is_left_over() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {golden.path.name for golden in GOLDENS}
+def test_every_family_and_template_has_a_golden_source() -> None:
+    assert {golden.family.name for golden in GOLDENS} == set(families())
+    assert {golden.family.template for golden in GOLDENS if golden.is_whole} == set(WHOLE)
+
+
+def test_no_golden_source_is_left_over(request: pytest.FixtureRequest) -> None:
+    known = {golden.path for golden in GOLDENS}
+    if request.config.getoption("--update-golden"):
+        for path in set(FOLDER.iterdir()) - known:
+            path.unlink()
+    assert set(FOLDER.iterdir()) == known

@@ -16,11 +16,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-import scipy.sparse
 from patience import LONG
 
 from sparsegen import kernels
@@ -38,10 +37,12 @@ from sparsegen.measure.baselines import Result
 from sparsegen.measure.clock import Timing
 from sparsegen.operators import SpmmProblem
 from sparsegen.plan import variants
-from sparsegen.tuning.report import Progress, silent
-from sparsegen.tuning.tuner import Backend, Budget, TuneResult, tune
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
-from sparsegen.tuning_db.store import Store
+
+if TYPE_CHECKING:  # the device's processes import this module at every start, and tune nothing
+    from sparsegen.tuning.report import Progress
+    from sparsegen.tuning.tuner import Backend, TuneResult
+    from sparsegen.tuning_db.store import Store
 
 DEVICE = Device("fake", "fake device", "fake", (9, 0), 1, 1 << 17, 1 << 18, 1 << 20)
 RATES = Rates(1e6, 1e7, 2e7, 3e7, 4e7, 5.0, 1000.0)
@@ -118,6 +119,7 @@ def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
 
 def install(patch: Callable[[Any, str, Any], None]) -> None:
     """Make the toy family known, and rendered; ``patch`` is like `setattr`."""
+
     kernels.families()[TOY.name] = TOY
     patch(variants, "render", render_toy)
 
@@ -269,8 +271,9 @@ class FakeExecutor:
         ints = [x.array.view(np.int32) for x in (offsets, indices)]
         floats = [x.array.view(np.float32) for x in (values, b)]
         nnz = int(ints[0][-1])
-        a = scipy.sparse.csr_array((floats[0][:nnz], ints[1][:nnz], ints[0]), shape=(m, k))
-        exact = a @ floats[1].reshape(k, n)
+        dense = np.zeros((m, k), np.float32)
+        dense[np.repeat(np.arange(m), np.diff(ints[0])), ints[1][:nnz]] = floats[0][:nnz]
+        exact = dense @ floats[1].reshape(k, n)
         if behaviour == "remembers":  # what it once computed
             exact = self.remembered = getattr(self, "remembered", exact)
         if behaviour == "wrong":
@@ -280,7 +283,7 @@ class FakeExecutor:
         if (
             behaviour == "slightly_wrong"
         ):  # by twice the bound of a sum in float32 (`sparsegen.verify.bounds`)
-            terms, magnitude = ints[0][4] - ints[0][3], (abs(a) @ abs(floats[1].reshape(k, n)))[3, 5]
+            terms, magnitude = ints[0][4] - ints[0][3], (abs(dense) @ abs(floats[1].reshape(k, n)))[3, 5]
             exact[3, 5] += 2 * 2.0**-24 * (4 * np.sqrt(terms + 2.0) * magnitude + 2 * abs(exact[3, 5]))
         if behaviour == "unstable" and kernel.launches:
             exact *= 1.0 + kernel.launches
@@ -368,6 +371,8 @@ class BaselinesWithUncompiledRates(FakeBaselines):
 
 def backend(folder: Path, **values: Any) -> Backend:
     """A backend of fakes; ``values`` replace its fields."""
+    from sparsegen.tuning.tuner import Backend
+
     fields: dict[str, Any] = {
         "toolchain": FakeToolchain(folder),
         "open_executor": "tuning_fakes:open_executor",
@@ -384,11 +389,14 @@ def tune_toy(
     folder: Path,
     trials: int = 8,
     *,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     again: bool = False,
     deterministic: bool = False,
     **values: Any,
 ) -> TuneResult:
+    from sparsegen.tuning.report import silent
+    from sparsegen.tuning.tuner import Budget, tune
+
     return tune(
         MATRIX,
         PROBLEM,
@@ -396,7 +404,7 @@ def tune_toy(
         store=store,
         families=["toy"],
         budget=Budget(trials=trials),
-        progress=progress,
+        progress=progress or silent,
         again=again,
         deterministic=deterministic,
         backend=backend(folder, **values),
@@ -414,6 +422,8 @@ def told(config: Config, time_us: float | None) -> Measurement:
 
 
 def main() -> None:
+    from sparsegen.tuning_db.store import Store
+
     install(setattr)
     database = Path(sys.argv[1])
     with Store.open(database) as opened:

@@ -6,6 +6,7 @@ What lies here is loaded and run, so that nothing is taken that others than its 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -15,6 +16,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,6 +118,26 @@ class CompileCache:
             )
             raise CacheError(f"{self.folder / name}: {why}; set SPARSEGEN_CACHE to another folder")
         return found
+
+    @contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """Let one process at a time make an entry that takes long, so that the others find it made.
+
+        Where the file system knows no locks, nobody waits.
+
+        Raises:
+            CacheError: the folder cannot be written.
+        """
+        private_folder(self.root)
+        private_folder(self.folder)
+        try:
+            file = (self.folder / f"{name}.lock").open("ab")
+        except OSError as error:
+            raise unusable(self.folder, error) from error
+        with file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _publish(self, name: str, build: Build) -> bool:
         """Whether it is published; not if somebody deletes the folder while it is written."""

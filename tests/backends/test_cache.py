@@ -262,3 +262,21 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(
     *before, last = flushed
     assert {"kernel.so", "kernel.cu", META_NAME} <= {name for name, _ in before}
     assert not any(is_there for _, is_there in before) and last == (cache.folder.name, True)
+
+
+def test_one_at_a_time_makes_what_takes_long(cache: CompileCache) -> None:
+    """And whoever waited finds it made; what is of another name has no turn to wait for."""
+    seen: list[str] = []
+
+    def second() -> None:
+        with cache.turn("runtime-1"):
+            seen.append("second")
+
+    waiting = threading.Thread(target=second)
+    with cache.turn("runtime-1"), cache.turn("runtime-2"):
+        waiting.start()
+        waiting.join(0.2)
+        seen.append("first")
+    waiting.join()
+    assert seen == ["first", "second"]
+    assert not list(cache.entries()) and not list(cache.unfinished())

@@ -20,6 +20,7 @@ def mask(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_what_is_looked_up_is_right(run: Command, mask: Path) -> None:
     wanted = (*OF, "--matrix", mask, "--heads", 2, "--head-dim", 16)
     found = run.json("lookup", *wanted)

@@ -75,6 +75,7 @@ def test_measure_resume_compare(bench: Bench, tmp_path: Path) -> None:
     assert "samples: 2 before, 3 now" in refused.stderr
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_path: Path) -> None:
     matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
     scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))

@@ -20,7 +20,9 @@ SOURCE = Path(__file__).with_name("primitives.cu").read_text()
 Run = Callable[[int, Launch, Array, Array], Array]
 
 
-@pytest.fixture(scope="module", params=["plain", "sanitized", "portable fibers"])
+@pytest.fixture(
+    scope="module", params=["plain", "sanitized", pytest.param("portable fibers", marks=pytest.mark.long)]
+)
 def run(request: pytest.FixtureRequest, emulator_settings: Settings) -> Run:
     """Runs one group of primitives: (number, launch, in, out before) -> out."""
     portable = ["-DSPARSEGEN_EMULATOR_UCONTEXT"] if request.param == "portable fibers" else []

@@ -75,7 +75,8 @@ def test_rivals_end_with_the_same_variant(emulator_settings: Settings) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda toolchain: toolchain.compile("f", "set", source), rivals))
     assert len(set(found)) == 1
-    leftovers = [p for p in found[0].binary.parent.parent.iterdir() if p.name.startswith(".")]
+    made = found[0].binary.parent
+    leftovers = [path for path in made.parent.iterdir() if path.name.startswith(f".{made.name}")]
     assert not leftovers
 
 

@@ -202,6 +202,9 @@ void Block::meet(Thread& thread, WarpRequest& request) {
 bool Block::meeting_is_complete(const Thread& thread) const {
     const Thread* warp = &thread - thread.lane();
     const WarpRequest& mine = *thread.request;
+    if (warp[std::bit_width(mine.mask) - 1].state != ThreadState::at_warp_meeting) {
+        return false;  // most often, while the lanes before it arrive
+    }
     for (unsigned rest = mine.mask; rest != 0; rest &= rest - 1) {
         const Thread& other = warp[std::countr_zero(rest)];
         if (other.state != ThreadState::at_warp_meeting) {
