@@ -89,7 +89,9 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: ToyConfig, device: Device
+    ) -> float:
         return 1.0
 
 

@@ -175,17 +175,21 @@ class Family(ABC, Generic[P, C]):
         """The untuned config for these features: a rule of thumb, valid for every problem in `scope`."""
 
     @abstractmethod
-    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        """Microseconds that the guess should take on this device with a cold L2; infinite where it cannot run.
+    def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
+        """Microseconds that a config should take on this device with a cold L2; infinite where it cannot run.
 
         The launch, and what the kernel does over what the device does in a microsecond (`Device.expected_rates`),
-        with constants fitted to measurements (docs/notes/predicted-times.md). It says which guess to trust where
-        nothing was measured, and which family to try first.
+        with constants fitted to measurements of guesses (docs/notes/predicted-times.md). What configs of a family
+        differ in beside that, `sparsegen.prediction` knows.
         """
 
     def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
         """What `pack` makes, bit for bit, made by the device; None where the family packs on the host alone."""
         return None
+
+    def expected_sizes(self, problem: P, features: Features, config: C) -> Mapping[str, int]:
+        """What `launch` asks of the packed matrix's sizes, as far as features tell; default nothing."""
+        return {}
 
     def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
         """Other guesses, where features do not tell what is better; the tuner tries them soon after the guess."""
@@ -207,6 +211,10 @@ class Family(ABC, Generic[P, C]):
         return iter(())
 
     # --- what every family gets ---
+
+    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
+        """`analytic_us` of the guess: which guess to trust where nothing was measured, which family to try first."""
+        return self.analytic_us(problem, features, self.guess(problem, features, device), device)
 
     def config(self, /, **values: Any) -> C:
         """A config from names and values; see `Config.parse`."""
