@@ -21,7 +21,16 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.records import (
+    Baseline,
+    Basis,
+    Measurement,
+    Outcome,
+    Prediction,
+    Sample,
+    Variant,
+    Workload,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DIGEST = "ab" * 32
@@ -98,6 +107,20 @@ def timed(
 def failed(outcome: Outcome, reason: str = "it failed", *, at: int = 0, **values: Any) -> Measurement:
     return Measurement(
         workload(), H100, variant(**values), outcome, reason=reason, measured_at=START + timedelta(seconds=at)
+    )
+
+
+def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, **values: Any) -> Prediction:
+    """A predicted time on the H100, so many seconds after `START`."""
+    return Prediction(
+        of or workload(),
+        H100,
+        variant(**values),
+        microseconds,
+        Basis.MODEL,
+        "c0ffee00",
+        registers=64,
+        predicted_at=START + timedelta(seconds=at),
     )
 
 

@@ -16,6 +16,7 @@ def check(store: Store) -> list[str]:
         measured = store.all_measurements()
         store.all_baselines()
         store.all_rates()
+        store.all_predictions()
     except DatabaseError as error:
         return [str(error)]
     unknown = dict.fromkeys(m.variant for m in measured if not m.variant.config.is_known)

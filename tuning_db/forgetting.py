@@ -11,6 +11,7 @@ from sparsegen.tuning_db.models import (
     DeviceRow,
     MatrixRow,
     MeasurementRow,
+    PredictionRow,
     ProblemRow,
     VariantRow,
 )
@@ -47,6 +48,13 @@ class Selection:
             query = query.where(MeasurementRow.outcome != Outcome.OK.value)
         return query
 
+    def predictions(self) -> sa.Select[int]:
+        """The ids of the predictions that are meant: none of them failed."""
+        query = self._of(sa.select(PredictionRow.id).join(PredictionRow.matrix).join(PredictionRow.device))
+        if self.family:
+            query = query.join(PredictionRow.variant).where(VariantRow.family == self.family)
+        return query.where(sa.false()) if self.failed_only else query
+
     def baselines(self) -> sa.Select[int]:
         """The ids of the baselines that are meant."""
         return self._of(sa.select(BaselineRow.id).join(BaselineRow.matrix).join(BaselineRow.device))
@@ -63,6 +71,7 @@ class Forgotten:
 
     measurements: int
     baselines: int
+    predictions: int = 0
 
 
 def count(connection: sa.Connection, selection: Selection) -> Forgotten:
@@ -72,7 +81,9 @@ def count(connection: sa.Connection, selection: Selection) -> Forgotten:
         return connection.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
 
     return Forgotten(
-        rows(selection.measurements()), rows(selection.baselines()) if selection.has_baselines else 0
+        rows(selection.measurements()),
+        rows(selection.baselines()) if selection.has_baselines else 0,
+        rows(selection.predictions()),
     )
 
 
@@ -80,11 +91,14 @@ def forget(connection: sa.Connection, selection: Selection) -> Forgotten:
     """Delete them, and the matrices, problems and variants that nothing is known of any more."""
     forgotten = count(connection, selection)
     connection.execute(sa.delete(MeasurementRow).where(MeasurementRow.id.in_(selection.measurements())))
+    connection.execute(sa.delete(PredictionRow).where(PredictionRow.id.in_(selection.predictions())))
     if selection.has_baselines:
         connection.execute(sa.delete(BaselineRow).where(BaselineRow.id.in_(selection.baselines())))
-    measured = sa.select(MeasurementRow.variant_id)
-    connection.execute(sa.delete(VariantRow).where(VariantRow.id.not_in(measured)))
+    known = sa.union(sa.select(MeasurementRow.variant_id), sa.select(PredictionRow.variant_id))
+    connection.execute(sa.delete(VariantRow).where(VariantRow.id.not_in(known)))
     for row, name in ((MatrixRow, "matrix_id"), (ProblemRow, "problem_id")):
-        known = sa.union(sa.select(getattr(MeasurementRow, name)), sa.select(getattr(BaselineRow, name)))
+        known = sa.union(
+            *(sa.select(getattr(of, name)) for of in (MeasurementRow, BaselineRow, PredictionRow))
+        )
         connection.execute(sa.delete(row).where(row.id.not_in(known)))
     return forgotten

@@ -33,11 +33,12 @@ from sparsegen.tuning_db.models import (
     DeviceRow,
     MatrixRow,
     MeasurementRow,
+    PredictionRow,
     ProblemRow,
     VariantRow,
 )
 from sparsegen.tuning_db.reading import RecordsReader
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Prediction, Workload
 from sparsegen.tuning_db.row_checks import Row
 
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
@@ -51,6 +52,7 @@ class Added:
     measurements: int
     baselines: int
     rates: int = 0
+    predictions: int = 0
 
 
 class Store(RecordsReader):
@@ -190,11 +192,16 @@ class Store(RecordsReader):
         """Record what a device does; it is committed when this returns."""
         self.add_all([], [], [rates])
 
+    def add_prediction(self, p: Prediction) -> None:
+        """Record a predicted time; it is committed when this returns."""
+        self.add_all([], [], predictions=[p])
+
     def add_all(
         self,
         measurements: Iterable[Measurement],
         baselines: Iterable[Baseline],
         rates: Iterable[DeviceRates] = (),
+        predictions: Iterable[Prediction] = (),
     ) -> Added:
         """Record all of them, or on any error none; what is there already is left alone."""
         with self._writing() as connection:
@@ -203,6 +210,7 @@ class Store(RecordsReader):
                 sum(_add_measurement(connection, m, ids) for m in measurements),
                 sum(_add_baseline(connection, b, ids) for b in baselines),
                 sum(_add_rates(connection, r, ids) for r in rates),
+                sum(_add_prediction(connection, p, ids) for p in predictions),
             )
         self.generation = next(self._writes)
         return added
@@ -252,6 +260,12 @@ def _add_baseline(connection: sa.Connection, b: Baseline, ids: Ids) -> bool:
     return _insert_new(connection, BaselineRow, columns)
 
 
+def _add_prediction(connection: sa.Connection, p: Prediction, ids: Ids) -> bool:
+    columns = conversion.prediction_columns(p) | _workload_ids(connection, p.workload, p.device, ids)
+    columns["variant_id"] = _id_of(connection, VariantRow, conversion.variant_columns(p.variant), ids)
+    return _insert_new(connection, PredictionRow, columns)
+
+
 def _add_rates(connection: sa.Connection, r: DeviceRates, ids: Ids) -> bool:
     columns = conversion.rates_columns(r)
     columns["device_id"] = _id_of(connection, DeviceRow, conversion.device_columns(r.device), ids)
@@ -291,7 +305,7 @@ def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, A
 
 def _insert_new(
     connection: sa.Connection,
-    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow],
+    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow | PredictionRow],
     columns: dict[str, Any],
 ) -> bool:
     """Insert, unless a row with the same natural key is there."""
