@@ -72,6 +72,12 @@ class Device:
         return L2_BYTES_PER_CYCLE * self.cycles_per_us
 
 
+def cuda_key(name: str, compute_capability: tuple[int, int]) -> str:
+    """What identifies a CUDA device: its driver's name for it, and its compute capability."""
+    major, minor = compute_capability
+    return f"{name.lower().replace(' ', '-')}-sm{major}{minor}"
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A sentence that says what must hold, and whether it does."""
@@ -180,7 +186,7 @@ class Family(ABC, Generic[P, C]):
 
         The launch, and what the kernel does over what the device does in a microsecond (`Device.expected_rates`),
         with constants fitted to measurements of guesses (docs/notes/predicted-times.md). What configs of a family
-        differ in beside that, `sparsegen.prediction` knows.
+        differ in beside that, `sparsegen.tuning.prediction` knows.
         """
 
     def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
