@@ -70,6 +70,7 @@ def as_data(choice: Choice) -> dict[str, Any]:
         "how": str(choice.how),
         "why": choice.why,
         "expected_us": choice.expected_us,
+        "predicted_us": choice.predicted_us,
         "dense_us": choice.dense_us,
         "dense_is_faster": choice.dense_is_faster,
         "use_dense": choice.use_dense,

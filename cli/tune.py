@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen import backends
+from sparsegen.cli import tune_for
 from sparsegen.cli.common import (
     Copied,
     EnumChoice,
@@ -67,6 +68,14 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @overflow_option
 @device_option
 @db_option
+@click.option(
+    "--for",
+    "target",
+    metavar="TARGET",
+    shell_complete=tune_for.target_names,
+    help="Predict for a GPU that is not here: nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one. "
+    "Compiles, and runs nothing.",
+)
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
 @deterministic_option
@@ -86,6 +95,7 @@ def command(
     allow_overflow: bool,
     device: str | None,
     db: str | None,
+    target: str | None,
     no_baselines: bool,
     again: bool,
     deterministic: bool,
@@ -99,6 +109,17 @@ def command(
     a, problem = wanted.workload(
         None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
     )
+    if target is not None:
+        if device is not None:
+            raise click.UsageError(
+                "--for names a device that is not here, and --device one that is: give one of them"
+            )
+        request = tune_for.Request(
+            target, families, Budget(trials, budget, effort), db, again, allow_overflow
+        )
+        if tune_for.run(request, a, problem, as_json=as_json):
+            raise click.exceptions.Exit(INTERRUPTED)
+        return
     where = backends.find_device(device)
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)

@@ -1,8 +1,10 @@
 """From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
 
 In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
-vote of the nearest measured workloads; the family's own guess. Dispatch never tunes. A config from a database was
-checked when it was read; whether it may run here, its family's constraints say.
+vote of the nearest measured workloads; the family's own guess. What was predicted for this workload and device
+(`sparsegen tune --for`) comes before the vote of other devices, and after that of this one: it is trusted less than
+what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config from a
+database was checked when it was read; whether it may run here, its family's constraints say.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from sparsegen.dispatch.neighbours import (
     predict,
     suspects,
 )
+from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
@@ -51,6 +54,7 @@ class How(StrEnum):
     PINNED = "pinned"
     EXACT = "exact"
     BUCKET = "bucket"
+    PREDICTED = "predicted"
     NEAREST = "nearest"
     DEFAULT = "default"
     NAMED = "named"  # by the caller; nothing was looked up
@@ -81,7 +85,8 @@ class Choice:
     Attributes:
         how, why: where it comes from, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT); None for other sources.
+        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT), or what `sparsegen tune
+            --for` predicted of the variant (PREDICTED, and EXACT where it did so before); None where neither is known.
         dense_us: the same for a dense cuBLAS product.
         use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
         neighbours: the measured workloads that were asked.
@@ -118,7 +123,8 @@ class Choice:
         lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
         if self.expected_us is not None:
             verb = "measured" if self.how in (How.PINNED, How.EXACT) else "estimated"
-            lines.append(f"  {verb} {microseconds(self.expected_us)}")
+            before = f" ({microseconds(self.predicted_us)} were predicted)" if self.predicted_us else ""
+            lines.append(f"  {verb} {microseconds(self.expected_us)}{before}")
         elif self.predicted_us is not None:
             lines.append(f"  predicted {microseconds(self.predicted_us)}")
         if self.dense_us is not None and self.expected_us is not None and self.dense_is_faster:
@@ -229,7 +235,7 @@ class _Search:
                 f"nothing was measured for {self.problem} on this pattern and {self.device.name}; "
                 "run `sparsegen tune`, or choose another on_miss"
             )
-        chosen = None if miss is OnMiss.DEFAULT else self.nearest(near)
+        chosen = None if miss is OnMiss.DEFAULT else self.predicted(near) or self.nearest(near)
         return chosen or self.default("a rule of thumb" if miss is OnMiss.DEFAULT else _not_near(near))
 
     @staticmethod
@@ -271,9 +277,10 @@ class _Search:
             return None
         config, time_us = found
         why = f"the fastest of {len(ranking.times(self.own))} variants measured on this very workload"
-        return self.choice(
+        choice = self.choice(
             config, How.EXACT, why, expected_us=time_us, dense_us=self.dense_us(self.workload, self.device)
         )
+        return replace(choice, predicted_us=predicted_us(self.workload, self.device, self.database, config))
 
     def bucket(self, near: Sequence[Neighbour]) -> Choice | None:
         for neighbour in near:
@@ -322,6 +329,15 @@ class _Search:
                 "on average weighted by nearness"
             )
         return self.estimated(first.config, How.NEAREST, why, expected_us, asked)
+
+    def predicted(self, near: Sequence[Neighbour]) -> Choice | None:
+        asked = [n for n in near if n.distance <= FARTHEST]
+        found = fastest_predicted(self.workload, self.device, self.database, asked, self.is_allowed)
+        if found is None:
+            return None
+        prediction, why = found
+        choice = self.choice(prediction.variant.config, How.PREDICTED, why, dense_us=None)
+        return replace(choice, predicted_us=prediction.predicted_us)
 
     def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
         """The guess of a family that these measurements do not know and that should be much faster than all they do.
