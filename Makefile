@@ -6,13 +6,14 @@ READY := .venv/ready
 READY_DEV := .venv/ready-dev
 READY_TORCH := .venv/ready-torch
 READY_POSTGRES := .venv/ready-postgres
+READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SECONDS ?= 60
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
-.PHONY: help demo test test-torch test-postgres test-fuzz fuzz lint types clean
+.PHONY: help demo test test-torch test-postgres test-ray test-fuzz fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -21,6 +22,7 @@ help:
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
 	@echo 'make test-postgres  the tests of the database, on a PostgreSQL server too, which they start themselves'
+	@echo 'make test-ray  searches on a Ray cluster of this machine, which the tests start themselves; it installs Ray'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
 	@echo 'make clean  remove .venv and build/'
@@ -42,6 +44,9 @@ test-fuzz: $(READY)
 
 test-postgres: $(READY_POSTGRES)
 	$(BIN)/python -m pytest tests/tuning_db
+
+test-ray: $(READY_RAY)
+	$(BIN)/python -m pytest tests/tuning/test_ray_engine.py
 
 lint: $(READY_DEV)
 	$(BIN)/python -m ruff check .
@@ -65,6 +70,13 @@ $(READY_TORCH): $(READY)
 
 $(READY_POSTGRES): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[postgres]'
+	@touch $@
+
+# Ray has wheels for some Pythons and systems alone.
+$(READY_RAY): $(READY)
+	@$(BIN)/python -m pip install --quiet --editable '.[ray,postgres]' || { \
+		echo 'make test-ray: Ray could not be installed, for want of a network or of a wheel for this Python;' \
+			'every other test runs without it'; exit 1; }
 	@touch $@
 
 $(READY_DEV): $(READY)

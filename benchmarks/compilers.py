@@ -20,9 +20,8 @@ import numpy as np
 
 from sparsegen.backends import find_device
 from sparsegen.backends.cuda.compiler import CudaToolchain
-from sparsegen.backends.cuda.toolkit import OFF
+from sparsegen.backends.cuda.toolkit import Compiler
 from sparsegen.bench.summary import geometric
-from sparsegen.errors import DeviceUnavailableError
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.session import Session
 from sparsegen.measure.worker import Measure
@@ -101,11 +100,11 @@ def times(
 def main() -> None:
     device, settings = find_device("cuda"), Settings.from_environment()
     toolchains = {
-        "nvcc": CudaToolchain(device.compute_capability, replace(settings, nvrtc=OFF)),
-        "NVRTC": CudaToolchain(device.compute_capability, replace(settings, nvrtc=None)),
+        "nvcc": CudaToolchain(device.compute_capability, replace(settings, compiler=Compiler.NVCC)),
+        "NVRTC": CudaToolchain(
+            device.compute_capability, replace(settings, compiler=Compiler.NVRTC, nvrtc=None)
+        ),
     }
-    if toolchains["NVRTC"].nvrtc is None:
-        raise DeviceUnavailableError("there is no NVRTC of nvcc's release: pip install nvidia-cuda-nvrtc")
     listed, kernels = taken(), {}
     for compiler, toolchain in toolchains.items():
         with tempfile.TemporaryDirectory() as cold:

@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks.study import SideBySide, geometric_mean, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
-from sparsegen.dispatch.choice import Choice, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, nearest, predict
 from sparsegen.kernels import families_of, family_of
 from sparsegen.kernels import family as family_named
@@ -72,7 +73,7 @@ def configs_of(
     family: AnyFamily, case: Case, features: Features, device: Device, known: Layers
 ) -> list[dict[str, Any]]:
     """The family's guess, and the two that its measurements on the nearest workloads suggest."""
-    found = [family.guess(case.problem, features, device)]
+    found = [family.heuristic(case.problem, features, device)]
 
     def is_allowed(config: Config) -> bool:
         return family_of(config) is family and family.suits(case.problem, features, config, device)

@@ -36,7 +36,7 @@ def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches:
 def main() -> None:
     device = find_device("cuda")
     matrix = random_uniform(64, 64, 0.1, 0)
-    operator = sparsegen.prepare(matrix, n=32, device=device)
+    operator = sparsegen.prepare(matrix, n=32, dense="never", device=device)
     b = torch.randn(64, 32, device="cuda")
     out = torch.empty(64, 32, device="cuda")
     bound = operator.launcher.prepared.bound()

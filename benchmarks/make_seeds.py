@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from sparsegen.dispatch.neighbours import guessed
+from sparsegen.dispatch.neighbours import heuristic_configs
 from sparsegen.kernels import family_of
 from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
@@ -51,7 +51,7 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     """What stays of one workload's measurements, fastest first."""
     order = ranked(filter(is_valid, group))
     workload, device = group[0].workload, group[0].device
-    guesses = set(guessed(workload.problem, workload.features, device).values())
+    guesses = set(heuristic_configs(workload.problem, workload.features, device).values())
     seen: set[str] = set()
     stay = []
     for place, found in enumerate(order):

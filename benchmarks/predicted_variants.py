@@ -4,10 +4,10 @@
     python -m benchmarks.predicted_variants record --same h100.json  # on an H200: the same variants
     python -m benchmarks.predicted_variants report h100.json h200.json -o prediction.svg
 
-``record`` measures for every workload the eight variants that the cost model puts first, every family's guess and some
-drawn at random from all valid ones, in turn and with a cold L2, and writes predicted_variants.json. ``report`` prints
-how good the first variants are and draws predicted against measured times; with two files also the second device's by
-the first one's measured times, scaled by the ratio of the model's.
+``record`` measures for every workload the eight variants that the cost model puts first, every family's heuristic
+config and some drawn at random from all valid ones, in turn and with a cold L2, and writes predicted_variants.json.
+``report`` prints how good the first variants are and draws predicted against measured times; with two files also the
+second device's by the first one's measured times, scaled by the ratio of the model's.
 """
 
 from __future__ import annotations
@@ -60,14 +60,16 @@ def candidates(workload: Known, device: Device) -> dict[Config, str]:
     """What to measure, and why it was picked."""
     problem, features = workload.problem, workload.features
     families = families_of(problem.operator)
-    guesses = [f.guess(problem, features, device) for f in families]
-    guesses = [c for f, c in zip(families, guesses, strict=True) if f.suits(problem, features, c, device)]
-    space = Space.build(families, problem, device, features=features, first=guesses).candidates
+    heuristics = [f.heuristic(problem, features, device) for f in families]
+    heuristics = [
+        c for f, c in zip(families, heuristics, strict=True) if f.suits(problem, features, c, device)
+    ]
+    space = Space.build(families, problem, device, features=features, first=heuristics).candidates
     times = Estimate(workload, device, seeds(), cost_model()).times(space)
     order = sorted(range(len(space)), key=times.__getitem__)
     found = {space[i]: "predicted" for i in order[:FIRST]}
     drawn = random.Random(0).sample(space, min(RANDOM, len(space)))
-    return {**dict.fromkeys(drawn, "random"), **dict.fromkeys(guesses, "guess"), **found}
+    return {**dict.fromkeys(drawn, "random"), **dict.fromkeys(heuristics, "heuristic"), **found}
 
 
 def measured(workload: Workload, dtype: DType, device: Device, same: Sequence[Row]) -> list[dict[str, Any]]:
@@ -157,7 +159,7 @@ def plot(documents: Sequence[Row], file: Path) -> None:
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 5), squeeze=False)
     for axis, (device, name, words) in zip(axes[0], panels, strict=True):
         variants = [v for row in by_device[device] for v in row["variants"] if name in v]
-        for picked in ("random", "guess", "predicted"):
+        for picked in ("random", "heuristic", "predicted"):
             mine = [v for v in variants if v["picked"] == picked]
             axis.scatter([v["us"] for v in mine], [v[name] for v in mine], s=8, label=picked)
         ends = [min(v["us"] for v in variants), max(v["us"] for v in variants)]

@@ -45,7 +45,7 @@ class Known:
         found = []
         for name in self.times:
             family = families()[name]
-            guess = family.guess(of.problem, of.features, device)
+            guess = family.heuristic(of.problem, of.features, device)
             if family.suits(of.problem, of.features, guess, device):
                 found.append(name)
         return found
@@ -62,7 +62,7 @@ def known(layer: MemoryLayer) -> Iterator[Known]:
                 continue
             family, time_us = families()[m.variant.family], m.sample.median_us
             fastest[family.name] = min(time_us, fastest.get(family.name, math.inf))
-            guess = family.guess(of.problem, of.features, device)
+            guess = family.heuristic(of.problem, of.features, device)
             if m.variant.config == guess and (m.final or family.name not in guesses):
                 guesses[family.name] = time_us
         if fastest:

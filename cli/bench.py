@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.contenders import contenders
@@ -37,6 +36,7 @@ from sparsegen.cli.bench_text import (
     summary_table,
 )
 from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
+from sparsegen.cli.engines import EngineName, Places, devices_option
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.streams import visible
@@ -74,7 +74,7 @@ from sparsegen.measure.l2 import L2
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-    help="With --tune: rows to tune side by side, before the first is measured.",
+    help="With --tune: rows to tune side by side on each device, before the first is measured.",
 )  # fmt: skip
 @click.option(
     "--l2",
@@ -91,6 +91,7 @@ from sparsegen.measure.l2 import L2
 )
 @db_option
 @device_option
+@devices_option
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
     help="Result file (JSON): rows that it holds stay, the others are added.",
@@ -129,6 +130,7 @@ def command(
     samples: int,
     db: str | None,
     device: str | None,
+    devices: str | None,
     output: Path | None,
     csv_file: Path | None,
     limit: float | None,
@@ -141,6 +143,8 @@ def command(
 
     Every result is checked against float64 first. Times are device times of single calls, medians of all
     turns. A contender that crashes, hangs or is wrong loses its cell and nothing else.
+
+    With --devices and --tune, rows are first tuned on all of these devices; they are measured on the first.
 
     With --matrix the options that say what is computed may be repeated, and every combination of them is a row. A suite
     says what its rows compute; of these options it heeds --dtype, for those of its rows alone.
@@ -157,11 +161,13 @@ def command(
         if matrix is None
         else cases_of_matrix(matrix, tensor=tensor, seed=seed, combinations=combinations)
     )
-    where = backends.find_device(device)
+    places = Places(EngineName.LOCAL, device, devices, None).local()
+    where = places[0]
     request = Request(
         cases=named(cases, parts),
         contenders=chosen_contenders(only, left_out, own, configs),
         device=where,
+        devices=places,
         protocol=Protocol(l2, rounds, samples, tune),
         db=db,
         output=output,

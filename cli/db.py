@@ -1,4 +1,4 @@
-"""``sparsegen db``: list, show, exchange, check and migrate tuning databases, and forget."""
+"""``sparsegen db``: list, show, exchange, check and migrate tuning databases, and forget; `db_study` is a file more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from sparsegen.cli import db_study
 from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, json_option
 from sparsegen.cli.db_pins import list_pins, pin, unpin
 from sparsegen.cli.db_shipping import diff, layers, publish_
@@ -40,6 +41,9 @@ def command() -> None:
 
 for subcommand in (publish_, diff, layers, pin, unpin, list_pins):
     command.add_command(subcommand)
+
+
+command.add_command(db_study.command)
 
 
 # --- reading -----------------------------------------------------------------------------------------------

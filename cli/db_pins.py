@@ -103,8 +103,8 @@ def _named(name: str, pairs: tuple[str, ...]) -> Callable[[Tuned], Config]:
     def choose(tuned: Tuned) -> Config:
         problem = tuned.workload.problem
         known = require_family(name, problem)
-        guess = known.guess(problem, tuned.workload.features, tuned.device).to_dict()
-        config: Config = known.config(**{**guess, **values})
+        heuristic = known.heuristic(problem, tuned.workload.features, tuned.device).to_dict()
+        config: Config = known.config(**{**heuristic, **values})
         known.require_valid(problem, config, tuned.device)
         return config
 

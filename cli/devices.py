@@ -11,7 +11,6 @@ from rich.text import Text
 from sparsegen import backends
 from sparsegen.cli.common import emit, json_option
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.kernels.base import Device
 
 
 @click.command()
@@ -23,9 +22,9 @@ def command(as_json: bool) -> None:
         gpus = backends.gpu_devices()
     except DeviceUnavailableError as error:
         gpus, note = [], str(error)
-    devices = [*gpus, backends.emulator_device()]
+    devices = [*gpus, *backends.emulator_devices()]
     data = {
-        "devices": [{"device": option_value(device), **asdict(device)} for device in devices],
+        "devices": [{"device": backends.device_name(device), **asdict(device)} for device in devices],
         "no_gpu_because": note,
     }
     table = Table(
@@ -34,7 +33,7 @@ def command(as_json: bool) -> None:
     for device in devices:
         major, minor = device.compute_capability
         table.add_row(
-            option_value(device),
+            backends.device_name(device),
             device.name,
             f"{major}.{minor}",
             str(device.multiprocessors),
@@ -43,8 +42,3 @@ def command(as_json: bool) -> None:
             device.key,
         )
     emit(as_json, data, table, *([] if note is None else [Text(f"No GPU: {note}")]))
-
-
-def option_value(device: Device) -> str:
-    """What ``--device`` takes for this device."""
-    return "emulator" if device.backend == "emulator" else f"{device.backend}:{device.index}"

@@ -22,7 +22,7 @@ from rich.text import Text
 from sparsegen import backends
 from sparsegen.backends.cuda.compiler import find_nvcc
 from sparsegen.backends.cuda.inspection import find_disassembler
-from sparsegen.backends.cuda.toolkit import OFF, find_nvrtc
+from sparsegen.backends.cuda.toolkit import Compiler, find_nvrtc, wanted_compiler
 from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
 from sparsegen.cli.common import emit, json_option
 from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
@@ -133,7 +133,7 @@ def run_checks(settings: Settings) -> list[Check]:
             lambda: _nvrtc(settings),
             "compiling for a GPU in half of nvcc's time",
             OPTIONAL,
-            "pip install nvidia-cuda-nvrtc of nvcc's release, or correct SPARSEGEN_NVRTC",
+            "pip install nvidia-cuda-nvrtc of nvcc's release, or correct SPARSEGEN_NVRTC and SPARSEGEN_COMPILER",
         ),
         _look(
             "cuobjdump",
@@ -262,8 +262,9 @@ def _gpus() -> str:
 
 
 def _nvrtc(settings: Settings) -> str:
-    if settings.nvrtc == OFF:
-        return "turned off: nvcc compiles"
+    wanted = wanted_compiler(settings)
+    if wanted not in (None, Compiler.NVRTC):
+        return f"not used: SPARSEGEN_COMPILER={wanted}"
     found = find_nvrtc(settings, find_nvcc(settings))
     if found is None:
         raise DeviceUnavailableError("there is none of nvcc's release: nvcc compiles")

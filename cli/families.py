@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """List kernel families: tunables with their choices, what must hold, and which matrices suit them.
 
-    Constraints and requirements are read out for the config that the family guesses for a problem of the given
+    Constraints and requirements are read out for the family's heuristic config for a problem of the given
     sizes (of 1024 for the matrix's, if none are) with equal rows at 10 % density; numbers in them are that config's
     and that matrix's. Listed are the
     families of the operators that take the options given.
@@ -79,7 +79,7 @@ def _problems(wanted: ProblemOptions) -> dict[str, Problem]:
 def describe(family: AnyFamily, problem: Problem, device: Device) -> dict[str, Any]:
     """A family as JSON values: space, example config and its constraints."""
     features = even_features(*problem.matrix_shape, 0.1)
-    config = family.guess(problem, features, device)
+    config = family.heuristic(problem, features, device)
     space = family.config_type.tunables()
     return {
         "name": family.name,

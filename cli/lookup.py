@@ -19,7 +19,9 @@ from sparsegen.cli.common import (
     matrix_options,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
-from sparsegen.dispatch.choice import Choice, OnMiss
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import Dense, OnMiss
+from sparsegen.tuning_db.records import MeasuredAs
 
 
 @click.command()
@@ -35,6 +37,16 @@ from sparsegen.dispatch.choice import Choice, OnMiss
     help="What to do when neither this workload nor one like it was measured.",
 )
 @deterministic_option
+@click.option(
+    "--dense",
+    type=EnumChoice(Dense),
+    default=Dense.AUTO.value,
+    show_default=True,
+    help="Whether a dense product may run instead: auto where it takes less time.",
+)
+@click.option(
+    "--l2", type=EnumChoice(MeasuredAs), help="What the times that count are measured as; default cold."
+)
 @json_option
 def command(
     matrix: Path | None,
@@ -48,6 +60,8 @@ def command(
     db: str | None,
     on_miss: OnMiss,
     deterministic: bool,
+    dense: Dense,
+    l2: MeasuredAs | None,
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
@@ -56,7 +70,14 @@ def command(
     )
     given = found if problem.has_pattern else None
     choice = api.lookup(
-        given, problem, on_miss=on_miss, device=device, db=db, deterministic=deterministic or None
+        given,
+        problem,
+        on_miss=on_miss,
+        dense=dense,
+        l2=l2,
+        deterministic=deterministic or None,
+        device=device,
+        db=db,
     )
     emit(as_json, as_data(choice), choice.explain())
 
@@ -71,7 +92,11 @@ def as_data(choice: Choice) -> dict[str, Any]:
         "why": choice.why,
         "expected_us": choice.expected_us,
         "predicted_us": choice.predicted_us,
+        "sparse_us": None if choice.sparse is None else choice.sparse.us,
+        "sparse_source": None if choice.sparse is None else str(choice.sparse.source),
         "dense_us": choice.dense_us,
+        "dense_source": None if choice.dense is None else str(choice.dense.source),
+        "verdict": str(choice.verdict),
         "dense_is_faster": choice.dense_is_faster,
         "use_dense": choice.use_dense,
         "neighbours": [

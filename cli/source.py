@@ -84,7 +84,7 @@ def command(
 
     With neither --family nor --config it is the variant that would run for this matrix (see `sparsegen
     lookup`). With sizes instead of a matrix, --density is that of the matrix (default 0.1). With --family, the
-    config that the family guesses; --config changes tunables of it, any valid one renders, and no GPU is
+    family's heuristic config; --config changes tunables of it, any valid one renders, and no GPU is
     needed.
     """
     if transpose and matrix is None:
@@ -133,11 +133,11 @@ def command(
 
 
 def _named(name: str, config: dict[str, str], problem: Problem, features: Features, device: Device) -> Choice:
-    """The family's guess, changed where the user says so."""
+    """The family's heuristic config, changed where the user says so."""
     family = kernels.require_family(name, problem)
-    guess = family.guess(problem, features, device).to_dict()
+    heuristic = family.heuristic(problem, features, device).to_dict()
     return Choice(
-        family, family.config(**{**guess, **config}), "the command line" if config else "the family"
+        family, family.config(**{**heuristic, **config}), "the command line" if config else "the family"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen import backends
 from sparsegen.cli import tune_for
 from sparsegen.cli.common import (
     Copied,
@@ -18,7 +19,6 @@ from sparsegen.cli.common import (
     Part,
     db_option,
     deterministic_option,
-    device_option,
     emit,
     family_names,
     json_option,
@@ -26,13 +26,19 @@ from sparsegen.cli.common import (
     matrix_options,
     overflow_option,
 )
-from sparsegen.cli.problems import ProblemOptions, command_line, problem_options
+from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.problems import ProblemOptions, command_line, repeatable_problem_options
 from sparsegen.cli.progress import shown
 from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
+from sparsegen.cli.tune_many import require_success, tune_many
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning.engines.dealing import Outcome
+from sparsegen.tuning.engines.engine import Request, Task
 from sparsegen.tuning.report import Flip
-from sparsegen.tuning.tuner import Budget, Effort, TuneResult, tune
+from sparsegen.tuning.tuner import Budget, Effort, SamplerName, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
@@ -43,7 +49,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 
 @click.command()
 @matrix_options(required=False)
-@problem_options()
+@repeatable_problem_options
 @click.option(
     "--family",
     "families",
@@ -65,8 +71,15 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     metavar="SECONDS",
     help="Time for the search, instead of the effort's limits.",
 )
+@click.option(
+    "--sampler",
+    type=EnumChoice(SamplerName),
+    default=SamplerName.CANDIDATES.value,
+    show_default=True,
+    help="What chooses the next variant: our own model, or Optuna's TPE, Gaussian process (needs PyTorch) or chance.",
+)
 @overflow_option
-@device_option
+@engine_options
 @db_option
 @click.option(
     "--for",
@@ -87,13 +100,14 @@ def command(
     drop_zeros: bool,
     memory_limit: int | None,
     transpose: bool,
-    wanted: ProblemOptions,
+    combinations: Sequence[ProblemOptions],
     families: tuple[str, ...],
     effort: Effort,
     trials: int | None,
     budget: float | None,
+    sampler: SamplerName,
     allow_overflow: bool,
-    device: str | None,
+    places: Places,
     db: str | None,
     target: str | None,
     no_baselines: bool,
@@ -105,25 +119,64 @@ def command(
 
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was. A variant
     that failed is tried once more by a later search; `sparsegen db forget` forgets what was recorded.
+
+    Options that say what is computed may be repeated: each combination of them is a search of its own, and with
+    --devices or --engine ray these are dealt to several devices.
     """
-    a, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-    )
+
+    @cache
+    def read() -> CsrMatrix:
+        assert matrix is not None
+        return load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
+
+    workloads = [wanted.workload(None if matrix is None else read) for wanted in combinations]
     if target is not None:
-        if device is not None:
+        if places.named is not None or len(workloads) > 1:
             raise click.UsageError(
-                "--for names a device that is not here, and --device one that is: give one of them"
+                "--for predicts one workload for a device that is not here: give no --device, and each option once"
             )
-        request = tune_for.Request(
-            target, families, Budget(trials, budget, effort), db, again, allow_overflow
-        )
-        if tune_for.run(request, a, problem, as_json=as_json):
+        wished = tune_for.Request(target, families, Budget(trials, budget, effort), db, again, allow_overflow)
+        if tune_for.run(wished, *workloads[0], as_json=as_json):
             raise click.exceptions.Exit(INTERRUPTED)
         return
-    where = backends.find_device(device)
+    place = db or Settings.from_environment().db
+    budgeted = Budget(trials, budget, effort)
+    where = places.only
+    deterministic = deterministic or Settings.from_environment().deterministic
+
+    def lookup_of(problem: Problem) -> str:
+        file = (
+            ""
+            if matrix is None
+            else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
+        )
+        named = _options(tensor=tensor, device=places.named, db=db or _shown_place(place))
+        return f"sparsegen lookup{file}{command_line(problem)}{named}"
+
+    location = str(Location.parse(place))
+    if where is None or len(workloads) > 1:
+        request = Request(
+            workloads[0][1],
+            budgeted,
+            families or None,
+            baselines=not no_baselines,
+            even_if_finished=True,
+            again=again,
+            seed=seed,
+            deterministic=deterministic,
+            sampler=sampler,
+            allow_overflow=allow_overflow,
+        )
+        _many(
+            tune_many(workloads, request, places, place, note=EMULATOR_NOTE, as_json=as_json),
+            location,
+            lookup_of,
+            as_json,
+        )
+        return
     if where.backend == "emulator" and not as_json:
         click.echo(EMULATOR_NOTE, err=True)
-    place = db or Settings.from_environment().db
+    ((a, problem),) = workloads
     with shown(as_json=as_json) as progress:
         result = tune(
             a,
@@ -131,28 +184,43 @@ def command(
             device=where,
             store=place,
             families=families or None,
-            budget=Budget(trials, budget, effort),
+            budget=budgeted,
             progress=progress,
             baselines=not no_baselines,
             again=again,
             seed=seed,
-            deterministic=deterministic or Settings.from_environment().deterministic,
+            deterministic=deterministic,
+            sampler=sampler,
             allow_overflow=allow_overflow,
         )
-    location = str(Location.parse(place))
-    lookup = (
-        "sparsegen lookup"
-        + (
-            ""
-            if matrix is None
-            else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
-        )
-        + command_line(problem)
-        + _options(tensor=tensor, device=device, db=db or _shown_place(place))
-    )
+    lookup = lookup_of(problem)
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _many(
+    came_to: tuple[list[TuneResult], list[tuple[Task, Outcome]], bool],
+    location: str,
+    lookup_of: Callable[[Problem], str],
+    as_json: bool,
+) -> None:
+    """Show what became of several searches, and end as the worst of them did."""
+    results, others, was_interrupted = came_to
+    told = [_as_json(result, location, lookup_of(result.workload.problem)) for result in results]
+    unfinished = [
+        {"search": task.name, "device": task.model.key, "reason": str(outcome.error or "interrupted")}
+        for task, outcome in others
+    ]
+    parts: list[Part] = []
+    for result in results:
+        parts += [*_as_text(result, location, lookup_of(result.workload.problem)), ""]
+    parts += [f"no result: {each['search']} on {each['device']}: {each['reason']}" for each in unfinished]
+    data = {"searches": told, "unfinished": unfinished, "interrupted": was_interrupted, "database": location}
+    emit(as_json, data, *parts)
+    if was_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+    require_success(others)
 
 
 def _shown_place(place: str) -> str | None:

@@ -9,28 +9,25 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from sparsegen import backends
 from sparsegen.cli.common import (
     EnumChoice,
     F,
     db_option,
-    device_option,
     json_option,
     make_console,
     memory_limit_option,
 )
-from sparsegen.cli.progress import shown
-from sparsegen.cli.streams import visible
+from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.searches import watched
 from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
 from sparsegen.cli.tune_model_tables import emit_tuning
-from sparsegen.errors import NoVariantError
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
 from sparsegen.pruning.weights import Weights
 from sparsegen.settings import Settings
-from sparsegen.tuning.model import SharedSearch, tune_model
-from sparsegen.tuning.report import Budget, Effort, Progress
+from sparsegen.tuning.model import tune_model
+from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning_db.store import Store
 
 EXPORTED = ".pt2"
@@ -124,7 +121,7 @@ def model_layer_options(function: F) -> F:
 @click.option("--again", is_flag=True, help="Search also where that was finished before.")
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @memory_limit_option
-@device_option
+@engine_options
 @db_option
 @json_option
 def command(
@@ -142,7 +139,7 @@ def command(
     again: bool,
     no_baselines: bool,
     memory_limit: int | None,
-    device: str | None,
+    places: Places,
     db: str | None,
     as_json: bool,
 ) -> None:
@@ -151,28 +148,21 @@ def command(
     Layers of the same shape and much the same sparsity share a search, as dispatch takes one's winner for the other.
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
-    where = backends.find_device(device)
-    if where.backend == "emulator" and not as_json:
-        click.echo(EMULATOR_NOTE, err=True)
     weights = open_model(model, memory_limit)
     with reading_shown(as_json) as reading:
         found = pruned_layers(
             weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
         )
 
-    @contextmanager
-    def watched(search: SharedSearch, number: int, searches: int) -> Iterator[Progress]:
-        if not as_json:
-            click.echo(visible(f"[{number} of {searches}] {_words(search)}"), err=True)
-        with shown(as_json=as_json) as progress:
-            yield progress
-
-    with Store.open(db or Settings.from_environment().db) as store:
+    place = db or Settings.from_environment().db
+    with places.opened(place) as engine, Store.open(place) as store, watched(as_json=as_json) as watch:
+        if any(model.backend == "emulator" for model in engine.models) and not as_json:
+            click.echo(EMULATOR_NOTE, err=True)
         tuning = tune_model(
             weights,
             found.layers,
             tokens,
-            device=where,
+            engine=engine,
             store=store,
             dtype=dtype,
             layout=layout,
@@ -180,13 +170,13 @@ def command(
             budget=Budget(trials, budget, effort),
             again=again,
             baselines=not no_baselines,
-            watcher=watched,
+            watch=watch,
         )
-        emit_tuning(as_json, str(model), found, tuning, str(store.location))
+    emit_tuning(as_json, str(model), found, tuning, str(store.location))
     if tuning.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
     if tuning.failed:
-        raise click.exceptions.Exit(NoVariantError.exit_code)
+        raise click.exceptions.Exit(max(o.error.exit_code for o in tuning.failed if o.error is not None))
 
 
 def open_model(model: Path, memory_limit: int | None) -> Weights:
@@ -213,13 +203,3 @@ def reading_shown(as_json: bool) -> Iterator[Reading]:
         return
     with console.status("reading") as status:
         yield lambda name, number, tensors: status.update(Text(f"reading {name} ({number} of {tensors})"))
-
-
-def _words(search: SharedSearch) -> str:
-    first, problem = search.layers[0], search.problem
-    others = len(search.layers) - 1
-    shared = f", shared by {others} other layer{'s' if others > 1 else ''}" if others else ""
-    return (
-        f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros, {problem.n} "
-        f"token{'s' if problem.n > 1 else ''}{shared}"
-    )

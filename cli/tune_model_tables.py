@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from sparsegen.cli.common import emit
+from sparsegen.dispatch.dense_or_sparse import Source
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.pruned_layers import PrunedLayers
 from sparsegen.system.quantities import microseconds
@@ -16,20 +17,22 @@ from sparsegen.tuning.model import ModelTuning
 
 def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTuning, location: str) -> None:
     """Print what is known of every layer after the searches."""
-    table = Table("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "grounds", box=None,
-                  padding=(0, 2, 0, 0))  # fmt: skip
+    several = len({times.device.key for times in tuning.times}) > 1  # models of devices
+    headings = ("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "grounds")
+    table = Table(*(("device",) if several else ()), *headings, box=None, padding=(0, 2, 0, 0))
     for times in tuning.times:
         for layer, time in zip(found.layers, times.layers, strict=True):
             shape = " × ".join(map(str, layer.spec.shape))
-            table.add_row(layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
-    lines = [line for times in tuning.times for line in _verdict(times)]
+            device = (times.device.name,) if several else ()
+            table.add_row(*device, layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
+    lines = [line for times in tuning.times for line in _verdict(times, named=several)]
     counts = Counter(outcome.fate for outcome in tuning.outcomes)
     lines.append(
         f"{len(tuning.outcomes)} searches for {sum(len(o.search.layers) for o in tuning.outcomes)} products: "
         + ", ".join(f"{count} {fate}" for fate, count in counts.items())
     )
     lines += [
-        f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens: {o.reason}"
+        f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens on {o.device.name}: {o.reason}"
         for o in tuning.failed
     ]
     if found.others:
@@ -55,12 +58,13 @@ def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTu
 def _cells(time: LayerTime) -> tuple[str, ...]:
     speedup = "-" if time.speedup is None else f"{time.speedup:.2f}"
     grounds = f"{time.grounds} ({time.family})" if time.family else str(time.grounds)
-    return _time(time.sparse_us), _time(time.dense_us), speedup, grounds
+    estimated = "~" if time.dense_source not in (None, Source.MEASURED) else ""
+    return _time(time.sparse_us), estimated + _time(time.dense_us), speedup, grounds
 
 
-def _verdict(times: PrunedTimes) -> Iterator[str]:
+def _verdict(times: PrunedTimes, *, named: bool) -> Iterator[str]:
     """Which layers gain over dense ones, and all of them together."""
-    tokens = f"{times.n} token{'s' if times.n > 1 else ''}"
+    tokens = f"{times.n} token{'s' if times.n > 1 else ''}" + (f" on {times.device.name}" if named else "")
     known = [time for time in times.layers if time.speedup is not None]
     if not known:
         missing = "nothing was measured" if not times.known else "dense products were not timed"
@@ -70,7 +74,9 @@ def _verdict(times: PrunedTimes) -> Iterator[str]:
     line = f"{tokens}: {len(known) - len(slower)} of {len(known)} layers gain over dense"
     if times.speedup is not None:
         line += f", all together {times.speedup:.2f} ×"
-    yield line + (f"; leave dense: {', '.join(slower)}" if slower else "")
+    if slower and times.fastest_us and times.dense_us:
+        line += f", {times.dense_us / times.fastest_us:.2f} × with the others dense, as they run by default"
+    yield line + (f": {', '.join(slower)}" if slower else "")
     not_measured = [time.layer for time in times.layers if time.grounds is Grounds.NOT_MEASURED]
     if not_measured:
         yield f"{tokens}: not measured: {', '.join(not_measured)}"

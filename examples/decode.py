@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, default=0.6)
     for name, default in (("--batch", 8), ("--tokens", 200), ("--layers", 4)):
         parser.add_argument(name, type=int, default=default)
-    parser.add_argument("--on-miss", default="nearest", help="nearest, default, dense or tune")
+    parser.add_argument("--on-miss", default="nearest", help="nearest, default or tune")
+    parser.add_argument("--dense", default="auto", help="auto, never or always")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("This example needs an NVIDIA GPU that PyTorch can use; quickstart.py needs none.")
@@ -113,7 +114,7 @@ def main() -> None:
     embedding = torch.randn(VOCABULARY, WIDTH, device="cuda").half() * 0.02
     ways: dict[str, Callable[[Tensor], nn.Module]] = {"dense": dense_layer}
     ways["sparse"] = lambda weight: SparseLinear.from_dense(dense_layer(weight)).prepared(
-        given.batch, on_miss=given.on_miss
+        given.batch, on_miss=given.on_miss, dense=given.dense
     )
     seconds, first = {}, {}
     for name, way in ways.items():

@@ -8,9 +8,11 @@ from sparsegen.attention.choice import Way as Way
 from sparsegen.attention.fused import FusedAttentionOperator as FusedAttentionOperator
 from sparsegen.attention.steps import AttentionOperator as AttentionOperator
 from sparsegen.attention.steps import prepare_attention as prepare_attention
-from sparsegen.dispatch.choice import Choice as Choice
-from sparsegen.dispatch.choice import How as How
-from sparsegen.dispatch.choice import OnMiss as OnMiss
+from sparsegen.dispatch.chosen import Choice as Choice
+from sparsegen.dispatch.chosen import How as How
+from sparsegen.dispatch.options import Dense as Dense
+from sparsegen.dispatch.options import OnMiss as OnMiss
+from sparsegen.dispatch.options import Verify as Verify
 from sparsegen.errors import SparsegenError as SparsegenError
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
 from sparsegen.matrix.formats import as_csr as as_csr
@@ -50,5 +52,6 @@ from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
 from sparsegen.plan.saved_operator import save_operator as save_operator
 from sparsegen.pruning.pruner import prune as prune
+from sparsegen.tuning_db.records import MeasuredAs as MeasuredAs
 
 __version__: str

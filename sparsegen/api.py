@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, overload
 
 from sparsegen import arguments, backends
-from sparsegen.dispatch.choice import Choice, How, OnMiss, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.options import Dense, OnMiss, Verify, parse_kind
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
@@ -21,9 +22,7 @@ from sparsegen.operators import (
     OPERATORS,
     DType,
     Epilogue,
-    HasDense,
     ItemValues,
-    Launcher,
     Layout,
     Operator,
     Problem,
@@ -34,15 +33,15 @@ from sparsegen.operators import (
 )
 from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings, absolute
-from sparsegen.tuning.report import Budget, Effort, Progress, silent
-from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
+from sparsegen.tuning.report import Budget, Effort, Progress, SamplerName, silent
+from sparsegen.tuning_db.layers import Layers, MemoryLayer, files_state, open_layers, with_rates
+from sparsegen.tuning_db.records import Check, MeasuredAs
 
 if TYPE_CHECKING:
     from sparsegen.dispatch.pruned_times import PrunedTimes
     from sparsegen.pruning.report import PruneReport
     from sparsegen.tuning.tuner import TuneResult
 
-log = logging.getLogger(__name__)
 O = TypeVar("O", bound=Operator)  # noqa: E741
 O_co = TypeVar("O_co", bound=Operator, covariant=True)
 
@@ -69,6 +68,8 @@ def lookup(
     operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
+    dense: Dense | str = Dense.AUTO,
+    l2: MeasuredAs | str | None = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
     deterministic: bool | None = None,
@@ -76,10 +77,14 @@ def lookup(
 ) -> Choice:
     """What `prepare` would run for this matrix, and why; nothing is compiled and no device is touched.
 
-    The arguments are those of `prepare`, without operands.
+    The arguments are those of `prepare`, without operands. Where a probe would tell whether dense or sparse is faster
+    (`Choice.is_open`), estimates answer.
     """
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
-    return _choose(wanted, _device(device), db, OnMiss.parse(on_miss), _equal_bits(deterministic))
+    policy, kind = Dense.parse(dense), parse_kind(l2)
+    return _choose(
+        wanted, _device(device), db, OnMiss.parse(on_miss), policy, kind, _equal_bits(deterministic)
+    )
 
 
 @overload
@@ -89,6 +94,10 @@ def prepare(
     problem: _Prepared[O],
     transpose: bool = ...,
     on_miss: OnMiss | str = ...,
+    dense: Dense | str = ...,
+    probe: bool = ...,
+    verify: Verify | str | None = ...,
+    l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
     deterministic: bool | None = ...,
@@ -105,6 +114,10 @@ def prepare(
     *,
     transpose: bool = ...,
     on_miss: OnMiss | str = ...,
+    dense: Dense | str = ...,
+    probe: bool = ...,
+    verify: Verify | str | None = ...,
+    l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
     deterministic: bool | None = ...,
@@ -129,6 +142,10 @@ def prepare(
     bias: Any = ...,
     transpose: bool = ...,
     on_miss: OnMiss | str = ...,
+    dense: Dense | str = ...,
+    probe: bool = ...,
+    verify: Verify | str | None = ...,
+    l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
     deterministic: bool | None = ...,
@@ -145,6 +162,10 @@ def prepare(
     operator: str = ...,
     transpose: bool = ...,
     on_miss: OnMiss | str = ...,
+    dense: Dense | str = ...,
+    probe: bool = ...,
+    verify: Verify | str | None = ...,
+    l2: MeasuredAs | str | None = ...,
     device: Device | str | None = ...,
     db: str | Path | None = ...,
     deterministic: bool | None = ...,
@@ -162,6 +183,10 @@ def prepare(
     operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
     on_miss: OnMiss | str = OnMiss.NEAREST,
+    dense: Dense | str = Dense.AUTO,
+    probe: bool = True,
+    verify: Verify | str | None = None,
+    l2: MeasuredAs | str | None = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
     deterministic: bool | None = None,
@@ -185,14 +210,24 @@ def prepare(
         transpose: take the matrix's transpose in its place, which operators say that they allow (``spmm``:
             C = epilogue(matrixᵀ · B)). ``update_values`` still takes values in the order of the matrix itself, and
             packs nothing anew (Gale et al., SC 2020, section VII). A `CsrMatrix` works its transposed pattern out once.
-        on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`;
-            ``"dense"`` is for ``spmm`` without a batch.
+        on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`.
+        dense: whether a dense product may run in a variant's place, by PyTorch: ``"auto"`` where it takes less time and
+            PyTorch is imported in this process, ``"never"`` or ``"always"``; for ``spmm`` without a batch.
+        probe: with ``dense="auto"``, time the variant and the dense product on the spot where estimates do not tell
+            which is faster: a few milliseconds, once for each workload and device, recorded in the database; never
+            while a CUDA graph is captured.
+        verify: ``"first-use"`` holds a variant's result against the reference where its source digest first runs on a
+            device with a driver, unless a measurement or an earlier check did; what is wrong is recorded, and the next
+            best variant takes its place. Never while a CUDA graph is captured, nor where the host would need long for
+            the reference. Default on GPUs; ``"never"`` is on the emulator.
+        l2: what the times are to be measured as that count, where there are such: ``"cold"``, ``"clean"``, ``"warm"``
+            or ``"graph"`` (see `MeasuredAs`); default cold.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
         deterministic: choose only variants of which equal inputs give equal bits on every call; default
             SPARSEGEN_DETERMINISTIC, else any.
-        family, config: run this family, its guess changed by ``config``, instead of what the database says.
+        family, config: run this family, its heuristic config changed by ``config``, instead of what the database says.
         allow_overflow: let finite values of the matrix become infinite in a narrower dtype; a warning counts them.
         options: fields of the problem, None for one that is not given; and operands to keep for every call: ``bias`` of
             ``spmm`` (m values; default None, to pass it with each call), ``scale`` of the softmaxes and of
@@ -209,6 +244,7 @@ def prepare(
         OperandError: a bias of the wrong shape.
         DeviceUnavailableError: the device or its compiler is missing.
         NoVariantError: nothing may run.
+        WrongResultError: a variant that was named gives wrong results here, or the best few all do.
         DatabaseError: the tuning database cannot be read.
     """
     given, kept = _without_operands(_kind(operator, problem), options)
@@ -218,13 +254,20 @@ def prepare(
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
     where, db, miss = _device(device), _place(db), OnMiss.parse(on_miss)
     equal_bits = _equal_bits(deterministic)
+    policy, kind = Dense.parse(dense), parse_kind(l2)
+    may_probe = arguments.flag(probe, "probe")
+    if verify is None:
+        verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
+    verifies = Verify.parse(verify) is Verify.FIRST_USE
     if family is not None:
+        if policy is Dense.ALWAYS:
+            raise ConfigError("family= names a variant, and dense = always wants none")
         changes = {} if config is None else config
         choice = named_choice(wanted.problem, wanted.problem.features(wanted.matrix), where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
-        choice = _choose(wanted, where, db, miss, equal_bits)
+        choice = _choose(wanted, where, db, miss, policy, kind, equal_bits)
         if miss is OnMiss.TUNE and not choice.is_hit:
             tune(
                 wanted.matrix,
@@ -234,37 +277,23 @@ def prepare(
                 deterministic=equal_bits,
                 allow_overflow=overflows,
             )
-            choice = _choose(wanted, where, db, miss, equal_bits)
-    return wanted.problem.operator_type(wanted.problem, _launcher(choice, wanted, where, held))
+            choice = _choose(wanted, where, db, miss, policy, kind, equal_bits)
+    from sparsegen.measure.preparing import Preparation
 
-
-def _launcher(choice: Choice, wanted: _Wanted, device: Device, kept: Mapping[str, Any]) -> Launcher:
-    from sparsegen.plan import dense_launcher
-    from sparsegen.plan.dense_launcher import DenseLauncher
-    from sparsegen.plan.executors import shared_executor
-    from sparsegen.plan.variant_launcher import VariantLauncher
-
-    if choice.use_dense:
-        if dense_launcher.is_available(device):
-            return DenseLauncher(
-                choice,
-                wanted.matrix,
-                device,
-                kept=kept,
-                pattern=wanted.given.fingerprint(),
-                value_order=wanted.value_order,
-            )
-        log.warning("on_miss=dense needs PyTorch and a GPU; %s runs instead", choice.family.name)
-        choice = replace(choice, use_dense=False)
-    return VariantLauncher(
-        choice,
+    preparation = Preparation(
         wanted.matrix,
-        executor=shared_executor(device),
-        toolchain=backends.toolchain(device),
-        kept=kept,
-        pattern=wanted.given.fingerprint(),
-        value_order=wanted.value_order,
+        where,
+        str(db or Settings.from_environment().db),
+        _shared_layers(db),
+        lambda failed: _choose(wanted, where, db, miss, policy, kind, equal_bits, failed),
+        held,
+        wanted.given.fingerprint(),
+        wanted.value_order,
+        verifies,
+        may_probe,
+        kind,
     )
+    return wanted.problem.operator_type(wanted.problem, preparation.launcher(choice))
 
 
 def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = None) -> SparseOperator:
@@ -289,17 +318,17 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 def named_choice(
     problem: Problem, features: Features, device: Device, family: str, config: Mapping[str, Any]
 ) -> Choice:
-    """A variant that the caller names: the family's guess for these features, changed by ``config``.
+    """A variant that the caller names: the family's heuristic config for these features, changed by ``config``.
 
     Raises:
         ConfigError: a family that is unknown or of another operator, an unknown tunable or value, a config that is not
             valid here, or one that does not suit a matrix of these features.
     """
     known = require_family(family, problem)
-    guess = known.guess(problem, features, device).to_dict()
-    chosen = known.config(**{**guess, **arguments.by_name(config, "config")})
+    heuristic = known.heuristic(problem, features, device).to_dict()
+    chosen = known.config(**{**heuristic, **arguments.by_name(config, "config")})
     known.require_suited(problem, features, chosen, device)
-    return Choice(problem, chosen, How.NAMED, "named by the caller")
+    return Choice(problem, chosen, How.NAMED, "named by the caller", policy=Dense.NEVER)
 
 
 def tune(
@@ -315,6 +344,7 @@ def tune(
     baselines: bool = True,
     again: bool = False,
     seed: int = 0,
+    sampler: SamplerName | str = "candidates",
     progress: Progress = silent,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -329,6 +359,8 @@ def tune(
     Args:
         effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
         trials, seconds: when the search ends instead; at whichever comes first.
+        sampler: ``"candidates"`` (our own), or ``"tpe"``, ``"gp"`` (needs PyTorch) and ``"random"`` of Optuna: what
+            chooses the next variant.
         families, baselines, again, seed, progress: see `sparsegen.tuning.tuner.tune`.
         db: where to record; default SPARSEGEN_DB, else the user's own.
         deterministic: try only variants of which equal inputs give equal bits on every call; default as for `prepare`.
@@ -358,6 +390,7 @@ def tune(
         again=anew,
         seed=start,
         deterministic=Settings.from_environment().deterministic if equal_bits is None else equal_bits,
+        sampler=member(SamplerName, sampler, "sampler"),
         allow_overflow=overflows,
         progress=progress,
     )
@@ -503,19 +536,32 @@ def _equal_bits(deterministic: bool | None) -> bool | None:
 
 
 def _choose(
-    wanted: _Wanted, device: Device, db: str | Path | None, miss: OnMiss, equal_bits: bool | None
+    wanted: _Wanted,
+    device: Device,
+    db: str | Path | None,
+    miss: OnMiss,
+    policy: Dense,
+    kind: MeasuredAs | None,
+    equal_bits: bool | None,
+    failed: Sequence[Check] = (),
 ) -> Choice:
+    """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
     matrix, problem = wanted.matrix, wanted.problem
-    if miss is OnMiss.DENSE and not isinstance(problem, HasDense):
-        able = ", ".join(kind.operator for kind in OPERATORS.values() if issubclass(kind, HasDense))
-        raise ConfigError(
-            f"on_miss = dense is for {able}: there is no dense {problem.operator} to run instead"
-        )
-    if miss is OnMiss.DENSE and problem.batch > 1:
-        raise ConfigError(f"on_miss = dense runs one item; prepare them without it (batch = {problem.batch})")
     features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
     layers = _shared_layers(db)
-    return choose(problem, features, fingerprint, device, layers, on_miss=miss, deterministic=equal_bits)
+    if failed:
+        layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
+    return choose(
+        problem,
+        features,
+        fingerprint,
+        device,
+        layers,
+        on_miss=miss,
+        dense=policy,
+        l2=kind,
+        deterministic=equal_bits,
+    )
 
 
 def described(device: Device, db: str | Path | None = None) -> Device:

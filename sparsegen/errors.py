@@ -139,6 +139,10 @@ class DatabaseLockedError(DatabaseError):
     """Another process holds the database longer than the time limit."""
 
 
+class DatabaseUnavailableError(DatabaseError):
+    """The database's server went away and did not come back within the time limit, or is starting or stopping."""
+
+
 class DatabaseFullError(DatabaseError):
     """The disk is full (or a quota is reached)."""
 
@@ -210,6 +214,16 @@ class CompileError(SparsegenError):
 
 class LaunchError(SparsegenError):
     """A kernel launch, or a call of the driver, failed."""
+
+
+class DeviceMemoryError(LaunchError):
+    """The device has not enough memory."""
+
+
+class WrongResultError(SparsegenError):
+    """Variants give wrong results on this device, and no right one was found."""
+
+    exit_code = 5
 
 
 class KernelFault(LaunchError):  # noqa: N818  what the field calls it

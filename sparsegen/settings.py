@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsegen.errors import ConfigError
+
 
 def absolute(path: Path) -> Path:
     """The path with the home folder for ``~``, from the root on; as it is where there is no home or working folder."""
@@ -27,6 +29,16 @@ def _users(kind: str, unknown: str) -> str:
         return unknown
 
 
+def _count(text: str, name: str) -> int:
+    """
+    Raises:
+        ConfigError: it is no whole number above 0.
+    """
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise ConfigError(f"{name} is a number of devices, 1 or more, not {text!r}")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Places and defaults.
@@ -37,10 +49,15 @@ class Settings:
         cache: ``SPARSEGEN_CACHE``, the folder of compiled variants, absolute (compilers run in other folders);
             default below the user's cache folder. It is not absolute for a user without a home folder, or where the
             working folder is gone, and then it cannot be used (`sparsegen.system.private.private_folder`).
+        locks: ``SPARSEGEN_LOCKS``, the folder of the GPUs' locks, for users and containers to share; default
+            ``/run/lock``, ``/dev/shm`` or ``/tmp`` (`sparsegen.system.host_lock`).
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
+        emulators: ``SPARSEGEN_EMULATORS``, how many devices the emulator passes for; default 1.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
-        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with, or ``off`` for nvcc; default that of
-            nvcc's release where one is found (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
+        compiler: ``SPARSEGEN_COMPILER``: ``nvrtc``, ``pycuda`` or ``nvcc``; default NVRTC where there is one of nvcc's
+            release, else nvcc.
+        nvrtc: ``SPARSEGEN_NVRTC``, the NVRTC (``libnvrtc.so.N``) to compile with; default that of nvcc's release
+            (`sparsegen.backends.cuda.toolkit.find_nvrtc`).
         driver: ``SPARSEGEN_DRIVER``, how NVIDIA's driver is called: ``pycuda`` (default), or ``direct``, by ctypes and
             without PyCUDA.
         kernels: ``SPARSEGEN_KERNELS``, a folder of kernels that were compiled beforehand, as a job's bundle brings them
@@ -57,8 +74,11 @@ class Settings:
 
     db: str
     cache: Path
+    locks: Path | None
     device: str | None
+    emulators: int
     nvcc: str | None
+    compiler: str | None
     nvrtc: str | None
     driver: str
     kernels: Path | None
@@ -79,8 +99,11 @@ class Settings:
         return cls(
             db=e.get("SPARSEGEN_DB") or f"{_users('data', '~/.local/share/sparsegen')}/tuning.db",
             cache=absolute(Path(e.get("SPARSEGEN_CACHE") or _users("cache", "~/.cache/sparsegen"))),
+            locks=absolute(Path(e["SPARSEGEN_LOCKS"])) if e.get("SPARSEGEN_LOCKS") else None,
             device=e.get("SPARSEGEN_DEVICE") or None,
+            emulators=_count(e.get("SPARSEGEN_EMULATORS") or "1", "SPARSEGEN_EMULATORS"),
             nvcc=e.get("SPARSEGEN_NVCC") or None,
+            compiler=e.get("SPARSEGEN_COMPILER") or None,
             nvrtc=e.get("SPARSEGEN_NVRTC") or None,
             driver=e.get("SPARSEGEN_DRIVER") or "pycuda",
             kernels=absolute(Path(kernels)) if kernels else None,

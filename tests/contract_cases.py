@@ -196,7 +196,7 @@ class Variant:
 
 
 def guess(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
-    return family.guess(problem, problem.features(matrix), device())
+    return family.heuristic(problem, problem.features(matrix), device())
 
 
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:

@@ -78,6 +78,7 @@ SCORES = np.ones((1, 8, 8), np.float32)
 PROBLEM = {"problem": (7, "spmm", [1], {}, object(), np.ones(2), sparsegen.SpmmProblem)}
 FIELDS = {"n": WHOLE, "dtype": WORD, "layout": WORD, "epilogue": WORD, "batch": WHOLE, "item_values": WORD}
 ASKED = {"matrix": MATRIX, **PROBLEM, "operator": WORD, "transpose": FLAG, "device": DEVICE, "db": PLACE}
+CHOICE = {"dense": WORD, "l2": WORD, "probe": FLAG, "verify": WORD}
 MASK = {"length": WHOLE, "causal": FLAG}
 
 
@@ -113,21 +114,19 @@ ROWS = {
     "lookup": Row(
         sparsegen.lookup,
         {"matrix": CSR, "n": 4, "device": "emulator"},
-        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE},
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "dense": WORD, "l2": WORD},
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare": Row(
         sparsegen.prepare,
         {"matrix": CSR, "n": 4, "device": "emulator", "family": "csr_spmm"},
-        {
-            **ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "family": TEXT, "config": NAMES,
-            "allow_overflow": FLAG,
-        },
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, **CHOICE, "family": TEXT, "config": NAMES,
+         "allow_overflow": FLAG},
         {**FIELDS, "nonsense": (1,)},
     ),
     "prepare, chosen": Row(
         sparsegen.prepare, {"matrix": CSR, "n": 4, "device": "emulator"},
-        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, "allow_overflow": FLAG}, FIELDS,
+        {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, **CHOICE, "allow_overflow": FLAG}, FIELDS,
         free=("family", "config"),
     ),
     "prune": Row(

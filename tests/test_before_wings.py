@@ -12,7 +12,7 @@ import pytest
 import sparsegen
 from sparsegen import api
 from sparsegen.backends.emulator import device as emulator_device
-from sparsegen.dispatch.choice import How
+from sparsegen.dispatch.chosen import How
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import OPERATORS, DType, Epilogue, ItemValues, Layout, SpmmProblem
 from sparsegen.settings import Settings

@@ -82,6 +82,6 @@ def test_guesses_at_size(family: AnyFamily, size: int, executor: Executor, toolc
             problem = kind.with_sizes(size).problem(matrix)
             if not family.computes(problem):
                 continue
-            config = family.guess(problem, problem.features(matrix), executor.device)
+            config = family.heuristic(problem, problem.features(matrix), executor.device)
             assert family.broken_constraints(problem, config, executor.device) == []
             assert error_of(family, problem, config, matrix, executor, toolchain) <= 1, kind

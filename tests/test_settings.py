@@ -16,7 +16,7 @@ def test_defaults_are_below_the_users_folders() -> None:
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    names = ("DB", "CACHE", "DEVICE", "NVCC", "NVRTC")
+    names = ("DB", "CACHE", "DEVICE", "NVCC", "COMPILER", "NVRTC")
     empty = dict.fromkeys([*(f"SPARSEGEN_{name}" for name in names), "CXX", "CUDA_HOME"], "")
     assert Settings.from_environment(empty) == Settings.from_environment({})
 

@@ -40,6 +40,7 @@ from sparsegen.operators import SpmmProblem
 from sparsegen.plan import variants
 from sparsegen.tuning.report import Progress, silent
 from sparsegen.tuning.tuner import Backend, Budget, TuneResult, tune
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
 DEVICE = Device("fake", "fake device", "fake", (9, 0), 1, 1 << 17, 1 << 18, 1 << 20)
@@ -47,7 +48,21 @@ RATES = Rates(1e6, 1e7, 2e7, 3e7, 4e7, 5.0, 1000.0)
 MATRIX = random_uniform(24, 16, 0.25, seed=1)
 PROBLEM = SpmmProblem(24, 16, 8)
 
-BEHAVIOURS = ("right", "wrong", "unstable", "crash", "hang", "fault", "poison", "fading", "does_not_compile")
+BEHAVIOURS = (
+    "right",
+    "wrong",
+    "wrong_at_first",
+    "slightly_wrong",
+    "unstable",
+    "crash",
+    "hang",
+    "fault",
+    "poison",
+    "fading",
+    "does_not_compile",
+    "trespass",
+    "remembers",
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,7 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     ) -> Launch:
         return Launch((problem.m, 1, 1), (32, 1, 1))
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
     def analytic_us(
@@ -159,9 +174,12 @@ class FakeBuffer:
         LIVE[self.address] = self
 
     @classmethod
-    def at(cls, address: int) -> FakeBuffer:
-        """The buffer that begins there."""
-        return LIVE[address]
+    def at(cls, address: int) -> Any:
+        """The buffer that begins there, or the rest of the one that it lies in."""
+        if address in LIVE:
+            return LIVE[address]
+        [around] = [b for b in LIVE.values() if b.address < address < b.address + b.nbytes]
+        return SimpleNamespace(array=around.array[address - around.address :], keeps=around)
 
 
 class FakeEvent:
@@ -211,13 +229,14 @@ class FakeExecutor:
         return nullcontext()
 
     def fill(self, buffer: FakeBuffer, byte: int) -> None:
+        """What the next variant begins with."""
+        self.is_lost |= self.is_poisoned
         self._check()
-        buffer.array[:] = byte
+        FakeBuffer.at(buffer.address).array[: buffer.nbytes] = byte
 
     def download(self, buffer: FakeBuffer, array: Array) -> None:
         self._check()
-        array.view(np.uint8).reshape(-1)[:] = buffer.array[: array.nbytes]
-        self.is_lost = self.is_poisoned
+        array.view(np.uint8).reshape(-1)[:] = FakeBuffer.at(buffer.address).array[: array.nbytes]
 
     def activate(self) -> None:
         """Nothing to ready."""
@@ -254,15 +273,26 @@ class FakeExecutor:
         nnz = int(ints[0][-1])
         a = scipy.sparse.csr_array((floats[0][:nnz], ints[1][:nnz], ints[0]), shape=(m, k))
         exact = a @ floats[1].reshape(k, n)
+        if behaviour == "remembers":  # what it once computed
+            exact = self.remembered = getattr(self, "remembered", exact)
         if behaviour == "wrong":
             exact[3, 5] += 1.0
+        if behaviour == "wrong_at_first" and not kernel.launches:
+            exact[3, 5] += 1.0
+        if (
+            behaviour == "slightly_wrong"
+        ):  # by twice the bound of a sum in float32 (`sparsegen.verify.bounds`)
+            terms, magnitude = ints[0][4] - ints[0][3], (abs(a) @ abs(floats[1].reshape(k, n)))[3, 5]
+            exact[3, 5] += 2 * 2.0**-24 * (4 * np.sqrt(terms + 2.0) * magnitude + 2 * abs(exact[3, 5]))
         if behaviour == "unstable" and kernel.launches:
             exact *= 1.0 + kernel.launches
         if behaviour == "fading" and kernel.timings >= 2:  # right until its trial has ended
             exact[0, 0] += 1.0
         kernel.launches += 1
         self.us += time_of(kernel.config)
-        c.array.view(np.float32)[:] = exact.astype(np.float32).reshape(-1)
+        c.array[: 4 * exact.size].view(np.float32)[:] = exact.astype(np.float32).reshape(-1)
+        if behaviour == "trespass":
+            c.array[4 * exact.size + 8] = 0
 
     def synchronize(self) -> None:
         self._check()
@@ -372,6 +402,16 @@ def tune_toy(
         again=again,
         deterministic=deterministic,
         backend=backend(folder, **values),
+    )
+
+
+def told(config: Config, time_us: float | None) -> Measurement:
+    """What became of a config that took so long, or failed, where nothing else counts."""
+    workload = Workload(PROBLEM, MATRIX.fingerprint(), Features.of(MATRIX))
+    sample = None if time_us is None else Sample(time_us, time_us, time_us, 30)
+    outcome = Outcome.WRONG if time_us is None else Outcome.OK
+    return Measurement(
+        workload, DEVICE, Variant(config, "ab" * 32), outcome, sample, registers=32, spill_bytes=0
     )
 
 

@@ -24,9 +24,12 @@ from sparsegen.operators import (
 from sparsegen.tuning_db.records import (
     Baseline,
     Basis,
+    Check,
+    MeasuredAs,
     Measurement,
     Outcome,
     Prediction,
+    Probe,
     Sample,
     Variant,
     Workload,
@@ -81,7 +84,7 @@ def timed(
     *,
     device: Device = H100,
     final: bool = False,
-    cold: bool = True,
+    measured_as: MeasuredAs = MeasuredAs.COLD,
     at: int = 0,
     digest: str = DIGEST,
     **values: Any,
@@ -92,7 +95,7 @@ def timed(
         device,
         variant(digest, **values),
         Outcome.OK,
-        Sample(microseconds, microseconds * 0.98, microseconds * 1.05, 50, cold, 1980, 0),
+        Sample(microseconds, microseconds * 0.98, microseconds * 1.05, 50, measured_as, 1980, 0),
         worst_error=0.25,
         registers=40,
         spill_bytes=0,
@@ -127,6 +130,33 @@ def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, *
 def baseline(microseconds: float, of: Workload | None = None, contender: str = "cublas") -> Baseline:
     sample = Sample(microseconds, microseconds, microseconds, 50)
     return Baseline(of or workload(), H100, contender, "torch 2.9", sample, START)
+
+
+def probe(
+    sparse_us: float, dense_us: float, of: Workload | None = None, *, at: int = 0, **values: Any
+) -> Probe:
+    """Both timed in turn, ``at`` seconds after `START`."""
+    when = START + timedelta(seconds=at)
+    return Probe(
+        of or workload(), H100, variant(**values), sparse_us, dense_us, 7, driver="580.1", measured_at=when
+    )
+
+
+def checked(
+    outcome: Outcome = Outcome.OK,
+    of: Workload | None = None,
+    *,
+    driver: str = "580.1",
+    at: int = 0,
+    **values: Any,
+) -> Check:
+    """A check ``at`` seconds after `START`."""
+    when = START + timedelta(seconds=at)
+    reason = "" if outcome is Outcome.OK else "3 of 9 values are wrong"
+    return Check(of or workload(), H100, variant(**values), driver, outcome, 0.02, reason, 0.5, when)
+
+
+WHEN_COLD = "measured_as <> 'warm' AS cold"  # what stood in the column of before schema 0005
 
 
 def columns_of_before(problem: Problem) -> dict[str, int | str]:

@@ -17,6 +17,8 @@ def check(store: Store) -> list[str]:
         store.all_baselines()
         store.all_rates()
         store.all_predictions()
+        store.all_probes()
+        store.all_checks()
     except DatabaseError as error:
         return [str(error)]
     unknown = dict.fromkeys(m.variant for m in measured if not m.variant.config.is_known)

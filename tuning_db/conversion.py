@@ -27,10 +27,13 @@ from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.records import (
     Baseline,
     Basis,
+    Check,
     DeviceRates,
+    MeasuredAs,
     Measurement,
     Outcome,
     Prediction,
+    Probe,
     Sample,
     Tuned,
     Variant,
@@ -128,9 +131,10 @@ def variant_columns(variant: Variant) -> Columns:
 
 def sample_columns(sample: Sample | None) -> Columns:
     if sample is None:
-        return {}
+        return {"measured_as": str(MeasuredAs.COLD)}  # what was to be measured
     columns = asdict(sample)
     columns["sample_count"] = columns.pop("count")
+    columns["measured_as"] = str(sample.measured_as)
     return columns
 
 
@@ -142,6 +146,7 @@ def measurement_columns(measurement: Measurement) -> Columns:
         "reason": printable(measurement.reason),
         "final": measurement.final,
         "measured_at": measurement.measured_at,
+        "driver": printable(measurement.driver),
         **{name: getattr(measurement, name) for name in names},
     }
 
@@ -159,6 +164,30 @@ def prediction_columns(prediction: Prediction) -> Columns:
     """All but the references to other tables."""
     names = ("predicted_us", "model", "registers", "spill_bytes", "predicted_at")
     return {"basis": str(prediction.basis)} | {name: getattr(prediction, name) for name in names}
+
+
+def probe_columns(probe: Probe) -> Columns:
+    """All but the references to other tables."""
+    return {
+        "sparse_us": probe.sparse_us,
+        "dense_us": probe.dense_us,
+        "sample_count": probe.count,
+        "measured_as": str(probe.measured_as),
+        "driver": printable(probe.driver),
+        "measured_at": probe.measured_at,
+    }
+
+
+def check_columns(check: Check) -> Columns:
+    """All but the references to other tables."""
+    return {
+        "outcome": str(check.outcome),
+        "reason": printable(check.reason),
+        "worst_error": check.worst_error,
+        "seconds": check.seconds,
+        "driver": printable(check.driver),
+        "measured_at": check.measured_at,
+    }
 
 
 # --- rows to values ----------------------------------------------------------------------------------------
@@ -227,13 +256,13 @@ def to_sample(row: Row) -> Sample | None:
     median = row["median_us"]
     if median is None:
         return None
-    low, high, cold = row["low_us"], row["high_us"], row["cold"]
+    low, high = row["low_us"], row["high_us"]
     return Sample(
         median_us=median,
         low_us=median if low is None else low,
         high_us=median if high is None else high,
         count=row["sample_count"] or 1,
-        cold=cold is None or bool(cold),
+        measured_as=MeasuredAs(row["measured_as"]),
         clock_mhz=row["clock_mhz"],
         throttle_reasons=row["throttle_reasons"],
     )
@@ -255,6 +284,7 @@ def to_measurement(row: Row) -> Measurement:
         packed_bytes=row["packed_bytes"],
         final=bool(row["final"]),
         measured_at=to_moment(row["measured_at"]),
+        driver=row["driver"],
     )
 
 
@@ -282,6 +312,34 @@ def to_prediction(row: Row) -> Prediction:
         registers=row["registers"],
         spill_bytes=row["spill_bytes"],
         predicted_at=to_moment(row["predicted_at"]),
+    )
+
+
+def to_probe(row: Row) -> Probe:
+    return Probe(
+        workload=to_workload(row),
+        device=to_device(row),
+        variant=to_variant(row),
+        sparse_us=row["sparse_us"],
+        dense_us=row["dense_us"],
+        count=row["sample_count"],
+        measured_as=MeasuredAs(row["measured_as"]),
+        driver=row["driver"],
+        measured_at=to_moment(row["measured_at"]),
+    )
+
+
+def to_check(row: Row) -> Check:
+    return Check(
+        workload=to_workload(row),
+        device=to_device(row),
+        variant=to_variant(row),
+        driver=row["driver"],
+        outcome=Outcome(row["outcome"]),
+        seconds=row["seconds"],
+        reason=row["reason"],
+        worst_error=row["worst_error"],
+        measured_at=to_moment(row["measured_at"]),
     )
 
 

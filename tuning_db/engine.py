@@ -19,12 +19,31 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sparsegen.errors import DatabaseError, DatabaseFullError, DatabaseLockedError, DatabaseReadOnlyError
+from sparsegen.errors import (
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseLockedError,
+    DatabaseReadOnlyError,
+    DatabaseUnavailableError,
+)
 from sparsegen.tuning_db import sqlite_files
 from sparsegen.tuning_db.location import Location
 
 log = logging.getLogger(__name__)
 
+# SQLSTATEs of PostgreSQL: a server that shuts down, has crashed, starts, or has as many connections as it takes; and
+# two transactions of which one had to give way.
+GOING_OR_COMING = ("57P01", "57P02", "57P03", "53300")
+# The driver tells no SQLSTATE of a connection that the server refuses: its words.
+REFUSALS = {
+    "shutting down": "57P01",
+    "recovery mode": "57P02",
+    "not yet accepting connections": "57P03",
+    "starting up": "57P03",
+    "too many clients": "53300",
+    "remaining connection slots": "53300",
+}
+CROSSED = ("40P01", "40001")
 WRITES = "sparsegen_writes"  # execution option: this connection's transactions write
 
 
@@ -39,7 +58,9 @@ def create_engine(location: Location, *, read_only: bool, lock_timeout: float) -
         return _sqlite_engine(location.path, read_only=read_only, lock_timeout=lock_timeout)
     assert location.url is not None
     try:
-        engine = sa.create_engine(location.url, pool_pre_ping=True)
+        # A connection for each transaction: hundreds of searches that each kept one open would be more than a server
+        # takes, and one that is kept does not outlive a server's restart.
+        engine = sa.create_engine(location.url, poolclass=sa.pool.NullPool)
     except ModuleNotFoundError as error:
         raise DatabaseError(
             f"{location}: the driver {error.name!r} is missing; pip install 'sparsegen[postgres]'"
@@ -166,7 +187,7 @@ def typed_errors(location: Location) -> Iterator[None]:
 def _typed(error: sa.exc.DBAPIError, location: Location) -> DatabaseError:
     if isinstance(error.orig, sqlite3.Error):
         return sqlite_files.typed(error.orig, location)
-    state = getattr(error.orig, "sqlstate", None) or ""
+    state = _state(error)
     facts = f"{location}: {str(error.orig).strip()}"
     if state in ("53100", "53200", "53400"):
         return DatabaseFullError(f"{facts}; free space on the server and run the command again")
@@ -174,6 +195,28 @@ def _typed(error: sa.exc.DBAPIError, location: Location) -> DatabaseError:
         return DatabaseLockedError(f"{facts}; another process holds the database, try again later")
     if state in ("25006", "42501"):
         return DatabaseReadOnlyError(f"{facts}; ask for write access or name another database with --db")
-    if state[:2] in ("08", "28", "3D") or not state:
-        return DatabaseError(f"{facts}; check the URL and that the server runs")
+    if state[:2] in ("28", "3D"):
+        return DatabaseError(f"{facts}; check the URL")
+    if state[:2] == "08" or state in GOING_OR_COMING or not state:
+        return DatabaseUnavailableError(f"{facts}; check the URL and that the server runs")
     return DatabaseError(facts)
+
+
+def is_passing(error: DatabaseError) -> bool:
+    """Whether the same transaction may go well in a moment: the server is away or full, or two writers crossed."""
+    if isinstance(error, DatabaseUnavailableError):
+        return True
+    return _state(error.__cause__) in CROSSED
+
+
+def has_answered(error: DatabaseError) -> bool:
+    """Whether `is_passing`, and the server itself has said so: one that does not answer may not be there at all."""
+    return _state(error.__cause__) in (*GOING_OR_COMING, *CROSSED)
+
+
+def _state(error: BaseException | None) -> str:
+    """The SQLSTATE; empty where there is none."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return ""
+    told: str | None = getattr(error.orig, "sqlstate", None)
+    return told or next((state for words, state in REFUSALS.items() if words in str(error.orig)), "")

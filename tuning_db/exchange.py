@@ -7,10 +7,11 @@ The document::
      "measurements": [{"workload": 0, "device": 0, "family": ..., "config": {...}, ...}],
      "baselines": [{"workload": 0, "device": 0, "contender": ..., ...}]}
 
-Version 2 says that some devices have a member ``rates``: what they were measured to do. Version 3 says that there is a
-list ``predictions`` beside the measurements. ``workload`` and
-``device`` are positions in the lists above them. A config passes only if its family knows every value
-(`Family.config`), so no text from a file can reach a template. Nothing is imported unless all is valid.
+Version 2 says that some devices have a member ``rates``: what they were measured to do. Version 3 says that there are
+times measured as "clean" or "graph", or measurements with a driver; version 4, that there is a list ``predictions``.
+Probes and checks are left out: they are of the machine that made them. ``workload`` and ``device`` are positions in the
+lists above them. A config passes only if its family knows every value (`Family.config`), so no text from a file can
+reach a template. Nothing is imported unless all is valid.
 """
 
 from __future__ import annotations
@@ -39,19 +40,18 @@ from sparsegen.tuning_db.records import (
     Measurement,
     Outcome,
     Prediction,
-    Sample,
     Variant,
     Workload,
 )
-from sparsegen.tuning_db.row_checks import LONGEST_REASON
+from sparsegen.tuning_db.row_checks import LONGEST_DRIVER, LONGEST_REASON
+from sparsegen.tuning_db.sample_json import COLD_OR_WARM, read_sample, sample_dict
 
 if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
     from sparsegen.tuning_db.store import Added, Store
 
 FORMAT = "sparsegen-tuning"
-# A document without rates, or without predictions, is one that older versions read.
-VERSION, VERSION_WITH_RATES, VERSION_WITH_PREDICTIONS = 1, 2, 3
-VERSIONS = (VERSION, VERSION_WITH_RATES, VERSION_WITH_PREDICTIONS)
+# Each document has the oldest version that can say what it holds.
+VERSIONS = VERSION, VERSION_WITH_RATES, VERSION_WITH_KINDS, VERSION_WITH_PREDICTIONS = 1, 2, 3, 4
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
@@ -109,7 +109,7 @@ def dump(content: Content) -> str:
         devices.setdefault(r.device.key, (len(devices), r.device))
     document: dict[str, Any] = {
         "format": FORMAT,
-        "version": (VERSION_WITH_PREDICTIONS if predictions else VERSION_WITH_RATES if rates else VERSION),
+        "version": _version(content),
         "devices": [
             described(device) | ({"rates": rates_dict(rates[key])} if key in rates else {})
             for key, (_, device) in devices.items()
@@ -127,6 +127,17 @@ def dump(content: Content) -> str:
         else:
             parts.append(f'"{name}": {json.dumps(value)}')
     return "{" + ",\n".join(parts) + "}\n"
+
+
+def _version(content: Content) -> int:
+    """The oldest that can say all of it."""
+    if content.predictions:
+        return VERSION_WITH_PREDICTIONS
+    kinds = {m.sample.measured_as for m in content.measurements if m.sample is not None}
+    kinds |= {b.sample.measured_as for b in content.baselines}
+    if kinds.difference(COLD_OR_WARM) or any(m.driver for m in content.measurements):
+        return VERSION_WITH_KINDS
+    return VERSION_WITH_RATES if content.rates else VERSION
 
 
 def rates_dict(measured: DeviceRates) -> dict[str, Any]:
@@ -165,9 +176,10 @@ def measurement_dict(m: Measurement) -> dict[str, Any]:
         "config": m.variant.config.to_dict(),
         "source_digest": m.variant.source_digest,
         "outcome": str(m.outcome),
-        **({"sample": asdict(m.sample)} if m.sample else {}),
+        **({"sample": sample_dict(m.sample)} if m.sample else {}),
         **({"reason": m.reason} if m.reason else {}),
         **facts,
+        **({"driver": m.driver} if m.driver else {}),
         "final": m.final,
         "measured_at": m.measured_at.isoformat(),
     }
@@ -178,7 +190,7 @@ def baseline_dict(b: Baseline) -> dict[str, Any]:
     return {
         "contender": b.contender,
         "version": b.version,
-        "sample": asdict(b.sample),
+        "sample": sample_dict(b.sample),
         "measured_at": b.measured_at.isoformat(),
     }
 
@@ -236,7 +248,7 @@ def load(text: str, source: str) -> Content:
     if "format" not in head or head["format"].value != FORMAT:
         raise ImportFileError(f'{source}: not an export of sparsegen: "format" is not "{FORMAT}"')
     if "version" not in head or head["version"].value not in VERSIONS:
-        known = f"version {' or '.join(map(str, VERSIONS))}; another needs another sparsegen"
+        known = f"version {', '.join(map(str, VERSIONS))}; another needs another sparsegen"
         (head.get("version") or root).refuse(known)
     has_predictions = head["version"].value == VERSION_WITH_PREDICTIONS
     fields = root.fields(
@@ -323,24 +335,6 @@ def read_workload(node: Node) -> Workload:
     return Workload(problem, f["fingerprint"].text(64, HEX), features)
 
 
-def _sample(node: Node) -> Sample:
-    f = node.fields(("median_us", "low_us", "high_us", "count", "cold"), ("clock_mhz", "throttle_reasons"))
-
-    def optional(name: str) -> int | None:
-        member = f.get(name)
-        return None if member is None or member.value is None else member.integer(0, BIG)
-
-    return Sample(
-        median_us=f["median_us"].number(above=True),
-        low_us=f["low_us"].number(),
-        high_us=f["high_us"].number(),
-        count=f["count"].integer(1, MAX_INDEX),
-        cold=f["cold"].boolean(),
-        clock_mhz=optional("clock_mhz"),
-        throttle_reasons=optional("throttle_reasons"),
-    )
-
-
 def _variant(f: dict[str, Node], problem: Problem) -> Variant:
     digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
     return Variant(read_config(f["family"], f["config"], problem), digest)
@@ -353,7 +347,7 @@ def _pick(node: Node, candidates: list[Any]) -> Any:
 def read_measurement(node: Node, workloads: list[Workload], devices: list[Device]) -> Measurement:
     """A measurement, as `measurement_dict` gives it, with the places of its workload and its device in these lists."""
     needed = ("workload", "device", "family", "config", "source_digest", "outcome", "final", "measured_at")
-    f = node.fields(needed, ("sample", "reason", *MEASURED))
+    f = node.fields(needed, ("sample", "reason", "driver", *MEASURED))
     workload = _pick(f["workload"], workloads)
     outcome = f["outcome"].text(40)
     if outcome not in list(Outcome):
@@ -372,10 +366,11 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
         device=_pick(f["device"], devices),
         variant=_variant(f, workload.problem),
         outcome=Outcome(outcome),
-        sample=_sample(f["sample"]) if "sample" in f else None,
+        sample=read_sample(f["sample"]) if "sample" in f else None,
         reason=f["reason"].text(LONGEST_REASON) if "reason" in f else "",
         final=f["final"].boolean(),
         measured_at=f["measured_at"].moment(),
+        driver=f["driver"].text(LONGEST_DRIVER) if "driver" in f else "",
         **facts,
     )
 
@@ -406,6 +401,6 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
         device=_pick(f["device"], devices),
         contender=f["contender"].text(40, "[a-z0-9_]+"),
         version=f["version"].text(200),
-        sample=_sample(f["sample"]),
+        sample=read_sample(f["sample"]),
         measured_at=f["measured_at"].moment(),
     )

@@ -8,10 +8,12 @@ import sqlalchemy as sa
 
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    CheckRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
     PredictionRow,
+    ProbeRow,
     ProblemRow,
     VariantRow,
 )
@@ -41,11 +43,23 @@ class Selection:
 
     def measurements(self) -> sa.Select[int]:
         """The ids of the measurements that are meant."""
-        query = self._of(sa.select(MeasurementRow.id).join(MeasurementRow.matrix).join(MeasurementRow.device))
+        return self._of_variants(MeasurementRow)
+
+    def checks(self) -> sa.Select[int]:
+        """The ids of the checks that are meant."""
+        return self._of_variants(CheckRow)
+
+    def probes(self) -> sa.Select[int]:
+        """The ids of the probes that are meant; none of them failed."""
+        return self._of_variants(ProbeRow)
+
+    def _of_variants(self, row: type[MeasurementRow | CheckRow | ProbeRow]) -> sa.Select[int]:
+        query = self._of(sa.select(row.id).join(row.matrix).join(row.device))
         if self.family:
-            query = query.join(MeasurementRow.variant).where(VariantRow.family == self.family)
+            query = query.join(row.variant).where(VariantRow.family == self.family)
         if self.failed_only:
-            query = query.where(MeasurementRow.outcome != Outcome.OK.value)
+            has_failed = sa.false() if row is ProbeRow else row.__table__.c.outcome != Outcome.OK.value
+            query = query.where(has_failed)
         return query
 
     def predictions(self) -> sa.Select[int]:
@@ -88,17 +102,22 @@ def count(connection: sa.Connection, selection: Selection) -> Forgotten:
 
 
 def forget(connection: sa.Connection, selection: Selection) -> Forgotten:
-    """Delete them, and the matrices, problems and variants that nothing is known of any more."""
+    """Delete them with the probes and checks that are meant, and the matrices, problems and variants that nothing is
+    known of any more.
+    """
     forgotten = count(connection, selection)
     connection.execute(sa.delete(MeasurementRow).where(MeasurementRow.id.in_(selection.measurements())))
+    connection.execute(sa.delete(ProbeRow).where(ProbeRow.id.in_(selection.probes())))
+    connection.execute(sa.delete(CheckRow).where(CheckRow.id.in_(selection.checks())))
     connection.execute(sa.delete(PredictionRow).where(PredictionRow.id.in_(selection.predictions())))
     if selection.has_baselines:
         connection.execute(sa.delete(BaselineRow).where(BaselineRow.id.in_(selection.baselines())))
-    known = sa.union(sa.select(MeasurementRow.variant_id), sa.select(PredictionRow.variant_id))
-    connection.execute(sa.delete(VariantRow).where(VariantRow.id.not_in(known)))
+    measured = sa.union(
+        *(sa.select(row.variant_id) for row in (MeasurementRow, ProbeRow, CheckRow, PredictionRow))
+    )
+    connection.execute(sa.delete(VariantRow).where(VariantRow.id.not_in(measured)))
     for row, name in ((MatrixRow, "matrix_id"), (ProblemRow, "problem_id")):
-        known = sa.union(
-            *(sa.select(getattr(of, name)) for of in (MeasurementRow, BaselineRow, PredictionRow))
-        )
+        tables = (MeasurementRow, BaselineRow, ProbeRow, CheckRow, PredictionRow)
+        known = sa.union(*(sa.select(getattr(table, name)) for table in tables))
         connection.execute(sa.delete(row).where(row.id.not_in(known)))
     return forgotten

@@ -25,16 +25,18 @@ from sparsegen.tuning_db.pins import pins_path
 from sparsegen.tuning_db.project import is_there, is_trusted
 from sparsegen.tuning_db.records import (
     Baseline,
+    Check,
     DeviceRates,
     Measurement,
     Outcome,
     Prediction,
+    Probe,
     Tuned,
     Workload,
 )
 from sparsegen.tuning_db.rules import NO_RULES, Rules
 from sparsegen.tuning_db.seeds_reader import seeds
-from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite
+from sparsegen.tuning_db.sqlite_reader import SqliteReader, is_blank, open_sqlite
 
 if TYPE_CHECKING:
     from sparsegen.tuning_db.store import Store
@@ -59,6 +61,12 @@ class Layer(Protocol):
     def predictions(self, workload: Workload, device: Device) -> list[Prediction]: ...
 
     def rates(self, device: Device) -> Rates | None: ...
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]: ...
+
+    def failed_checks(self, device: Device) -> list[Check]: ...
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool: ...
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]: ...
 
@@ -96,8 +104,12 @@ class MemoryLayer:
         measurements: Iterable[Measurement],
         baselines: Iterable[Baseline],
         rates: Iterable[DeviceRates] = (),
+        probes: Iterable[Probe] = (),
+        checks: Iterable[Check] = (),
         predictions: Iterable[Prediction] = (),
     ) -> None:
+        self._probes = sorted(probes, key=lambda p: p.measured_at)
+        self._checks = sorted(checks, key=lambda c: c.measured_at)
         self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
         self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
         self._rates: dict[str, Rates] = {}
@@ -132,6 +144,23 @@ class MemoryLayer:
 
     def rates(self, device: Device) -> Rates | None:
         return self._rates.get(device.key)
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        return [p for p in self._probes if _key(p.workload, p.device) == _key(workload, device)]
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        return [c for c in self._checks if c.device.key == device.key and c.outcome is not Outcome.OK]
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        wanted = device.key, driver, digest, Outcome.OK
+        measured = [m for some in self._measurements.values() for m in some if m.driver]
+        return any(
+            (c.device.key, c.driver, c.variant.source_digest, c.outcome) == wanted for c in self._checks
+        ) or any(
+            (m.device.key, m.driver, m.variant.source_digest, m.outcome) == wanted
+            for m in measured
+            if m.worst_error is not None
+        )
 
     def close(self) -> None: ...
 
@@ -184,6 +213,19 @@ class Layers:
         """Those of the topmost layer that has any."""
         found = (layer.rates(device) for layer in self.layers)
         return next((rates for rates in found if rates is not None), None)
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        """Those of the topmost layer that has any."""
+        found = (layer.probes(workload, device) for layer in self.layers)
+        return next((some for some in found if some), [])
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        """Those of all layers."""
+        return [check for layer in self.layers for check in layer.failed_checks(device)]
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        """Whether any layer says so."""
+        return any(layer.is_verified(device, driver, digest) for layer in self.layers)
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
         seen: dict[Key, Tuned] = {}
@@ -242,9 +284,11 @@ def open_to_read(place: str | Path) -> SqliteReader | Store:
 
 
 def open_existing(place: str | Path) -> Layer:
-    """The database there for reading, as `open_to_read`; one without records where there is no file yet."""
+    """The database there for reading, as `open_to_read`; one without records where there is none yet."""
     path = Location.parse(place).path
-    return MemoryLayer([], []) if path is not None and not path.exists() else open_to_read(place)
+    if path is not None and (not path.exists() or is_blank(path)):
+        return MemoryLayer([], [])
+    return open_to_read(place)
 
 
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:

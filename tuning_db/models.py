@@ -30,6 +30,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 BASES = ("model", "scaled")
 OUTCOMES = ("ok", "wrong", "crashed", "timed_out", "compile_failed")
+CHECKED = ("ok", "wrong", "crashed")
+KINDS = ("cold", "clean", "warm", "graph")  # of `records.MeasuredAs`
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -171,7 +173,7 @@ class TimedRow:
     low_us: Mapped[float | None]
     high_us: Mapped[float | None]
     sample_count: Mapped[int | None]
-    cold: Mapped[bool | None]
+    measured_as: Mapped[str] = mapped_column(String(20))
     clock_mhz: Mapped[int | None]
     throttle_reasons: Mapped[int | None] = mapped_column(BigInteger)
 
@@ -181,8 +183,11 @@ class MeasurementRow(TimedRow, Base):
 
     __tablename__ = "measurements"
     __table_args__ = (
-        UniqueConstraint("problem_id", "matrix_id", "device_id", "variant_id", "final", "measured_at"),
+        UniqueConstraint(
+            "problem_id", "matrix_id", "device_id", "variant_id", "measured_as", "final", "measured_at"
+        ),
         CheckConstraint(f"outcome IN {OUTCOMES}", name="outcome"),
+        CheckConstraint(f"measured_as IN {KINDS}", name="measured_as"),
         CheckConstraint("(outcome = 'ok') = (median_us IS NOT NULL)", name="sample"),
         Index(None, "device_id", "matrix_id"),
     )
@@ -197,6 +202,7 @@ class MeasurementRow(TimedRow, Base):
     prepare_seconds: Mapped[float | None]
     packed_bytes: Mapped[int | None] = mapped_column(BigInteger)
     final: Mapped[bool]
+    driver: Mapped[str] = mapped_column(String(40))
 
     device: Mapped[DeviceRow] = relationship(lazy="raise")
     matrix: Mapped[MatrixRow] = relationship(lazy="raise")
@@ -209,8 +215,11 @@ class BaselineRow(TimedRow, Base):
 
     __tablename__ = "baselines"
     __table_args__ = (
-        UniqueConstraint("problem_id", "matrix_id", "device_id", "contender", "version", "measured_at"),
+        UniqueConstraint(
+            "problem_id", "matrix_id", "device_id", "contender", "version", "measured_as", "measured_at"
+        ),
         CheckConstraint("median_us IS NOT NULL", name="sample"),
+        CheckConstraint(f"measured_as IN {KINDS}", name="measured_as"),
     )
 
     contender: Mapped[str] = mapped_column(String(40))
@@ -219,6 +228,56 @@ class BaselineRow(TimedRow, Base):
     device: Mapped[DeviceRow] = relationship(lazy="raise")
     matrix: Mapped[MatrixRow] = relationship(lazy="raise")
     problem: Mapped[ProblemRow] = relationship(lazy="raise")
+
+
+class ObservedRow:
+    """What probes and checks share: a variant on a workload, where somebody used it."""
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    matrix_id: Mapped[int] = mapped_column(ForeignKey("matrices.id"))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    variant_id: Mapped[int] = mapped_column(ForeignKey("variants.id"))
+    driver: Mapped[str] = mapped_column(String(40))
+    measured_at: Mapped[datetime]
+
+
+class ProbeRow(ObservedRow, Base):
+    """A variant and the dense product, timed in turn."""
+
+    __tablename__ = "probes"
+    __table_args__ = (
+        UniqueConstraint("problem_id", "matrix_id", "device_id", "variant_id", "measured_as", "measured_at"),
+        CheckConstraint(f"measured_as IN {KINDS}", name="measured_as"),
+    )
+
+    sparse_us: Mapped[float]
+    dense_us: Mapped[float]
+    sample_count: Mapped[int]
+    measured_as: Mapped[str] = mapped_column(String(20))
+
+    device: Mapped[DeviceRow] = relationship(lazy="raise")
+    matrix: Mapped[MatrixRow] = relationship(lazy="raise")
+    variant: Mapped[VariantRow] = relationship(lazy="raise")
+
+
+class CheckRow(ObservedRow, Base):
+    """A variant's result held against the reference."""
+
+    __tablename__ = "checks"
+    __table_args__ = (
+        UniqueConstraint("problem_id", "matrix_id", "device_id", "variant_id", "driver", "measured_at"),
+        CheckConstraint(f"outcome IN {CHECKED}", name="outcome"),
+    )
+
+    outcome: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str] = mapped_column(Text)
+    worst_error: Mapped[float | None]
+    seconds: Mapped[float]
+
+    device: Mapped[DeviceRow] = relationship(lazy="raise")
+    matrix: Mapped[MatrixRow] = relationship(lazy="raise")
+    variant: Mapped[VariantRow] = relationship(lazy="raise")
 
 
 class PredictionRow(Base):

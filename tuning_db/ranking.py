@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import median
 
 from sparsegen.tuning_db.incumbent import Interval, incumbent
-from sparsegen.tuning_db.records import Measurement, Outcome, Prediction, Variant
+from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome, Prediction, Variant
 
 TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by
 
@@ -22,6 +22,13 @@ class Ranked:
     time_us: float
     measurement: Measurement
     interval: Interval
+
+
+def preference(wanted: MeasuredAs | None = None) -> tuple[MeasuredAs, ...]:
+    """The kinds of times, that which is asked for first, then those most like it."""
+    if wanted in (MeasuredAs.WARM, MeasuredAs.GRAPH):
+        return (wanted, *(kind for kind in reversed(MeasuredAs) if kind is not wanted))
+    return tuple(dict.fromkeys((wanted or MeasuredAs.COLD, *MeasuredAs)))
 
 
 def dispatchable(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -48,15 +55,19 @@ def dispatchable(measurements: Iterable[Measurement]) -> list[Measurement]:
     ]
 
 
-def times(measurements: Iterable[Measurement]) -> dict[Variant, Ranked]:
+def times(measurements: Iterable[Measurement], wanted: MeasuredAs | None = None) -> dict[Variant, Ranked]:
     """One time for each variant: the median of its samples' medians.
 
-    Cold and warm times are not comparable: warm ones count only where there is no cold one at all.
+    Times of different kinds are not comparable: those of the first kind of `preference` that there is count.
     """
     good = dispatchable(measurements)
-    cold = [m for m in good if m.sample is not None and m.sample.cold]
+    of_kind: dict[MeasuredAs, list[Measurement]] = defaultdict(list)
+    for m in good:
+        if m.sample is not None:
+            of_kind[m.sample.measured_as].append(m)
+    comparable = next((of_kind[kind] for kind in preference(wanted) if kind in of_kind), [])
     by_variant: dict[Variant, list[Measurement]] = defaultdict(list)
-    for m in cold or good:
+    for m in comparable:
         by_variant[m.variant].append(m)
     return {
         variant: Ranked(
@@ -69,18 +80,29 @@ def times(measurements: Iterable[Measurement]) -> dict[Variant, Ranked]:
     }
 
 
-def ranked(measurements: Iterable[Measurement]) -> list[Ranked]:
+def ranked(measurements: Iterable[Measurement], wanted: MeasuredAs | None = None) -> list[Ranked]:
     """Dispatchable variants of one workload on one device, best first.
 
     Finalists, which were timed in turn, come before all others. Among variants within `TIE`
     of the fastest the simplest config comes first. Whoever won the finals of earlier searches stays first until another
     one is faster beyond the noise of both (`incumbent`).
+
+    Args:
+        wanted: the kind of times to go by, where there are any of it.
     """
     listed = list(measurements)
-    in_finals = [m for m in listed if m.final or m.outcome is not Outcome.OK]
-    finals = times(in_finals)
-    rest = [r for variant, r in times(listed).items() if variant not in finals]
-    kept = incumbent(in_finals, lambda some: {r.variant: r.interval for r in _by_time(times(some).values())})
+    kinds = {m.sample.measured_as for m in listed if m.sample is not None}
+    kind = next((k for k in preference(wanted) if k in kinds), None)
+    in_finals = [
+        m
+        for m in listed
+        if m.outcome is not Outcome.OK or (m.final and m.sample and m.sample.measured_as is kind)
+    ]
+    finals = times(in_finals, wanted)
+    rest = [r for variant, r in times(listed, wanted).items() if variant not in finals]
+    kept = incumbent(
+        in_finals, lambda some: {r.variant: r.interval for r in _by_time(times(some, wanted).values())}
+    )
     order = sorted(_by_time(finals.values()), key=lambda r: r.variant != kept)
     return order + _by_time(rest)
 

@@ -15,7 +15,17 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.tuning_db import conversion, ranking
 from sparsegen.tuning_db.conversion import DEVICE, FEATURES
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Prediction, Tuned, Workload
+from sparsegen.tuning_db.records import (
+    Baseline,
+    Check,
+    DeviceRates,
+    Measurement,
+    Outcome,
+    Prediction,
+    Probe,
+    Tuned,
+    Workload,
+)
 from sparsegen.tuning_db.row_checks import DamagedRowError, Row, require_sound
 from sparsegen.tuning_db.rules import NO_RULES
 
@@ -42,7 +52,7 @@ _SAMPLE = (
     "low_us",
     "high_us",
     "sample_count",
-    "cold",
+    "measured_as",
     "clock_mhz",
     "throttle_reasons",
 )
@@ -57,16 +67,33 @@ _MEASUREMENT = (
     "prepare_seconds",
     "packed_bytes",
     "final",
+    "driver",
 )
 _PREDICTION = ("id", "predicted_us", "basis", "model", "registers", "spill_bytes", "predicted_at")
 _OF_WORKLOAD = (
     "JOIN devices d ON d.id = x.device_id JOIN matrices a ON a.id = x.matrix_id "
     "JOIN problems p ON p.id = x.problem_id"
 )
-MEASUREMENTS = (
-    f"SELECT {_listed('x', '', _MEASUREMENT)}, {_DEVICE}, {_WORKLOAD}, "
-    f"{_listed('v', 'variant_', ('id', 'family', 'config', 'source_digest'))} "
-    f"FROM measurements x {_OF_WORKLOAD} JOIN variants v ON v.id = x.variant_id"
+_OBSERVED = ("id", "driver", "measured_at")
+
+
+def _of_variants(table: str, columns: Iterable[str]) -> str:
+    """The query of a table's columns, with what was run on what."""
+    return (
+        f"SELECT {_listed('x', '', columns)}, {_DEVICE}, {_WORKLOAD}, "
+        f"{_listed('v', 'variant_', ('id', 'family', 'config', 'source_digest'))} "
+        f"FROM {table} x {_OF_WORKLOAD} JOIN variants v ON v.id = x.variant_id"
+    )
+
+
+MEASUREMENTS = _of_variants("measurements", _MEASUREMENT)
+PROBES = _of_variants("probes", (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as"))
+CHECKS = _of_variants("checks", (*_OBSERVED, "outcome", "reason", "worst_error", "seconds"))
+# By this driver, whichever workload it was verified on; of a measurement without a driver nobody knows by which.
+VERIFIED = " UNION ALL ".join(
+    f"SELECT x.id FROM {table} x JOIN devices d ON d.id = x.device_id JOIN variants v ON v.id = x.variant_id "
+    f"WHERE d.key = :device_key AND v.source_digest = :digest AND x.driver = :driver AND x.outcome = 'ok'{only}"
+    for table, only in (("checks", ""), ("measurements", " AND x.driver <> '' AND x.worst_error IS NOT NULL"))
 )
 BASELINES = (
     f"SELECT {_listed('x', '', (*_SAMPLE, 'contender', 'version'))}, {_DEVICE}, {_WORKLOAD} "
@@ -165,6 +192,23 @@ class RecordsReader(ABC):
         known = self._rates({"d.key": "device_key"}, {"device_key": device.key})
         return known[-1].rates if known else None
 
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        """The probes of this workload on this device, oldest first."""
+        return self._probes(EXACTLY, _exactly(workload, device))
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        """The variants that were wrong or crashed where they were first used on such a device, oldest first."""
+        return [
+            check
+            for check in self._checks({"d.key": "device_key"}, {"device_key": device.key})
+            if check.outcome is not Outcome.OK
+        ]
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        """Whether a variant of this source digest was right on such a device with this driver."""
+        asked = {"device_key": device.key, "driver": driver, "digest": digest}
+        return bool(self._rows(f"{VERIFIED} LIMIT 1", asked))
+
     def winner(self, workload: Workload, device: Device) -> Measurement | None:
         """The best variant's newest measurement (see `ranking.ranked`), or None."""
         return ranking.best(self.measurements(workload, device))
@@ -247,6 +291,22 @@ class RecordsReader(ABC):
     def all_rates(self) -> list[DeviceRates]:
         """Everything, oldest first."""
         return self._rates({}, {})
+
+    def all_probes(self) -> list[Probe]:
+        """Everything, oldest first."""
+        return self._probes({}, {})
+
+    def all_checks(self) -> list[Check]:
+        """Everything, oldest first."""
+        return self._checks({}, {})
+
+    def _probes(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Probe]:
+        rows = self._rows(f"{PROBES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
+        return self._known(conversion.to_probe, rows, ("probes", *_OF_A_WORKLOAD, "variants"))
+
+    def _checks(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Check]:
+        rows = self._rows(f"{CHECKS}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
+        return self._known(conversion.to_check, rows, ("checks", *_OF_A_WORKLOAD, "variants"))
 
     def _rates(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[DeviceRates]:
         rows = self._rows(f"{RATES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)

@@ -69,6 +69,15 @@ class Variant:
         return self.config.family_name
 
 
+class MeasuredAs(StrEnum):
+    """What a timed call found in the second-level cache, and how it was launched; times of different kinds differ."""
+
+    COLD = "cold"  # lines to write back, and nothing of its own
+    CLEAN = "clean"  # lines that can go, and nothing of its own
+    WARM = "warm"  # what the call before it left
+    GRAPH = "graph"  # launched by a CUDA graph, one call after the other
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The times of one run of measurements, in microseconds."""
@@ -77,7 +86,7 @@ class Sample:
     low_us: float  # 10th percentile
     high_us: float  # 90th percentile
     count: int
-    cold: bool = True  # L2 flushed before each call
+    measured_as: MeasuredAs = MeasuredAs.COLD
     clock_mhz: int | None = None
     throttle_reasons: int | None = None
 
@@ -87,7 +96,8 @@ class Measurement:
     """One variant on one workload and device, whatever became of it.
 
     ``sample`` is there exactly when the outcome is OK; ``reason`` says why it is not.
-    ``final`` marks a finalist's time, taken in turn with those of the other finalists.
+    ``final`` marks a finalist's time, taken in turn with those of the other finalists. ``driver`` is the version of the
+    device's driver; empty where it is not known.
     """
 
     workload: Workload
@@ -104,6 +114,7 @@ class Measurement:
     packed_bytes: int | None = None
     final: bool = False
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    driver: str = ""
 
 
 class Basis(StrEnum):
@@ -143,6 +154,49 @@ class Baseline:
     contender: str  # "cublas" or "cusparse"
     version: str  # of the library that ran it, e.g. "torch 2.11.0+cu130"
     sample: Sample
+    measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A variant and the dense product, timed in turn where they were first needed; it stays where it was measured.
+
+    Attributes:
+        sparse_us, dense_us: medians in microseconds.
+        count: samples of each.
+        driver: as of `Measurement`.
+    """
+
+    workload: Workload
+    device: Device
+    variant: Variant
+    sparse_us: float
+    dense_us: float
+    count: int
+    measured_as: MeasuredAs = MeasuredAs.COLD
+    driver: str = ""
+    measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A variant's result held against the reference where it first ran; it stays where it was made.
+
+    Attributes:
+        outcome: OK, WRONG or CRASHED; ``reason`` says why it is not OK.
+        worst_error: over its bound; None where nothing could be compared.
+        seconds: that the check took.
+        driver: as of `Measurement`.
+    """
+
+    workload: Workload
+    device: Device
+    variant: Variant
+    driver: str
+    outcome: Outcome
+    seconds: float
+    reason: str = ""
+    worst_error: float | None = None
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import MAX_INDEX
-from sparsegen.tuning_db.records import Basis, Outcome
+from sparsegen.tuning_db.records import Basis, MeasuredAs, Outcome
 
 Check = Callable[[Any], bool]
 BIG = 2**63 - 1
 FIRST_YEAR = 2020
 LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
+LONGEST_DRIVER = 40
 LONGEST_SHOWN = 80  # characters of a value in a warning
 
 
@@ -63,6 +64,8 @@ def require_sound(row: Row, tables: Iterable[str]) -> None:
         row["outcome"] not in _OUTCOMES or (row["median_us"] is None) == (row["outcome"] == Outcome.OK)
     ):
         raise damaged(row, "measurements", "outcome")
+    if "checks" in tables and row["outcome"] not in _OUTCOMES:
+        raise damaged(row, "checks", "outcome")
     if "baselines" in tables and row["median_us"] is None:
         raise damaged(row, "baselines", "median_us")
 
@@ -119,7 +122,7 @@ def _is_truth(value: Any) -> bool:
     return type(value) in (bool, int) and value in (0, 1)
 
 
-_OUTCOMES = frozenset(Outcome)
+_OUTCOMES, _KINDS = frozenset(Outcome), frozenset(MeasuredAs)
 _PREFIX = {  # of a table's columns in the queries of `reading`
     "devices": "device_",
     "matrices": "matrix_",
@@ -132,7 +135,7 @@ _SAMPLE: dict[str, Check] = {
     "low_us": _or_none(_is_number),
     "high_us": _or_none(_is_number),
     "sample_count": _or_none(_whole(1, MAX_INDEX)),
-    "cold": _or_none(_is_truth),
+    "measured_as": lambda value: value in _KINDS,
     "clock_mhz": _or_none(_count),
     "throttle_reasons": _or_none(_count),
     "measured_at": _is_moment,
@@ -177,6 +180,23 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "prepare_seconds": _or_none(_is_number),
         "packed_bytes": _or_none(_count),
         "final": _is_truth,
+        "driver": _text(LONGEST_DRIVER),
+    },
+    "probes": {
+        "sparse_us": _is_time,
+        "dense_us": _is_time,
+        "sample_count": _whole(1, MAX_INDEX),
+        "measured_as": lambda value: value in _KINDS,
+        "driver": _text(LONGEST_DRIVER),
+        "measured_at": _is_moment,
+    },
+    "checks": {
+        "outcome": _text(20),
+        "reason": _text(LONGEST_REASON),
+        "worst_error": _or_none(_is_error),
+        "seconds": _is_number,
+        "driver": _text(LONGEST_DRIVER),
+        "measured_at": _is_moment,
     },
     "predictions": {
         "predicted_us": _is_time,

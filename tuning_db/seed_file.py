@@ -16,11 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = "0005"  # of `schema_versions`, that these tables are of
+SCHEMA_VERSION = "0006"  # of `schema_versions`, that these tables are of
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 _TIMED = "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, measured_at TEXT"
-_SAMPLE = "median_us REAL, low_us REAL, high_us REAL, sample_count INTEGER, cold BOOLEAN, clock_mhz INTEGER"
+_SAMPLE = (
+    "median_us REAL, low_us REAL, high_us REAL, sample_count INTEGER, measured_as TEXT, clock_mhz INTEGER"
+)
+_OBSERVED = f"{_TIMED}, variant_id INTEGER, driver TEXT"
 _RATES = (
     "copy_bytes_per_us REAL, float32_flop_per_us REAL, tf32_flop_per_us REAL, float16_flop_per_us REAL, "
     "bfloat16_flop_per_us REAL, launch_us REAL, clock_mhz REAL"
@@ -37,8 +40,10 @@ TABLES = {
     "UNIQUE (family, source_digest, config)",
     "measurements": f"{_TIMED}, {_SAMPLE}, throttle_reasons INTEGER, variant_id INTEGER, outcome TEXT, reason TEXT, "
     "worst_error REAL, registers INTEGER, spill_bytes INTEGER, compile_seconds REAL, prepare_seconds REAL, "
-    "packed_bytes INTEGER, final BOOLEAN",
+    "packed_bytes INTEGER, final BOOLEAN, driver TEXT",
     "baselines": f"{_TIMED}, {_SAMPLE}, throttle_reasons INTEGER, contender TEXT, version TEXT",
+    "probes": f"{_OBSERVED}, sparse_us REAL, dense_us REAL, sample_count INTEGER, measured_as TEXT",
+    "checks": f"{_OBSERVED}, outcome TEXT, reason TEXT, worst_error REAL, seconds REAL",
     "predictions": "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, "
     "variant_id INTEGER, predicted_us REAL, basis TEXT, model TEXT, registers INTEGER, spill_bytes INTEGER, "
     "predicted_at TEXT",  # empty: what is packaged was measured
@@ -136,6 +141,7 @@ class _Writer:
         refused = {"workload", "device", "sample", *variant}
         return {
             "reason": "",
+            "driver": "",
             **{name: value for name, value in m.items() if name not in refused},
             **self._timed(m, devices, workloads),
             "variant_id": self._id_of("variants", tuple(variant.values()), variant),
@@ -147,7 +153,9 @@ class _Writer:
     ) -> dict[str, Any]:
         matrix, problem = workloads[record["workload"]]
         sample = dict(record.get("sample", {}))
-        if sample:
+        kind = "cold" if sample.pop("cold", True) else "warm"
+        sample["measured_as"] = sample.get("measured_as", kind)
+        if "count" in sample:
             sample["sample_count"] = sample.pop("count")
         return {
             "device_id": devices[record["device"]],

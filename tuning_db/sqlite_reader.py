@@ -48,12 +48,14 @@ class SqliteReader(RecordsReader):
             except sqlite3.Error as error:
                 raise sqlite_files.typed(error, self._location) from error
 
+    def tables(self) -> set[str]:
+        """Their names; none of a file that somebody is about to fill."""
+        rows = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})
+        return {row["name"] for row in rows}
+
     def has_newest_schema(self) -> bool:
         """Whether the tables are those that the queries are made for."""
-        tables = {
-            row["name"] for row in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})
-        }
-        if not tables >= {*schema_versions.TABLES, schema_versions.VERSION_TABLE}:
+        if not self.tables() >= {*schema_versions.TABLES, schema_versions.VERSION_TABLE}:
             return False
         found = self._rows(f"SELECT version_num FROM {schema_versions.VERSION_TABLE}", {})
         return [row["version_num"] for row in found] == [schema_versions.HEAD]
@@ -65,6 +67,31 @@ class SqliteReader(RecordsReader):
             self._connection = None
 
 
+def is_blank(path: Path) -> bool:
+    """Whether a database has no tables: another process has made the file, and not yet brought it up to date.
+
+    Raises:
+        DatabaseError: as `open_sqlite`.
+    """
+    reader = _unchecked(path)
+    try:
+        return not reader.tables()
+    finally:
+        reader.close()
+
+
+def _unchecked(path: Path) -> SqliteReader:
+    """A reader of whatever the file holds.
+
+    Raises:
+        DatabaseError: as `open_sqlite`.
+    """
+    sqlite_files.check_file(path, read_only=True)
+    return SqliteReader(
+        str(path), lambda: sqlite_files.connect(path, read_only=True, lock_timeout=LOCK_TIMEOUT)
+    )
+
+
 def open_sqlite(path: Path) -> SqliteReader | None:
     """A reader of the file; None where its schema is not the newest, which `Store.open` has an answer to.
 
@@ -72,10 +99,7 @@ def open_sqlite(path: Path) -> SqliteReader | None:
         DatabaseCorruptError, DatabaseReadOnlyError, DatabaseLockedError: see there; the file is left as it is.
         DatabaseError: there is no such file.
     """
-    sqlite_files.check_file(path, read_only=True)
-    reader = SqliteReader(
-        str(path), lambda: sqlite_files.connect(path, read_only=True, lock_timeout=LOCK_TIMEOUT)
-    )
+    reader = _unchecked(path)
     try:
         is_newest = reader.has_newest_schema()
     except BaseException:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import random
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
@@ -21,6 +25,8 @@ from sparsegen.tuning_db.engine import (
     copied_to_memory,
     create_engine,
     enter_wal_mode,
+    has_answered,
+    is_passing,
     pragma,
     set_foreign_keys,
     typed_errors,
@@ -29,19 +35,28 @@ from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.models import (
     BaselineRow,
+    CheckRow,
     DeviceRatesRow,
     DeviceRow,
     MatrixRow,
     MeasurementRow,
     PredictionRow,
+    ProbeRow,
     ProblemRow,
     VariantRow,
 )
 from sparsegen.tuning_db.reading import RecordsReader
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Prediction, Workload
+from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Prediction, Probe, Workload
 from sparsegen.tuning_db.row_checks import Row
 
+log = logging.getLogger(__name__)
+
+SERVER_SECONDS = 120.0  # for a server that went away to come back
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
+
+T = TypeVar("T")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
+AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
 
@@ -91,8 +106,7 @@ class Store(RecordsReader):
         engine = create_engine(place, read_only=read_only, lock_timeout=lock_timeout)
         store = cls(engine, place, read_only=read_only)
         try:
-            with typed_errors(place):
-                store._make_ready(lock_timeout)
+            store._persistently(lambda: store._make_ready(lock_timeout), has_answered)
         except (DatabaseCorruptError, DatabaseNewerError) as error:
             store.close()
             if str(place) in str(error):
@@ -104,6 +118,10 @@ class Store(RecordsReader):
         return store
 
     def _make_ready(self, lock_timeout: float) -> None:
+        with typed_errors(self._location):
+            self._prepare(lock_timeout)
+
+    def _prepare(self, lock_timeout: float) -> None:
         with self._engine.connect() as connection, connection.begin():
             revision = self.found_schema = migrations.current_revision(connection)
             is_published = sa.inspect(connection).has_table(schema_versions.PUBLISHED_TABLE)
@@ -196,6 +214,25 @@ class Store(RecordsReader):
         """Record a predicted time; it is committed when this returns."""
         self.add_all([], [], predictions=[p])
 
+    def add_probe(self, probe: Probe) -> None:
+        """Record what was timed where it was used; it is committed when this returns."""
+        self._add_observed(ProbeRow, probe, conversion.probe_columns(probe))
+
+    def add_check(self, check: Check) -> None:
+        """Record whether a variant was right where it was used; it is committed when this returns."""
+        self._add_observed(CheckRow, check, conversion.check_columns(check))
+
+    def _add_observed(
+        self, row: type[ProbeRow | CheckRow], record: Probe | Check, columns: dict[str, Any]
+    ) -> None:
+        with self._writing() as connection:
+            ids: Ids = {}
+            columns = columns | _workload_ids(connection, record.workload, record.device, ids)
+            variant = conversion.variant_columns(record.variant)
+            columns["variant_id"] = _id_of(connection, VariantRow, variant, ids)
+            _insert_new(connection, row, columns)
+        self.generation = next(self._writes)
+
     def add_all(
         self,
         measurements: Iterable[Measurement],
@@ -204,32 +241,82 @@ class Store(RecordsReader):
         predictions: Iterable[Prediction] = (),
     ) -> Added:
         """Record all of them, or on any error none; what is there already is left alone."""
+        records = list(measurements), list(baselines), list(rates), list(predictions)
+        added = self._persistently(lambda: self._add(*records))
+        self.generation = next(self._writes)
+        return added
+
+    def _add(
+        self,
+        measurements: list[Measurement],
+        baselines: list[Baseline],
+        rates: list[DeviceRates],
+        predictions: list[Prediction],
+    ) -> Added:
+        """In one transaction; another one that follows it, of which nobody knows the end, adds nothing twice."""
         with self._writing() as connection:
             ids: Ids = {}
-            added = Added(
+            return Added(
                 sum(_add_measurement(connection, m, ids) for m in measurements),
                 sum(_add_baseline(connection, b, ids) for b in baselines),
                 sum(_add_rates(connection, r, ids) for r in rates),
                 sum(_add_prediction(connection, p, ids) for p in predictions),
             )
-        self.generation = next(self._writes)
-        return added
 
     def forget(self, selection: Selection) -> Forgotten:
         """Delete what is selected; it is committed when this returns."""
-        with self._writing() as connection:
-            forgotten = forgetting.forget(connection, selection)
+
+        def forget() -> Forgotten:
+            with self._writing() as connection:
+                return forgetting.forget(connection, selection)
+
+        forgotten = self._persistently(forget)
         self.generation = next(self._writes)
         return forgotten
 
     def count(self, selection: Selection) -> Forgotten:
         """How much `forget` would delete."""
-        with typed_errors(self._location), self._engine.connect() as connection:
-            return forgetting.count(connection, selection)
+
+        def count() -> Forgotten:
+            with typed_errors(self._location), self._engine.connect() as connection:
+                return forgetting.count(connection, selection)
+
+        return self._persistently(count)
 
     def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
-        with typed_errors(self._location), self._engine.connect() as connection:
-            return list(connection.execute(sa.text(query), parameters).mappings())
+        def read() -> list[Row]:
+            with typed_errors(self._location), self._engine.connect() as connection:
+                return list(connection.execute(sa.text(query), parameters).mappings())
+
+        return self._persistently(read)
+
+    def _persistently(
+        self, work: Callable[[], T], is_passing: Callable[[DatabaseError], bool] = is_passing
+    ) -> T:
+        """What a transaction gives; it is tried anew while its server restarts or has too many connections.
+
+        Args:
+            is_passing: says after which errors.
+
+        Raises:
+            DatabaseUnavailableError: the server was away for `SERVER_SECONDS`.
+            DatabaseError: what else the transaction raises.
+        """
+        deadline, pause = None, FIRST_PAUSE
+        while True:
+            try:
+                return work()
+            except DatabaseError as error:
+                if self._location.path is not None or not is_passing(error):
+                    raise
+                now = time.monotonic()
+                if deadline is None:
+                    deadline = now + SERVER_SECONDS
+                    log.info("%s; trying again for up to %.0f s", error, SERVER_SECONDS)
+                elif now >= deadline:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.0))  # many wait for the same server
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     # --- upkeep --------------------------------------------------------------------------------------------
 
@@ -280,49 +367,60 @@ def _workload_ids(connection: sa.Connection, workload: Workload, device: Device,
     }
 
 
-def _natural_key(table: sa.Table, columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns of the table's unique constraint, with their values."""
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    """A table's statements, with parameters: built once, SQLAlchemy finds what it compiled of them before.
+
+    Attributes:
+        key: the columns of the table's unique constraint.
+        find: the id of the row with this key.
+        insert: a row of all columns.
+    """
+
+    key: tuple[str, ...]
+    find: sa.Select[int]
+    insert: sa.Insert
+
+
+@cache
+def _statements(row: type[AnyRow]) -> _Statements:
+    table = row.__table__
+    assert isinstance(table, sa.Table)
     unique = next(c for c in table.constraints if isinstance(c, sa.UniqueConstraint))
-    return {column.name: columns[column.name] for column in unique.columns}
+    key = tuple(column.name for column in unique.columns)
+    find = sa.select(table.c.id).where(*(table.c[name] == sa.bindparam(name) for name in key))
+    return _Statements(key, find, sa.insert(table))
 
 
 def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, Any], ids: Ids) -> int:
     """The id of the row with these columns, inserted when it is not there."""
-    table = row.__table__
-    assert isinstance(table, sa.Table)
-    key = _natural_key(table, columns)
+    statements = _statements(row)
+    key = {name: columns[name] for name in statements.key}
     cached = (row, tuple(key.values()))
     if cached not in ids:
-        find = sa.select(row.id).where(*(table.c[name] == value for name, value in key.items()))
-        found = connection.scalar(find)
+        found = connection.scalar(statements.find, key)
         if found is None:
             _insert_new(connection, row, columns)
-            found = connection.scalar(find)
+            found = connection.scalar(statements.find, key)
         assert found is not None, "it was inserted here or by another process"
         ids[cached] = found
     return ids[cached]
 
 
-def _insert_new(
-    connection: sa.Connection,
-    row: type[Reference | MeasurementRow | BaselineRow | DeviceRatesRow | PredictionRow],
-    columns: dict[str, Any],
-) -> bool:
+def _insert_new(connection: sa.Connection, row: type[AnyRow], columns: dict[str, Any]) -> bool:
     """Insert, unless a row with the same natural key is there."""
-    table = row.__table__
-    assert isinstance(table, sa.Table)
-    key = _natural_key(table, columns)
-    there = sa.select(sa.literal(1)).where(*(table.c[name] == value for name, value in key.items()))
-    if connection.scalar(there) is not None:
+    statements = _statements(row)
+    key = {name: columns[name] for name in statements.key}
+    if connection.scalar(statements.find, key) is not None:
         return False
     if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
-        connection.execute(sa.insert(row).values(columns))
+        connection.execute(statements.insert, columns)
         return True
     try:
         with connection.begin_nested():
-            connection.execute(sa.insert(row).values(columns))
+            connection.execute(statements.insert, columns)
     except sa.exc.IntegrityError:
-        if connection.scalar(there) is None:
+        if connection.scalar(statements.find, key) is None:
             raise  # another constraint: not a repeat
         return False  # another process was faster
     return True

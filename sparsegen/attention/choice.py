@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import api
-from sparsegen.dispatch.choice import Choice, OnMiss
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -21,7 +22,7 @@ TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 class Way(StrEnum):
     """How attention is computed."""
 
-    STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and width, scores in memory
+    STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
     FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
 
 
@@ -45,7 +46,7 @@ class Request:
     mask: CsrMatrix
     heads: int
     at_once: int
-    width: int
+    head_dim: int
     dtype: DType
     on_miss: OnMiss
     device: Device
@@ -54,24 +55,24 @@ class Request:
     @property
     def look_up(self) -> dict[str, Any]:
         """What `sparsegen.lookup` takes of it for every operator."""
-        return {"on_miss": self.on_miss, "device": self.device, "db": self.db}
+        return {"on_miss": self.on_miss, "device": self.device, "db": self.db, "dense": Dense.NEVER}
 
     def options(self, way: Way) -> list[dict[str, Any]]:
         """What `sparsegen.lookup` and `sparsegen.tune` take for each operator of a way, in the order of their calls."""
         if way is Way.FUSED:
-            fused = {"operator": SparseAttentionProblem.operator, "k": self.width}
+            fused = {"operator": SparseAttentionProblem.operator, "k": self.head_dim}
             return [{**fused, "dtype": self.dtype, "batch": self.heads}]
         values = ItemValues.OWN if self.at_once > 1 else ItemValues.SHARED
         steps: list[dict[str, Any]] = [
-            {"operator": "sddmm", "k": self.width},
+            {"operator": "sddmm", "k": self.head_dim},
             {"operator": "sparse_softmax"},
-            {"operator": "spmm", "n": self.width, "item_values": values},
+            {"operator": "spmm", "n": self.head_dim, "item_values": values},
         ]
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
 
 
 def decide(request: Request, way: Way | None) -> Decision:
-    """What the database says, by the sum of the times; where it does not know them all, a rule of thumb.
+    """What the database says, by the sum of the times; where it does not know them all, a heuristic.
 
     With ``on_miss="tune"`` both ways are tuned first, as far as they were not.
 
@@ -97,10 +98,10 @@ def decide(request: Request, way: Way | None) -> Decision:
     if None in times:
         device = api.described(request.device, request.db)
         times = [
-            turns * _steps_guess(steps, request.mask, device),
-            _fused_guess(fused[0], request.mask, device),
+            turns * _steps_estimate(steps, request.mask, device),
+            _fused_estimate(fused[0], request.mask, device),
         ]
-        grounds = "a rule of thumb, for not all of it was measured near by"
+        grounds = "a heuristic, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
     way = Way.FUSED if by_fused <= by_steps else Way.STEPS
     return Decision(
@@ -131,7 +132,7 @@ def _known(choices: list[Choice], turns: int) -> float | None:
     return None if None in times else turns * sum(time or 0.0 for time in times)
 
 
-def _steps_guess(choices: list[Choice], mask: CsrMatrix, device: Device) -> float:
+def _steps_estimate(choices: list[Choice], mask: CsrMatrix, device: Device) -> float:
     """Microseconds that a turn should take: of the steps, and to gather the weights into the packed mask."""
     features, rates = Features.of(mask), device.expected_rates
     steps = sum(choice.family.predicted_us(choice.problem, features, device) for choice in choices)
@@ -139,7 +140,7 @@ def _steps_guess(choices: list[Choice], mask: CsrMatrix, device: Device) -> floa
     return steps + rates.launch_us + softmax.bytes / rates.copy_bytes_per_us
 
 
-def _fused_guess(choice: Choice, mask: CsrMatrix, device: Device) -> float:
+def _fused_estimate(choice: Choice, mask: CsrMatrix, device: Device) -> float:
     """Microseconds that the fused kernel should take: as for a mask without holes, of the tiles that hold a nonzero."""
     m, n = mask.shape
     places = min(occupied_blocks(mask, TILE) * TILE * TILE, m * n)

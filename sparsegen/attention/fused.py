@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.attention.choice import Decision
 from sparsegen.backends.executor import Executor
-from sparsegen.dispatch.choice import Choice
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec
@@ -30,7 +30,7 @@ class FusedAttentionOperator:
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, width, scale: as prepared.
+        heads, head_dim, scale: as prepared.
         dtype, device: of the arrays, and where it runs.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it: none.
@@ -45,11 +45,11 @@ class FusedAttentionOperator:
         decision: Decision,
         *,
         heads: int | None,
-        width: int,
+        head_dim: int,
         scale: float,
     ) -> None:
         """Take an operator with a batch of the heads; ``heads=1`` has a dimension for it, and None has none."""
-        self.heads, self.width, self.scale, self.decision = heads, width, scale, decision
+        self.heads, self.head_dim, self.scale, self.decision = heads, head_dim, scale, decision
         self._launcher = variant_launcher(operator)
         self._prepared = self._launcher.prepared
         self.device: Device = self._launcher.device
@@ -93,8 +93,8 @@ class FusedAttentionOperator:
         queries, keys = (spec.shape[-2] for spec in self.operands[:2])
         heads = self.heads or 1
         lines = [
-            f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, width "
-            f"{self.width}, {self.dtype}: 1 launch",
+            f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
+            f"{self.head_dim}, {self.dtype}: 1 launch",
             f"{self.decision.way}: {self.decision.why}",
             "attention:",
             *(f"  {line}" for line in self._launcher.explain().splitlines()),

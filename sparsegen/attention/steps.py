@@ -15,7 +15,8 @@ from sparsegen import api, arguments, backends
 from sparsegen.attention.choice import Decision, Request, Way, decide
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.dispatch.choice import Choice, OnMiss
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -35,7 +36,7 @@ def prepare_attention(
     mask: Any,
     *,
     heads: int | None = None,
-    width: int,
+    head_dim: int,
     dtype: DType | str = DType.FLOAT32,
     scale: float | None = None,
     heads_at_once: int | None = None,
@@ -46,39 +47,38 @@ def prepare_attention(
 ) -> AttentionOperator | FusedAttentionOperator:
     """Prepare softmax(scale · Q · Kᵀ at the mask) · V; do it once for a mask.
 
-    There are two ways. One is made of the operators ``sddmm`` (k = width), ``sparse_softmax`` and ``spmm`` (n = width),
-    each looked up in the tuning database on its own, with a batch of ``heads_at_once``. The other is the operator
-    ``sparse_attention`` (k = width), with a batch of all heads: for elements of 16 bits and widths that are multiples
-    of 8. The one with less time in the database runs, or where that does not know both, the one that a rule of thumb
-    prefers: the fused kernel, unless all but a few places of the tiles of 64 × 64 that hold a nonzero are zeros.
+    There are two implementations. In steps, it runs the operators ``sddmm`` (k = head_dim), ``sparse_softmax`` and
+    ``spmm`` (n = head_dim). Each of them is looked up in the tuning database on its own, with a batch of
+    ``heads_at_once``. Fused, it runs the operator ``sparse_attention`` (k = head_dim) with a batch of all heads; this
+    supports 16-bit elements and head dimensions that are multiples of 8. The implementation with the shorter time in
+    the database runs. Where the database does not know both times, a heuristic prefers the fused kernel, unless nearly
+    all elements of the 64 × 64 tiles that hold a nonzero are zeros.
 
     Args:
         mask: what `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i; the values
             play no part. All heads share it. `sparsegen.masks` makes some.
         heads: how many; None for one, whose arrays have no dimension for heads.
-        width: of a head: the columns of Q, K and V.
+        head_dim: the columns of Q, K and V.
         dtype: of Q, K, V, the result, and the scores in between; sums are float32.
-        scale: default 1 / √width.
+        scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
         way: ``"steps"`` or ``"fused"``; default the one that should be faster.
-        on_miss, device, db: as for `sparsegen.prepare`; there is nothing dense to run instead.
+        on_miss, device, db: as for `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
         An `AttentionOperator` (steps) or a `FusedAttentionOperator`, which are called alike.
 
     Raises:
         MatrixError: the mask is malformed.
-        ConfigError: heads or width below 1, a scale that is not finite, heads_at_once that do not divide heads, or an
-            unknown word.
+        ConfigError: heads or head_dim is below 1, the scale is not finite, heads_at_once does not divide heads, or a
+            word is unknown.
         DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: as for `sparsegen.prepare`.
     """
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
-    width = arguments.whole(width, "width", least=1)
-    factor = width**-0.5 if scale is None else arguments.number(scale, "scale")
+    head_dim = arguments.whole(head_dim, "head_dim", least=1)
+    factor = head_dim**-0.5 if scale is None else arguments.number(scale, "scale")
     if not np.isfinite(factor):
         raise ConfigError(f"expected a finite scale, got {factor}")
-    if OnMiss.parse(on_miss) is OnMiss.DENSE:
-        raise ConfigError("on_miss = dense is for spmm: there is no dense attention to run instead")
     kind = member(DType, dtype, "dtype")
     csr = as_csr(mask)
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
@@ -90,16 +90,16 @@ def prepare_attention(
         batch = arguments.whole(heads_at_once, "heads_at_once")
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
-    wanted = Request(pattern, many, batch, width, kind, OnMiss.parse(on_miss), where, db)
+    wanted = Request(pattern, many, batch, head_dim, kind, OnMiss.parse(on_miss), where, db)
     decision = decide(wanted, None if way is None else member(Way, way, "way"))
     parts = [{**options, **wanted.look_up} for options in wanted.options(decision.way)]
     if decision.way is Way.FUSED:
         fused = api.prepare(pattern, **parts[0], scale=factor)
         assert isinstance(fused, SparseAttentionOperator)
-        return FusedAttentionOperator(fused, decision, heads=heads, width=width, scale=factor)
+        return FusedAttentionOperator(fused, decision, heads=heads, head_dim=head_dim, scale=factor)
     scores, softmax, product = (api.prepare(pattern, **part) for part in parts)
     return AttentionOperator(
-        scores, softmax, product, pattern, decision, heads=heads, width=width, scale=factor
+        scores, softmax, product, pattern, decision, heads=heads, head_dim=head_dim, scale=factor
     )
 
 
@@ -126,7 +126,7 @@ class AttentionOperator:
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, heads_at_once, width, scale: as prepared.
+        heads, heads_at_once, head_dim, scale: as prepared.
         dtype, device: of the arrays, and where it runs.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it.
@@ -142,11 +142,11 @@ class AttentionOperator:
         decision: Decision,
         *,
         heads: int | None,
-        width: int,
+        head_dim: int,
         scale: float,
     ) -> None:
         """Join operators that were prepared for the same mask, dtype, device and batch, which divides the heads."""
-        self.heads, self.width, self.scale, self.decision = heads, width, scale, decision
+        self.heads, self.head_dim, self.scale, self.decision = heads, head_dim, scale, decision
         self.heads_at_once = scores.problem.batch
         operators = {"scores": scores, "softmax": softmax, "product": product}
         self._parts = {name: variant_launcher(operator) for name, operator in operators.items()}
@@ -157,7 +157,7 @@ class AttentionOperator:
         queries, keys = mask.shape
         self._rows = {"q": queries, "k": keys, "v": keys, "out": queries}
         specs = {
-            name: TensorSpec(name, (rows, width) if heads is None else (heads, rows, width), self.dtype)
+            name: TensorSpec(name, (rows, head_dim) if heads is None else (heads, rows, head_dim), self.dtype)
             for name, rows in self._rows.items()
         }
         self.result = specs.pop("out")
@@ -180,8 +180,9 @@ class AttentionOperator:
         """Attend.
 
         Args:
-            q, k, v: heads × queries × width, and twice heads × keys × width (without heads, if none were prepared),
-                contiguous, of the operator's dtype: NumPy, PyTorch or CuPy arrays, as `Operator` takes them.
+            q: heads × queries × head_dim (without heads, if none were prepared).
+            k, v: heads × keys × head_dim. All are contiguous and of the operator's dtype:
+                NumPy, PyTorch or CuPy arrays, as `Operator` takes them.
             out: of q's shape and kind; by default a new one. It may be q, for a head's queries are read before its
                 result is written, but it must not share memory with v.
             stream: see `Operator`.
@@ -209,8 +210,8 @@ class AttentionOperator:
         turns = heads // self.heads_at_once
         at_a_time = f" for {self.heads_at_once} heads at a time" if turns > 1 else ""
         lines = [
-            f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, width "
-            f"{self.width}, {self.dtype}: {4 * turns} launches{at_a_time}, "
+            f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
+            f"{self.head_dim}, {self.dtype}: {4 * turns} launches{at_a_time}, "
             f"{self.work_bytes} bytes of work memory a thread",
             f"{self.decision.way}: {self.decision.why}",
         ]
@@ -234,7 +235,7 @@ class AttentionOperator:
         product = variant.bound()
         with self._growing:
             self._kept += (variant, gather, buffer)
-        line = self.heads_at_once * self.width * self.dtype.itemsize
+        line = self.heads_at_once * self.head_dim * self.dtype.itemsize
         of_queries, of_keys = self._rows["q"] * line, self._rows["k"] * line
         turns = range((self.heads or 1) // self.heads_at_once)
         scale, weights = self._scale.address, buffer.address

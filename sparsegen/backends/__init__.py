@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sparsegen.errors import DeviceUnavailableError
+from sparsegen.errors import ConfigError, DeviceUnavailableError
 
 if TYPE_CHECKING:
     from sparsegen.backends.executor import Executor, Toolchain
@@ -27,10 +27,18 @@ def gpu_devices() -> list[Device]:
     return runtime.devices()
 
 
-def emulator_device() -> Device:
+def emulator_device(index: int = 0) -> Device:
+    """The emulator, as one of the devices that it passes for."""
     from sparsegen.backends import emulator
 
-    return emulator.device()
+    return emulator.device(index)
+
+
+def emulator_devices() -> list[Device]:
+    """The devices that the emulator passes for: one, or as many as SPARSEGEN_EMULATORS says."""
+    from sparsegen.settings import Settings
+
+    return [emulator_device(index) for index in range(Settings.from_environment().emulators)]
 
 
 def devices() -> list[Device]:
@@ -39,11 +47,44 @@ def devices() -> list[Device]:
         gpus = gpu_devices()
     except DeviceUnavailableError:
         gpus = []
-    return [*gpus, emulator_device()]
+    return [*gpus, *emulator_devices()]
+
+
+def device_name(device: Device) -> str:
+    """What `find_device` finds it by."""
+    if device.backend == "emulator" and device.index == 0:
+        return "emulator"
+    return f"{device.backend}:{device.index}"
+
+
+def find_devices(names: str) -> list[Device]:
+    """Several devices: ``all`` (the GPUs; without one, what the emulator passes for), or names or numbers of GPUs with
+    commas between: ``0,1``, ``cuda:0,emulator:1``.
+
+    Raises:
+        DeviceUnavailableError: one is not there.
+        ConfigError: one is named twice, or none is named.
+    """
+    from sparsegen import arguments
+
+    arguments.text(names, "devices")
+    if names == "all":
+        try:
+            return gpu_devices() or emulator_devices()
+        except DeviceUnavailableError:
+            return emulator_devices()
+    words = [word.strip() for word in names.split(",")]
+    found = [find_device(f"cuda:{word}" if word.isascii() and word.isdecimal() else word) for word in words]
+    if not all(words) or len({(d.backend, d.index) for d in found}) < len(found):
+        raise ConfigError(
+            f"devices {names!r}: write all, or each device once, like 0,1 or emulator:0,emulator:1"
+        )
+    return found
 
 
 def find_device(name: str | None = None) -> Device:
-    """A device by name: ``cuda``, ``cuda:1``, ``emulator``; None takes SPARSEGEN_DEVICE, else the first of `devices`.
+    """A device by name: ``cuda``, ``cuda:1``, ``emulator``, ``emulator:1``; None takes SPARSEGEN_DEVICE, else the
+    first of `devices`.
 
     Raises:
         DeviceUnavailableError: there is no such device; the message says why and lists those there are.
@@ -57,18 +98,33 @@ def find_device(name: str | None = None) -> Device:
     name = name or Settings.from_environment().device
     if name is None:
         return devices()[0]
-    if name == "emulator":
-        return emulator_device()
-    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    match = re.fullmatch(r"(cuda|emulator)(?::(\d{1,6}))?", name, re.ASCII)
     if match is None:
-        raise DeviceUnavailableError(f"no device {name!r}: use cuda, cuda:N or emulator")
+        raise DeviceUnavailableError(f"no device {name!r}: use cuda, cuda:N, emulator or emulator:N")
+    index = int(match[2] or 0)
+    if match[1] == "emulator":
+        emulators = emulator_devices()
+        if index >= len(emulators):
+            raise DeviceUnavailableError(
+                f"{name} is not there: the emulator passes for {len(emulators)} device(s); set SPARSEGEN_EMULATORS to "
+                "the number of devices that it is to pass for"
+            )
+        return emulators[index]
     gpus = gpu_devices()
-    index = int(match[1] or 0)
     if index >= len(gpus):
         raise DeviceUnavailableError(
             f"{name} is not there: {len(gpus)} GPU(s) found; see `sparsegen devices`"
         )
     return gpus[index]
+
+
+def driver_version(device: Device) -> str:
+    """The version of the device's driver; empty for the emulator, and where NVML does not tell."""
+    if device.backend == "emulator":
+        return ""
+    from sparsegen.backends.cuda import runtime
+
+    return runtime.driver_version()
 
 
 def toolchain(device: Device) -> Toolchain:
@@ -94,7 +150,7 @@ def open_executor(device: Device) -> Executor:
     if device.backend == "emulator":
         from sparsegen.backends.emulator.executor import EmulatorExecutor
 
-        return EmulatorExecutor()
+        return EmulatorExecutor(device=device)
     from sparsegen.backends.cuda.runtime import CudaExecutor
 
     return CudaExecutor(device)

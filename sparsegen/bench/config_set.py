@@ -158,7 +158,7 @@ class ConfigSet(Explorer):
     def _bases(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
         family = self._family
         if self.base is Base.GUESS:
-            return [family.guess(parcel.problem, parcel.features, device)]
+            return [family.heuristic(parcel.problem, parcel.features, device)]
         if self.base is Base.PUBLISHED:
             published: Sequence[Config] = family.published()
             if not published:

@@ -23,7 +23,10 @@ class Request:
         contenders: in the order in which they take turns.
         output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
         seconds: no row is begun after so much time; None for no limit.
-        jobs: rows that are tuned side by side before any is measured; with 1, each just before its turn.
+        devices: more of the same model, on which rows are tuned before any is measured; rows are measured on
+            ``device``, all of them.
+        jobs: rows that are tuned side by side on each device before any is measured; with 1 on one device, each just
+            before its turn.
         command: the command line, for the record.
     """
 
@@ -35,6 +38,7 @@ class Request:
     output: Path | None = None
     remeasure: bool = False
     seconds: float | None = None
+    devices: Sequence[Device] = ()
     jobs: int = 1
     command: str = ""
     limits: Limits = field(default_factory=Limits)

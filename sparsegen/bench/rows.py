@@ -22,7 +22,7 @@ from sparsegen.bench.state import state
 from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
-from sparsegen.measure.supervised import device_turn
+from sparsegen.measure.device_turn import device_turn
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
 

@@ -112,7 +112,8 @@ def _tune_ahead(
 ) -> None:
     tunes = any(c.name == TUNED for c in request.contenders) and budget_of(request.protocol.tune) is not None
     rows = [(key, pair) for key, pair in wanted if kernels.families_of(pair[0].problem.operator)]
-    if request.jobs < 2 or not tunes or not rows:
+    devices = request.devices or (request.device,)
+    if (request.jobs < 2 and len(devices) < 2) or not tunes or not rows:
         return
     keys = {pair: key for key, pair in rows}
 
@@ -122,7 +123,7 @@ def _tune_ahead(
     tune_side_by_side(
         list(keys),
         request.contenders,
-        request.device,
+        devices,
         request.db,
         request.protocol.tune,
         jobs=request.jobs,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import time
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import closing
 
 from sparsegen.bench.case import Case
 from sparsegen.bench.contender import Contender
@@ -21,8 +21,12 @@ from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import MeasuredRates
 from sparsegen.operators import DType, Problem
 from sparsegen.settings import Settings
+from sparsegen.tuning.engines.dealing import Outcome, Unwatched, deal
+from sparsegen.tuning.engines.engine import Request, SetUp, Task
+from sparsegen.tuning.engines.local import LocalEngine
+from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Sample, Workload
+from sparsegen.tuning_db.records import Baseline, DeviceRates, MeasuredAs, Sample, Workload
 from sparsegen.tuning_db.store import Store
 
 logger = logging.getLogger(__name__)
@@ -57,7 +61,7 @@ def budget_of(word: str) -> Budget | None:
 def tune_side_by_side(
     pairs: Sequence[Pair],
     contenders: Sequence[Contender],
-    device: Device,
+    devices: Sequence[Device],
     db: str | None,
     word: str,
     *,
@@ -65,54 +69,86 @@ def tune_side_by_side(
     deadline: float | None,
     done: Callable[[int, Pair], None],
 ) -> None:
-    """Tune rows in several processes, which take turns on the device: one compiles while another measures.
+    """Tune rows on all devices, several at once on each, which take turns on it: one compiles while another measures.
 
     A row whose matrix cannot be had, or for which nothing works, is left for the measuring to tell.
 
     Args:
+        devices: of one model.
         word: of ``--tune``.
+        jobs: rows at once on each device.
         deadline: no search begins later, in `time.monotonic` seconds; None for no limit.
         done: called with the number of finished rows, and the one that was.
 
     Raises:
+        ConfigError: the devices are of several models, whose times are not comparable.
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
         DatabaseError: the database cannot be used.
+        MachineError: no device is left.
     """
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
-    try:
-        pending = {
-            pool.submit(_tune_row, case, dtype, contenders, device, db, word, deadline, jobs): (case, dtype)
-            for case, dtype in pairs
-        }
-        for number, future in enumerate(as_completed(pending), 1):
-            future.result()
-            done(number, pending[future])
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _tune_row(
-    case: Case,
-    dtype: DType,
-    contenders: Sequence[Contender],
-    device: Device,
-    db: str | None,
-    word: str,
-    deadline: float | None,
-    searches: int,
-) -> None:
-    """Runs in a process of its own."""
     budget = budget_of(word)
-    if budget is None or (deadline is not None and time.monotonic() >= deadline):
+    if budget is None:
         return
+    if len({device.key for device in devices}) > 1:
+        names = ", ".join(dict.fromkeys(device.name for device in devices))
+        raise ConfigError(f"rows are compared on devices of one model, not on {names}")
+    place = db or Settings.from_environment().db
+    Store.open(place).close()
+    tasks, rows = [], []
+    for row, (case, dtype) in enumerate(pairs):
+        for problem in _problems_ahead(case, dtype, contenders):
+            request = Request(problem, budget, baselines=False)
+            tasks.append(Task(f"{case.name} {dtype}", devices[0], request, case.matrix))
+            rows.append(row)
+    stop = threading.Event()
+    with (
+        closing(LocalEngine(devices, SetUp(place), searches=jobs)) as engine,
+        interruptible(stop),
+    ):
+        deal(tasks, engine, watch=_TuningWatch(pairs, rows, done), stop=stop, deadline=deadline)
+    if stop.is_set():
+        raise KeyboardInterrupt
+
+
+def _problems_ahead(case: Case, dtype: DType, contenders: Sequence[Contender]) -> list[Problem]:
+    """What is to be tuned for a row; its matrix is made only where a contender has parts, which depend on it."""
+    problem = case.in_dtype(dtype)
+    composed = [
+        c for c in contenders if type(c).parts is not Contender.parts and isinstance(problem, c.operators)
+    ]
+    if not composed:
+        return [problem]
     try:
-        matrix = case.matrix()
+        return problems_of(problem, case.matrix().nnz, composed)
     except (MatrixError, SuiteError) as error:
         logger.warning("%s: %s", case.name, error)
-        return
-    for problem in problems_of(case.in_dtype(dtype), matrix.nnz, contenders):
-        workload = Workload.of(problem, matrix)
-        _tune(lambda: matrix, workload, device, db, budget, searches=searches)
+        return []
+
+
+class _TuningWatch(Unwatched):
+    """Tells of rows that are tuned, and logs why some are not.
+
+    Args:
+        rows: of each search the row's position in ``pairs``.
+        done: called when the last search of a row has ended.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], rows: Sequence[int], done: Callable[[int, Pair], None]) -> None:
+        self._pairs, self._rows, self._done = pairs, rows, done
+        self._left = Counter(rows)
+        self._ended = 0
+
+    def lost(self, number: int, task: Task, where: str, why: str) -> None:
+        logger.warning("%s was lost on %s and is begun again: %s", task.name, where, why)
+
+    def ended(self, number: int, task: Task, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            logger.warning("%s: %s", task.name, outcome.error)
+        row = self._rows[number]
+        self._left[row] -= 1
+        if not self._left[row]:
+            self._ended += 1
+            self._done(self._ended, self._pairs[row])
 
 
 def problems_of(problem: Problem, nnz: int, contenders: Sequence[Contender]) -> list[Problem]:
@@ -138,13 +174,7 @@ def ensure_tuned(
 
 
 def _tune(
-    matrix: Callable[[], CsrMatrix],
-    workload: Workload,
-    device: Device,
-    db: str | None,
-    budget: Budget,
-    *,
-    searches: int = 1,
+    matrix: Callable[[], CsrMatrix], workload: Workload, device: Device, db: str | None, budget: Budget
 ) -> None:
     with _opened(db) as store:
         if any(m.final for m in store.measurements(workload, device)):
@@ -156,7 +186,7 @@ def _tune(
                 device=device,
                 store=store,
                 budget=budget,
-                backend=Backend.of(device, workload.problem, baselines=False, searches=searches),
+                backend=Backend.of(device, workload.problem, baselines=False),
             )
         except NoVariantError as error:
             logger.warning("%s", error)
@@ -173,9 +203,10 @@ def record_baselines(
     Raises:
         DatabaseError: the database cannot be used.
     """
-    workload = _workload(parcel)
+    workload, kind = _workload(parcel), MeasuredAs(l2.value)
     with _opened(db) as store:
-        known = {baseline.contender for baseline in store.baselines(workload, device)}
+        there = store.baselines(workload, device)
+        known = {baseline.contender for baseline in there if baseline.sample.measured_as is kind}
         for cell in cells:
             name, library = BASELINES.get(cell.contender, ("", ""))
             if not name or name in known or cell.timing is None:
@@ -186,7 +217,7 @@ def record_baselines(
                 low_us=timing.low_us,
                 high_us=timing.high_us,
                 count=timing.samples,
-                cold=l2 is L2.COLD,
+                measured_as=kind,
                 clock_mhz=timing.clock_mhz,
                 throttle_reasons=timing.throttle_reasons,
             )

@@ -1,7 +1,7 @@
-"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a rule of thumb.
+"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
 
 In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
-vote of the nearest measured workloads; the family's own guess. What was predicted for this workload and device
+vote of the nearest measured workloads; the family's heuristic. What was predicted for this workload and device
 (`sparsegen tune --for`) comes before the vote of other devices, and after that of this one: it is trusted less than
 what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config from a
 database was checked when it was read; whether it may run here, its family's constraints say.
@@ -9,14 +9,21 @@ database was checked when it was read; whether it may run here, its family's con
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from sparsegen.dispatch.dense_time import dense_time_us, is_modelled, known_products
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.dense_or_sparse import (
+    Source,
+    Time,
+    estimated_dense,
+    has_dense,
+    measured_dense_us,
+    probed_as,
+    require_dense,
+)
+from sparsegen.dispatch.dense_time import known_products
 from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
     Neighbour,
@@ -24,127 +31,30 @@ from sparsegen.dispatch.neighbours import (
     predict,
     suspects,
 )
+from sparsegen.dispatch.options import Dense, OnMiss, parse_kind
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
-from sparsegen.operators import Problem, SpmmProblem
+from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer, with_rates
-from sparsegen.tuning_db.records import Measurement, Workload
-
-log = logging.getLogger(__name__)
+from sparsegen.tuning_db.records import Baseline, MeasuredAs, Measurement, Workload
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
-# Octaves; beyond it a rule of thumb knows better. With the packaged measurements, from which all nearer than a distance
-# were left out: up to 3.5 octaves the vote's variants take 1.02 to 1.05 times the best time and the guesses 1.03 to
-# 1.09; from 4 on the vote's take 1.1 to 1.5 times and the guesses 1.03 to 1.11, and many estimates are 11 times off.
+# Octaves; beyond it a heuristic knows better. With the packaged measurements, from which all nearer than a distance
+# were left out: up to 3.5 octaves the vote's variants take 1.02 to 1.05 times the best time and the heuristics'
+# 1.03 to 1.09; from 4 on the vote's take 1.1 to 1.5 times and the heuristics' 1.03 to 1.11, and many estimates are 11
+# times off.
 FARTHEST = 3.5
-DENSE = "cublas"  # the contender that a dense product is
 CACHED_CHOICES = 4096
 WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tried on nothing near
 
 
-class How(StrEnum):
-    """Where a choice comes from, the best source first."""
-
-    PINNED = "pinned"
-    EXACT = "exact"
-    BUCKET = "bucket"
-    PREDICTED = "predicted"
-    NEAREST = "nearest"
-    DEFAULT = "default"
-    NAMED = "named"  # by the caller; nothing was looked up
-
-
-class OnMiss(StrEnum):
-    """What to do when neither this workload nor its bucket was measured."""
-
-    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's guess
-    DEFAULT = "default"  # the family's guess
-    DENSE = "dense"  # a dense product, unless sparse is measured or expected to be faster
-    TUNE = "tune"  # `sparsegen.prepare` tunes; `choose` itself answers as for NEAREST
-    ERROR = "error"  # NoVariantError
-
-    @classmethod
-    def parse(cls, value: OnMiss | str) -> OnMiss:
-        """Raises ConfigError for a word that is none of these."""
-        try:
-            return cls(value)
-        except ValueError:
-            raise ConfigError(f"on_miss = {value!r} is none of {', '.join(cls)}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The variant to run, and why.
-
-    Attributes:
-        how, why: where it comes from, as a word and in a sentence.
-        expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's rule of thumb makes of the device's rates (DEFAULT), or what `sparsegen tune
-            --for` predicted of the variant (PREDICTED, and EXACT where it did so before); None where neither is known.
-        dense_us: the same for a dense cuBLAS product.
-        use_dense: only with ``on_miss="dense"``: the dense product is to be run instead of the variant.
-        neighbours: the measured workloads that were asked.
-    """
-
-    problem: Problem
-    config: Config
-    how: How
-    why: str
-    expected_us: float | None = None
-    predicted_us: float | None = None
-    dense_us: float | None = None
-    use_dense: bool = False
-    neighbours: tuple[Neighbour, ...] = ()
-
-    @property
-    def family(self) -> AnyFamily:
-        """The config's."""
-        return family_of(self.config)
-
-    @property
-    def is_hit(self) -> bool:
-        """Whether it is pinned, or rests on measurements of this workload or its bucket."""
-        return self.how in (How.PINNED, How.EXACT, How.BUCKET)
-
-    @property
-    def dense_is_faster(self) -> bool:
-        """Whether a dense product is measured or estimated to take less time."""
-        return self.dense_us is not None and self.expected_us is not None and self.dense_us < self.expected_us
-
-    def explain(self) -> str:
-        """The choice in words, several lines."""
-        values = self.config.settings.replace(" ", ", ")
-        lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
-        if self.expected_us is not None:
-            verb = "measured" if self.how in (How.PINNED, How.EXACT) else "estimated"
-            before = f" ({microseconds(self.predicted_us)} were predicted)" if self.predicted_us else ""
-            lines.append(f"  {verb} {microseconds(self.expected_us)}{before}")
-        elif self.predicted_us is not None:
-            lines.append(f"  predicted {microseconds(self.predicted_us)}")
-        if self.dense_us is not None and self.expected_us is not None and self.dense_is_faster:
-            lines.append(
-                f"  dense wins: {microseconds(self.dense_us)} (cuBLAS) against {microseconds(self.expected_us)}"
-            )
-        elif self.dense_us is not None:
-            lines.append(f"  dense takes {microseconds(self.dense_us)} (cuBLAS)")
-        if self.use_dense:
-            because = "so" if self.dense_is_faster else "nothing measured is near:"
-            lines.append(f"  {because} the dense product runs instead (on_miss=dense)")
-        lines += [
-            f"  asked: {_sizes(n.workload.problem)}, {n.workload.features.nnz} nonzeros, "
-            f"{n.distance:.2f} octaves away"
-            for n in self.neighbours
-        ]
-        return "\n".join(lines)
-
-
-Key = tuple[Problem, str, str, OnMiss, bool]
+Key = tuple[Problem, str, str, OnMiss, Dense, MeasuredAs | None, bool]
 _caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
 
 
@@ -156,6 +66,8 @@ def choose(
     database: Layer,
     *,
     on_miss: OnMiss | str = OnMiss.NEAREST,
+    dense: Dense | str = Dense.AUTO,
+    l2: MeasuredAs | str | None = None,
     deterministic: bool | None = None,
 ) -> Choice:
     """The variant to run for this problem on this pattern and device.
@@ -166,29 +78,28 @@ def choose(
     other processes write is seen after `forget`.
 
     Args:
+        dense: whether a dense product may be chosen; a batch has none.
+        l2: what times are to be measured as that count, where there are such; by default with a cold L2.
         deterministic: only variants of which equal inputs give equal bits on every call; None for what the database's
             rules say.
 
     Raises:
         NoVariantError: nothing may run, or nothing was measured and ``on_miss`` is ``"error"``.
         PinsError: what is pinned may not run here.
+        ConfigError: a word that is none, or ``dense="always"`` for a problem that no dense product computes.
     """
-    miss = OnMiss.parse(on_miss)
+    miss, policy, kind = OnMiss.parse(on_miss), Dense.parse(dense), parse_kind(l2)
+    if policy is Dense.ALWAYS:
+        require_dense(problem)
     cache = _caches.setdefault(database, {})
     equal_bits = database.rules.deterministic if deterministic is None else deterministic
-    key = (problem, fingerprint, device.key, miss, equal_bits)
+    key = (problem, fingerprint, device.key, miss, policy, kind, equal_bits)
     kept = cache.get(key)
     generation = database.generation
     if kept is not None and kept[0] == generation:
         return kept[1]
-    choice = _Search(Workload(problem, fingerprint, features), device, database, equal_bits).choose(miss)
-    if choice.dense_is_faster and not choice.use_dense and choice.dense_us and choice.expected_us:
-        log.warning(
-            "dense cuBLAS is faster here: %s against %s for %s",
-            microseconds(choice.dense_us),
-            microseconds(choice.expected_us),
-            choice.family.name,
-        )
+    search = _Search(Workload(problem, fingerprint, features), device, database, equal_bits, kind)
+    choice = search.choose(miss, policy)
     if len(cache) >= CACHED_CHOICES:
         cache.clear()
     cache[key] = (generation, choice)
@@ -203,31 +114,40 @@ def forget(database: Layer) -> None:
 class _Search:
     """One look-up that was not in memory."""
 
-    def __init__(self, workload: Workload, device: Device, database: Layer, deterministic: bool) -> None:
-        self.workload, self.database, self.deterministic = workload, database, deterministic
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        database: Layer,
+        deterministic: bool = False,
+        kind: MeasuredAs | None = None,
+    ) -> None:
+        self.workload, self.database, self.kind = workload, database, kind
+        self.deterministic = deterministic
         self.device = with_rates(device, database)
         self.problem = workload.problem
         self.own = database.measurements(workload, device)
-        self.suspects = suspects(self.own)  # whatever a neighbour says, it failed here
+        # Whatever a neighbour says, it failed here.
+        self.suspects = suspects(self.own) | self.failed_where_used()
 
-    def choose(self, miss: OnMiss) -> Choice:
+    def choose(self, miss: OnMiss, policy: Dense = Dense.AUTO) -> Choice:
         pinned = self.pinned()
-        if pinned is not None:
-            return pinned
+        if pinned is not None:  # by somebody who wants this variant, whatever is faster
+            return self.beside_dense(replace(pinned, policy=Dense.NEVER), [])
         found = self.exact()
-        if found is None:
+        near: list[Neighbour] = []
+        if found is None or measured_dense_us(self.own_baselines(), self.kind) is None:
             near = nearest(
                 self.problem,
                 self.workload.features,
                 self.device,
                 self.database.list_workloads(kind=self.problem.kind, like=self.device),
             )
+        if found is None:
             found = self.bucket(near)
-            if found is None:
-                found = self.on_miss(near, miss)
-        if miss is OnMiss.DENSE and self.dense_pays(found):
-            return replace(found, use_dense=True)
-        return found
+        if found is None:
+            found = self.on_miss(near, miss)
+        return self.beside_dense(replace(found, policy=policy), near)
 
     def on_miss(self, near: Sequence[Neighbour], miss: OnMiss) -> Choice:
         if miss is OnMiss.ERROR:
@@ -236,11 +156,7 @@ class _Search:
                 "run `sparsegen tune`, or choose another on_miss"
             )
         chosen = None if miss is OnMiss.DEFAULT else self.predicted(near) or self.nearest(near)
-        return chosen or self.default("a rule of thumb" if miss is OnMiss.DEFAULT else _not_near(near))
-
-    @staticmethod
-    def dense_pays(choice: Choice) -> bool:
-        return choice.dense_is_faster or (choice.how is How.DEFAULT and choice.expected_us is None)
+        return chosen or self.default("a heuristic" if miss is OnMiss.DEFAULT else _not_near(near))
 
     # --- the five sources --------------------------------------------------------------------------------
 
@@ -262,24 +178,16 @@ class _Search:
                 f"{'; '.join(broken)}. `sparsegen db unpin {pin.fingerprint[:12]}` frees the choice"
             )
         why = f"pinned in {where} on {pin.pinned_at:%Y-%m-%d}" + (f": {pin.note}" if pin.note else "")
-        known = {v.config: r.time_us for v, r in ranking.times(self.own).items()}
-        return self.choice(
-            pin.config,
-            How.PINNED,
-            why,
-            expected_us=known.get(pin.config),
-            dense_us=self.dense_us(self.workload, self.device),
-        )
+        known = {v.config: r.time_us for v, r in ranking.times(self.own, self.kind).items()}
+        return self.choice(pin.config, How.PINNED, why, expected_us=known.get(pin.config))
 
     def exact(self) -> Choice | None:
         found = self.first_allowed(self.own)
         if found is None:
             return None
         config, time_us = found
-        why = f"the fastest of {len(ranking.times(self.own))} variants measured on this very workload"
-        choice = self.choice(
-            config, How.EXACT, why, expected_us=time_us, dense_us=self.dense_us(self.workload, self.device)
-        )
+        why = f"the fastest of {len(ranking.times(self.own, self.kind))} variants measured on this very workload"
+        choice = self.choice(config, How.EXACT, why, expected_us=time_us)
         return replace(choice, predicted_us=predicted_us(self.workload, self.device, self.database, config))
 
     def bucket(self, near: Sequence[Neighbour]) -> Choice | None:
@@ -296,9 +204,8 @@ class _Search:
                 if newer is not None:
                     return newer
                 why = "the fastest on a matrix of the same size with nearly the same row lengths"
-                return self.estimated(
-                    config, How.BUCKET, why, time_us * self.work_ratio(neighbour), [neighbour]
-                )
+                expected_us = time_us * self.work_ratio(neighbour)
+                return self.choice(config, How.BUCKET, why, expected_us=expected_us, neighbours=[neighbour])
         return None
 
     def nearest(self, near: Sequence[Neighbour]) -> Choice | None:
@@ -317,7 +224,7 @@ class _Search:
         least_us = self.device.expected_rates.least_us(cost.flop, from_memory, self.problem.dtype)
         if expected_us < least_us:
             return self.default(
-                f"a rule of thumb: by what is near it would take {microseconds(expected_us)}, and this device cannot "
+                f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "
                 f"do it in less than {microseconds(least_us)}"
             )
         percent = (first.slowdown - 1) * 100
@@ -328,7 +235,7 @@ class _Search:
                 f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best, "
                 "on average weighted by nearness"
             )
-        return self.estimated(first.config, How.NEAREST, why, expected_us, asked)
+        return self.choice(first.config, How.NEAREST, why, expected_us=expected_us, neighbours=asked)
 
     def predicted(self, near: Sequence[Neighbour]) -> Choice | None:
         asked = [n for n in near if n.distance <= FARTHEST]
@@ -336,13 +243,13 @@ class _Search:
         if found is None:
             return None
         prediction, why = found
-        choice = self.choice(prediction.variant.config, How.PREDICTED, why, dense_us=None)
+        choice = self.choice(prediction.variant.config, How.PREDICTED, why)
         return replace(choice, predicted_us=prediction.predicted_us)
 
     def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
-        """The guess of a family that these measurements do not know and that should be much faster than all they do.
+        """The heuristic config of a family that has no measurements here and should be much faster than all that do.
 
-        Otherwise a database would keep every family from being used that is newer than it.
+        Otherwise no family could be used that is newer than the database.
         """
         features, tried = self.workload.features, {m.variant.family for m in measured}
         promising = by_predicted_time(self.problem, features, self.device)
@@ -351,31 +258,31 @@ class _Search:
             gain = known / self.predicted_us(family)
             if not gain >= WORTH_UNTRIED:  # nor where no time is finite
                 return None
-            config = family.guess(self.problem, features, self.device)
+            config = family.heuristic(self.problem, features, self.device)
             if family.name not in tried and self.is_allowed(config):
                 why = (
-                    f"a rule of thumb: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
+                    f"a heuristic: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
                     f"faster than what was, of which {best.family_name} is the fastest"
                 )
-                return self.choice(config, How.DEFAULT, why, dense_us=None)
+                return self.choice(config, How.DEFAULT, why)
         return None
 
     def default(self, why: str) -> Choice:
         reasons = []
         for family in by_predicted_time(self.problem, self.workload.features, self.device):
-            guess = family.guess(self.problem, self.workload.features, self.device)
+            heuristic = family.heuristic(self.problem, self.workload.features, self.device)
             try:
-                family.require_suited(self.problem, self.workload.features, guess, self.device)
+                family.require_suited(self.problem, self.workload.features, heuristic, self.device)
             except ConfigError as error:
                 reasons.append(str(error))
                 continue
-            if self.deterministic and not family.is_deterministic(self.problem, guess):
+            if self.deterministic and not family.is_deterministic(self.problem, heuristic):
                 reasons.append(f"{family.name} need not give equal bits on every call")
                 continue
-            if guess in self.suspects:
-                reasons.append(f"{family.name}'s guess failed on this workload")
+            if heuristic in self.suspects:
+                reasons.append(f"{family.name}'s heuristic config failed on this workload")
                 continue
-            return self.choice(guess, How.DEFAULT, why, dense_us=None)
+            return self.choice(heuristic, How.DEFAULT, why)
         raise NoVariantError(
             f"no family has a variant for {self.problem} on {self.device.name}: " + "; ".join(reasons)
         )
@@ -394,7 +301,7 @@ class _Search:
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
         """The best-ranked config that may run here, and its time there in µs."""
-        for found in ranking.ranked(measurements):
+        for found in ranking.ranked(measurements, self.kind):
             if self.is_allowed(found.variant.config):
                 return found.variant.config, found.time_us
         return None
@@ -406,7 +313,6 @@ class _Search:
         why: str,
         *,
         expected_us: float | None = None,
-        dense_us: float | None,
         neighbours: Sequence[Neighbour] = (),
     ) -> Choice:
         predicted_us = self.predicted_us(family_of(config)) if how is How.DEFAULT else None
@@ -417,35 +323,54 @@ class _Search:
             why,
             expected_us=expected_us,
             predicted_us=predicted_us,
-            dense_us=dense_us,
             neighbours=tuple(neighbours),
         )
 
-    def estimated(
-        self, config: Config, how: How, why: str, expected_us: float, neighbours: Sequence[Neighbour]
-    ) -> Choice:
-        dense = self.dense_estimate(neighbours)
-        return self.choice(config, how, why, expected_us=expected_us, dense_us=dense, neighbours=neighbours)
+    def failed_where_used(self) -> set[Config]:
+        """Configs that failed a check on such a device, and were not right on this workload since."""
+        good = {m.variant.config: m.measured_at for m in ranking.dispatchable(self.own)}
+        return {
+            check.variant.config
+            for check in self.database.failed_checks(self.device)
+            if check.workload.problem.kind == self.problem.kind
+            and not (check.variant.config in good and good[check.variant.config] > check.measured_at)
+        }
 
-    def dense_estimate(self, neighbours: Sequence[Neighbour]) -> float | None:
+    # --- the dense product -------------------------------------------------------------------------------
+
+    def beside_dense(self, choice: Choice, near: Sequence[Neighbour]) -> Choice:
+        """The choice with what is known of the dense product, and of the variant beside it."""
+        if not has_dense(self.problem):
+            return choice
+        probes = [
+            p
+            for p in self.database.probes(self.workload, self.device)
+            if p.measured_as is probed_as(self.kind)
+        ]
+        own = next((p for p in reversed(probes) if p.variant.config == choice.config), None)
+        if own is not None:  # both in turn, which compares better than times of different days
+            return replace(
+                choice, probed_us=own.sparse_us, dense=Time.of_dense(own.dense_us, Source.MEASURED)
+            )
+        us = measured_dense_us(self.own_baselines(), self.kind)
+        if us is None and probes:
+            us = probes[-1].dense_us
+        if us is not None:
+            return replace(choice, dense=Time.of_dense(us, Source.MEASURED))
+        return replace(choice, dense=self.estimated_dense(choice.neighbours or near[:NEIGHBOURS]))
+
+    def estimated_dense(self, neighbours: Sequence[Neighbour]) -> Time | None:
         """A dense product depends on the sizes alone, so that neighbours of equal ones are asked once."""
         known: dict[Problem, float] = {}
         for n in neighbours:
             if n.workload.problem not in known:
-                there = self.dense_us(n.workload, n.device)
+                there = measured_dense_us(self.database.baselines(n.workload, n.device), self.kind)
                 if there is not None:
                     known[n.workload.problem] = there
-        if isinstance(self.problem, SpmmProblem) and is_modelled(self.problem, self.device):
-            return dense_time_us(self.problem, self.device, known_products(known))
-        for problem, there in known.items():  # the nearest one that knows
-            return there * _volume(self.problem) / _volume(problem)
-        return None
+        return estimated_dense(self.problem, self.device, known_products(known))
 
-    def dense_us(self, workload: Workload, device: Device) -> float | None:
-        times = [
-            b.sample.median_us for b in self.database.baselines(workload, device) if b.contender == DENSE
-        ]
-        return times[-1] if times else None
+    def own_baselines(self) -> list[Baseline]:
+        return self.database.baselines(self.workload, self.device)
 
     def work_ratio(self, neighbour: Neighbour) -> float:
         there = neighbour.workload.features.nnz
@@ -453,17 +378,8 @@ class _Search:
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:
-    """Why a rule of thumb is used."""
-    reason = "a rule of thumb: nothing measured is near"
+    """Why a heuristic is used."""
+    reason = "a heuristic: nothing measured is near"
     if not near or near[0].distance <= FARTHEST:
         return reason
     return f"{reason} (the nearest is {near[0].distance:.1f} octaves away; up to {FARTHEST:g} are asked)"
-
-
-def _sizes(problem: Problem) -> str:
-    items = f"{problem.batch} items of " if problem.batch > 1 else ""
-    return items + " × ".join(map(str, problem.sizes.values()))
-
-
-def _volume(problem: Problem) -> float:
-    return float(problem.batch * math.prod(max(1, size) for size in problem.sizes.values()))

@@ -1,8 +1,8 @@
 """What the configs measured on similar workloads say about one that was not measured.
 
 The k nearest workloads in log-feature space each vote on every candidate with its slowdown against the best config
-there, weighted by nearness. Candidates are the configs that were good there, and every family's guess: that is another
-config on another workload, made for its sizes, and is rated by how good the guesses were where they were measured. A
+there, weighted by nearness. Candidates are the configs that were good there, and every family's heuristic config.
+That is another config on another workload; it is rated by how good these were where they were measured. A
 config that a neighbour has not tried is rated by the similar ones it has (Nadaraya-Watson regression over how
 alike configs are). The winner of a single neighbour would be its noise as much as its merit.
 
@@ -130,26 +130,26 @@ def predict(
     for _, times in voters:
         candidates |= dict.fromkeys(sorted(times, key=times.__getitem__)[:CANDIDATES])
     configs = [c for c in candidates if c not in doubtful and is_allowed(c)]
-    # A family's guess, where what it guesses on some neighbour was measured there.
+    # A family's heuristic config, if its heuristic config for some neighbour was measured there.
     timed = {config.family_name for _, times in voters for config in times}
-    there = [guessed(n.workload.problem, n.workload.features, n.device, timed) for n, _ in voters]
+    there = [heuristic_configs(n.workload.problem, n.workload.features, n.device, timed) for n, _ in voters]
     tried = {f for g, (_, times) in zip(there, voters, strict=True) for f, c in g.items() if c in times}
-    mine = guessed(workload.problem, workload.features, device, timed)
-    guesses = {f: c for f, c in mine.items() if f in tried and c not in doubtful and is_allowed(c)}
-    listed = [*configs, *guesses.values()]
+    mine = heuristic_configs(workload.problem, workload.features, device, timed)
+    heuristics = {f: c for f, c in mine.items() if f in tried and c not in doubtful and is_allowed(c)}
+    listed = [*configs, *heuristics.values()]
     if not listed:
         return []
     weights = np.array([1.0 / (n.distance**2 + OWN_WEIGHT**2) for n, _ in voters])
     slowdown, pace = np.zeros(len(listed)), np.zeros(len(listed))
     for weight, theirs, (neighbour, times) in zip(weights / weights.sum(), there, voters, strict=True):
-        logs = _log_times([*configs, *(theirs[f] for f in guesses)], times)
+        logs = _log_times([*configs, *(theirs[f] for f in heuristics)], times)
         flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
         slowdown += weight * (logs - math.log(min(times.values())))
         pace += weight * (logs - math.log(flop))
     processed = _regressed(workload, mine, voters, there, listed)
     slowdown = (1 - REGRESSED) * slowdown + REGRESSED * processed
     order = np.argsort(slowdown, kind="stable")
-    best: dict[Config, Prediction] = {}  # a guess may be one of the configs too
+    best: dict[Config, Prediction] = {}  # a heuristic config may be one of the others
     for i in order:
         best.setdefault(
             listed[i], Prediction(listed[i], math.exp(max(0.0, slowdown[i])), math.exp(pace[i]) * 1e-6)
@@ -161,17 +161,17 @@ def _regressed(
     workload: Workload,
     mine: dict[str, Config],
     voters: Sequence[tuple[Neighbour, dict[Config, float]]],
-    guesses: Sequence[dict[str, Config]],
+    heuristics: Sequence[dict[str, Config]],
     listed: Sequence[Config],
 ) -> Array:
     """The logs of the slowdowns that a Gaussian process expects of some configs here.
 
     Args:
-        mine, guesses: what the families guess here, and on each voter.
+        mine, heuristics: the families' heuristic configs here, and on each voter.
     """
     known: list[Point] = []
     logs: list[Array] = []
-    for (neighbour, times), theirs in zip(voters, guesses, strict=True):
+    for (neighbour, times), theirs in zip(voters, heuristics, strict=True):
         place = position(neighbour.workload.problem, neighbour.workload.features)
         kept = _telling(times)
         known += [_point(place, config, theirs) for config in kept]
@@ -180,8 +180,8 @@ def _regressed(
     return expected(known, np.concatenate(logs), [_point(here, config, mine) for config in listed])
 
 
-def _point(place: Array, config: Config, guesses: dict[str, Config]) -> Point:
-    return Point(place, config, guesses.get(config.family_name) == config)
+def _point(place: Array, config: Config, heuristics: dict[str, Config]) -> Point:
+    return Point(place, config, heuristics.get(config.family_name) == config)
 
 
 def _telling(times: dict[Config, float]) -> list[Config]:
@@ -196,12 +196,12 @@ def _telling(times: dict[Config, float]) -> list[Config]:
     return kept
 
 
-def guessed(
+def heuristic_configs(
     problem: Problem, features: Features, device: Device, names: Collection[str] | None = None
 ) -> dict[str, Config]:
-    """What each family of the operator guesses, by its name; ``names``: of these families alone."""
+    """The heuristic config of each family of the operator, by the family's name; ``names``: of these families alone."""
     asked = (f for f in families_of(problem.operator) if names is None or f.name in names)
-    return {f.name: f.guess(problem, features, device) for f in asked}
+    return {f.name: f.heuristic(problem, features, device) for f in asked}
 
 
 def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
+from sparsegen.dispatch.dense_or_sparse import Source, Verdict
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
@@ -47,6 +49,8 @@ class LayerTime:
             known.
         distance: octaves to the measured workload; None where nothing is known.
         family: that of the best variant.
+        dense_source: what the dense time rests on.
+        verdict: what is known or estimated of both says, also where too little was measured to name times.
     """
 
     layer: str
@@ -55,6 +59,15 @@ class LayerTime:
     dense_us: float | None = None
     distance: float | None = None
     family: str | None = None
+    dense_source: Source | None = None
+    verdict: Verdict = Verdict.OPEN
+
+    @property
+    def fastest_us(self) -> float | None:
+        """The time of what runs by default, dense or sparse; None where the sparse one is not known."""
+        if self.sparse_us is None or self.dense_us is None:
+            return self.sparse_us
+        return min(self.sparse_us, self.dense_us)
 
     @property
     def speedup(self) -> float | None:
@@ -72,6 +85,8 @@ class LayerTime:
             "dense_us": self.dense_us,
             "distance": self.distance,
             "family": self.family,
+            "dense_source": self.dense_source,
+            "verdict": self.verdict,
         }
 
 
@@ -95,6 +110,11 @@ class PrunedTimes:
         return _sum([t.dense_us for t in self.layers])
 
     @property
+    def fastest_us(self) -> float | None:
+        """The sum over the layers, each dense or sparse as it is faster; None unless all are known."""
+        return _sum([t.fastest_us for t in self.layers])
+
+    @property
     def speedup(self) -> float | None:
         """Of all layers together over dense ones; None unless all times are known."""
         sparse, dense = self.sparse_us, self.dense_us
@@ -114,6 +134,7 @@ class PrunedTimes:
             "device": self.device.key,
             "sparse_us": self.sparse_us,
             "dense_us": self.dense_us,
+            "fastest_us": self.fastest_us,
             "known_layers": self.known,
             "layers": [t.to_dict() for t in self.layers],
         }
@@ -138,9 +159,18 @@ def layer_time(
         0.0 if choice.how is How.EXACT else choice.neighbours[0].distance if choice.neighbours else None
     )
     if choice.expected_us is None or distance is None or distance > NEAR:
-        return LayerTime(layer.name, Grounds.NOT_MEASURED)
+        return LayerTime(layer.name, Grounds.NOT_MEASURED, verdict=choice.verdict)
     grounds = Grounds.EXACT if choice.how is How.EXACT else Grounds.NEAR
-    return LayerTime(layer.name, grounds, choice.expected_us, choice.dense_us, distance, choice.family.name)
+    return LayerTime(
+        layer.name,
+        grounds,
+        choice.expected_us,
+        choice.dense_us,
+        distance,
+        choice.family.name,
+        None if choice.dense is None else choice.dense.source,
+        choice.verdict,
+    )
 
 
 def _sum(times: Sequence[float | None]) -> float | None:

@@ -1,8 +1,9 @@
 """Slowdowns of configs on workloads, by Gaussian-process regression (Rasmussen and Williams, 2006, section 2.2).
 
 A point is a workload's place and a config. How alike two points are is the product of how near their workloads are and
-of a sum: a share that all configs have in common, one for those of the same family, one for each family's guess, which
-is another config on another workload but was made by the same rule, and one for configs with equal or similar tunables.
+of a sum: a share that all configs have in common, one for those of the same family, one for each family's heuristic
+config, which is another config on another workload but was made by the same rule, and one for configs with equal or
+similar tunables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import differences
 
 REACH = 2.0  # octaves between workloads at which their likeness has fallen to exp(-1/2)
-COMMON, SAME_FAMILY, SAME_GUESS, SAME_CONFIG = 0.3, 0.3, 0.5, 1.0  # shares of the likeness of configs
+COMMON, SAME_FAMILY, SAME_HEURISTIC, SAME_CONFIG = 0.3, 0.3, 0.5, 1.0  # shares of the likeness of configs
 PER_TUNABLE = 0.35  # likeness of two configs for each tunable in which they differ (`differences`)
 NOISE, NOISE_OF_SLOW = 0.02, 0.1  # variance of a log, and of what is far from the best: little depends on it
 UNKNOWN = 0.5  # log of the slowdown that is expected where nothing is alike
@@ -31,12 +32,12 @@ class Point:
     Attributes:
         position: the workload's place, float64 in octaves.
         config: of a known family.
-        is_guess: whether it is what the family guesses there.
+        is_heuristic: whether it is the family's heuristic config there.
     """
 
     position: Array
     config: Config
-    is_guess: bool
+    is_heuristic: bool
 
 
 def expected(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Array:
@@ -55,11 +56,11 @@ def expected(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Ar
 def _likeness(some: Sequence[Point], others: Sequence[Point]) -> Array:
     here, there = _places(some), _places(others)
     squares = ((here[:, None, :] - there[None, :, :]) ** 2).sum(axis=2)
-    guesses = [np.array([p.is_guess for p in points]) for points in (some, others)]
+    heuristics = [np.array([p.is_heuristic for p in points]) for points in (some, others)]
     differing = differences([p.config for p in some], [p.config for p in others])
     is_same_family = np.isfinite(differing)
     alike = COMMON + SAME_FAMILY * is_same_family + SAME_CONFIG * PER_TUNABLE**differing
-    alike += SAME_GUESS * (is_same_family & guesses[0][:, None] & guesses[1][None, :])
+    alike += SAME_HEURISTIC * (is_same_family & heuristics[0][:, None] & heuristics[1][None, :])
     near: Array = np.exp(-squares / (2 * REACH**2)) * alike
     return near
 

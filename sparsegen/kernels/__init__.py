@@ -82,6 +82,6 @@ def families_of(operator: str) -> list[AnyFamily]:
 
 
 def by_predicted_time(problem: Problem, features: Features, device: Device) -> list[AnyFamily]:
-    """The operator's families, the one whose guess should be fastest on this device first."""
+    """The operator's families, the one whose heuristic config should be fastest on this device first."""
     candidates = families_of(problem.operator)
     return sorted(candidates, key=lambda f: f.predicted_us(problem, features, device))

@@ -31,9 +31,10 @@ Array = npt.NDArray[Any]
 class Device:
     """What families and dispatch may know of a device; ``key`` identifies it in the database.
 
-    ``index`` is the ordinal on this machine. It takes no part in comparisons, and neither does what is known of the
-    device's speed: ``clock_mhz`` and ``memory_bytes_per_us``, the peaks that its driver names, and the ``rates`` that
-    were measured; None where it is not known.
+    ``index`` is the ordinal in this process; ``uuid`` names a GPU to all users and containers of its machine, and is
+    None for the emulator. They take no part in comparisons, and neither does what is known of the device's speed:
+    ``clock_mhz`` and ``memory_bytes_per_us``, the peaks that its driver names, and the ``rates`` that were measured;
+    None where it is not known.
     """
 
     key: str
@@ -45,13 +46,14 @@ class Device:
     shared_memory_per_multiprocessor: int  # bytes
     l2_bytes: int
     index: int = field(default=0, compare=False)
+    uuid: str | None = field(default=None, compare=False)
     clock_mhz: float | None = field(default=None, compare=False)
     memory_bytes_per_us: float | None = field(default=None, compare=False)
     rates: Rates | None = field(default=None, compare=False)
 
     @property
     def typical(self) -> Device:
-        """The device without what is known of its speed: what guesses depend on, so that measuring changes none."""
+        """The device without what is known of its speed: what heuristics depend on, so that measuring changes none."""
         return replace(self, clock_mhz=None, memory_bytes_per_us=None, rates=None)
 
     @property
@@ -152,7 +154,7 @@ class Family(ABC, Generic[P, C]):
     def scope(self, problem: P) -> Iterator[Constraint]:
         """What a problem must be like for this family to compute it with any config at all; default nothing.
 
-        `constraints` begins with these, and no config is valid for a problem outside; `guess` need not be.
+        `constraints` begins with these, and no config is valid for a problem outside; `heuristic` need not be.
         """
         return iter(())
 
@@ -177,16 +179,16 @@ class Family(ABC, Generic[P, C]):
         """Launch geometry; ``sizes`` are those of the packed matrix."""
 
     @abstractmethod
-    def guess(self, problem: P, features: Features, device: Device) -> C:
-        """The untuned config for these features: a rule of thumb, valid for every problem in `scope`."""
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
+        """The config for these features by rule, without any measurement; valid for every problem in `scope`."""
 
     @abstractmethod
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         """Microseconds that a config should take on this device with a cold L2; infinite where it cannot run.
 
         The launch, and what the kernel does over what the device does in a microsecond (`Device.expected_rates`),
-        with constants fitted to measurements of guesses (docs/notes/predicted-times.md). What configs of a family
-        differ in beside that, `sparsegen.tuning.prediction` knows.
+        with constants fitted to measurements of heuristic configs (docs/notes/predicted-times.md). What configs of a
+        family differ in beside that, `sparsegen.tuning.prediction` knows.
         """
 
     def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
@@ -198,7 +200,7 @@ class Family(ABC, Generic[P, C]):
         return {}
 
     def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
-        """Other guesses, where features do not tell what is better; the tuner tries them soon after the guess."""
+        """Other configs, for what features do not tell; the tuner tries them soon after the heuristic config."""
         return ()
 
     def published(self) -> tuple[C, ...]:
@@ -219,8 +221,8 @@ class Family(ABC, Generic[P, C]):
     # --- what every family gets ---
 
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        """`analytic_us` of the guess: which guess to trust where nothing was measured, which family to try first."""
-        return self.analytic_us(problem, features, self.guess(problem, features, device), device)
+        """`analytic_us` of the heuristic config: it says which one to trust where nothing was measured."""
+        return self.analytic_us(problem, features, self.heuristic(problem, features, device), device)
 
     def config(self, /, **values: Any) -> C:
         """A config from names and values; see `Config.parse`."""
@@ -279,7 +281,7 @@ class Family(ABC, Generic[P, C]):
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """Whether the tuner should spend time on a valid config at normal effort; measured rules of thumb."""
+        """Whether the tuner should spend time on a valid config at normal effort; heuristics that were measured."""
         return True
 
     def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:

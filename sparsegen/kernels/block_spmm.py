@@ -1,4 +1,4 @@
-"""SpMM for patterns of blocks on Hopper's tensor cores: tiles of A that have nonzeros are stored whole."""
+"""SpMM for blocked patterns on Hopper's tensor cores: every tile of A that has a nonzero is stored as a dense tile."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 WARP = 32
 NARROWEST_TILE = 64  # columns of C
-TILE_K = 64  # columns of a tile of A: rows of 128 bytes, as wgmma's swizzled matrices have them
+TILE_K = 64  # columns of a tile of A; rows of 128 bytes, as the swizzled operands of wgmma need
 CHUNK = 8  # elements of a 16-byte access
 ITEM_BYTES = 2
 BARRIER_BYTES = 8
-# As fitted: multiples of the tensor cores' time and of the memory's for A and for B and C; a step from one tile to the
-# next, and a tile of C from its first step to its stores.
+# Fitted to measurements: factors on the time of the tensor cores and on the time of the memory, for A and for B and C;
+# microseconds of a main loop step, and of the prologue and epilogue of a tile of C.
 START_US = 1.4
 PRODUCTS, LOADS_OF_A, LOADS_OF_B = 0.82, 0.71, 0.6
 STEP_US, TILE_US = 0.107, 0.5
-LEAST_ROUNDS = 1.5  # of all multiprocessors, so that what rows differ in evens out
+LEAST_ROUNDS = 1.5  # waves over all multiprocessors, so that rows of different lengths even out
 
 
 @dataclass(frozen=True)
 class BlockSpmmConfig(Config):
     """One point of the tuning space of `BlockSpmm`."""
 
-    tile_m: int = tunable(128, (64, 128, 256), "rows of a tile of A, and of C per block", packs=True)
-    tile_n: int = tunable(256, (64, 128, 256), "columns of C per block")
-    stages: int = tunable(4, (3, 4, 5, 6), "tiles of A and B in shared memory")
-    cluster: int = tunable(2, (1, 2), "blocks side by side that share the loads of A's tiles")
-    load_warps: int = tunable(4, (2, 4), "warps that bring tiles")
-    resident_blocks: int = tunable(1, (1, 2), "blocks for which a multiprocessor must have room")
+    tile_m: int = tunable(128, (64, 128, 256), "rows of a tile of A, and of C per thread block", packs=True)
+    tile_n: int = tunable(256, (64, 128, 256), "columns of C per thread block")
+    stages: int = tunable(4, (3, 4, 5, 6), "pipeline stages: tiles of A and B in shared memory")
+    cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
+    load_warps: int = tunable(4, (2, 4), "producer warps")
+    resident_blocks: int = tunable(1, (1, 2), "occupancy: thread blocks that must fit on a multiprocessor")
 
 
-# Fastest on an H100 for problems of falling size.
-GUESSES = (
+# The fastest configs on an H100, from large problems to small ones.
+HEURISTIC_CONFIGS = (
     BlockSpmmConfig(tile_m=128, tile_n=256, stages=4),
     BlockSpmmConfig(tile_m=128, tile_n=128, stages=5),
     BlockSpmmConfig(tile_m=64, tile_n=128, stages=5),
@@ -59,10 +59,10 @@ GUESSES = (
 
 
 class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
-    """Blocks stay, and compute one tile of C after the other: some warps bring tiles of A and B, the others multiply.
+    """A persistent kernel: producer warps load tiles of A and B, consumer warps compute one tile of C after the other.
 
-    Tiles without any nonzero are left out. In the others zeros are multiplied like everything else, so that an
-    infinity or NaN of B makes NaN in rows that have no nonzero there.
+    The kernel skips tiles without nonzeros. In all other tiles it multiplies zeros too, so that an infinity or NaN in B
+    makes NaN even in rows that have no nonzero there.
     """
 
     name = "block_spmm"
@@ -195,20 +195,20 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             + (of_a + of_b) / rates.copy_bytes_per_us
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
-        """The largest tiles of which there are enough to fill the device."""
-        for config in GUESSES:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
+        """The largest tiles that fill the device."""
+        for config in HEURISTIC_CONFIGS:
             tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
             if _has_columns(problem, config) and tiles >= LEAST_ROUNDS * device.multiprocessors:
                 return config
-        last = GUESSES[-1]
+        last = HEURISTIC_CONFIGS[-1]
         return last if _has_columns(problem, last) else replace(last, tile_n=NARROWEST_TILE, cluster=1)
 
     def alternatives(
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[BlockSpmmConfig, ...]:
-        """How large blocks are features do not tell: smaller tiles may hold fewer empty ones."""
-        return tuple(config for config in GUESSES[:2] if _has_columns(problem, config))
+        """The configs with larger tiles: features do not tell how large the pattern's blocks are."""
+        return tuple(config for config in HEURISTIC_CONFIGS[:2] if _has_columns(problem, config))
 
     @staticmethod
     def _threads(config: BlockSpmmConfig) -> int:
@@ -216,7 +216,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
 
     @staticmethod
     def _shared_bytes(problem: SpmmProblem, config: BlockSpmmConfig) -> int:
-        """The tiles, what warps lay down of C, and the barriers."""
+        """The bytes of the tiles, the epilogue's staging buffers and the barriers."""
         c = config
         stage = (c.tile_m + c.tile_n) * TILE_K * ITEM_BYTES + 2 * BARRIER_BYTES
         columns = _pass_columns(c)
@@ -225,12 +225,12 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
 
 
 def _has_columns(problem: SpmmProblem, config: BlockSpmmConfig) -> bool:
-    """Whether each block of a cluster has columns of its own."""
+    """Whether every thread block of a cluster has columns to compute."""
     return config.cluster * config.tile_n <= problem.n
 
 
 def _pass_columns(config: BlockSpmmConfig) -> int:
-    """Of C that a warp lays down at a time; where there are many warps half as many."""
+    """The columns of C that a warp stages at a time in the epilogue; half as many if there are many warps."""
     return 64 if config.tile_m <= 128 else 32
 
 

@@ -232,7 +232,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         cycles = 2 * away / SENT_BYTES_PER_CYCLE / device.multiprocessors
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
-    def guess(
+    def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> ClusterNetworkConfig:
         """The smallest cluster in which tiles of 24 inputs fit, or the largest; runs such that all warps have one."""

@@ -170,7 +170,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         """About how many strips rows are cut into: the last one of each is half full."""
         return features.nnz / config.strip + features.m / 2
 
-    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
         vector = widest_vector(problem.k, problem.dtype)
         threads = max(2, min(16, 1 << (-(-problem.k // vector) - 1).bit_length()))
         strip = 16

@@ -263,7 +263,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             + longest / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         row_major = problem.layout is Layout.ROW
         vector = max(w for w in (1, 2, 4) if not row_major or problem.n % w == 0) if row_major else 1
         tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))

@@ -39,13 +39,19 @@ class FusedAttentionConfig(Config):
     tile_n: int = tunable(64, (32, 64, 128), "keys of a step", packs=True)
     warps: int = tunable(4, (4, 8), "warps over a tile's queries, 16 or 32 for each")
     stages: int = tunable(
-        2, (2, 3, 4), "tiles of K and V in shared memory; the next ones load while one is used"
+        2,
+        (2, 3, 4),
+        "pipeline stages: tiles of K and V in shared memory; the next ones load while one is used",
     )
     queries: str = tunable(
-        "registers", ("registers", "shared"), "where fragments of Q stay: in registers, or in shared memory"
+        "registers",
+        ("registers", "shared"),
+        "where the kernel keeps fragments of Q: registers or shared memory",
     )
     resident_blocks: int = tunable(
-        2, (1, 2, 3), "blocks for which a multiprocessor must have registers; more leave a thread fewer"
+        2,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
     )
     order: str = tunable(
         "longest_first",
@@ -104,7 +110,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         yield Constraint(problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) have 16 bits")
         yield Constraint(
             problem.k % 8 == 0 and problem.k <= WIDEST,
-            f"a head's width, k ({problem.k}), is a multiple of 8, at most {WIDEST}",
+            f"head_dim, k ({problem.k}), is a multiple of 8, at most {WIDEST}",
         )
 
     def constraints(
@@ -236,7 +242,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         products = PRODUCTS * efficiency * device.expected_rates.tensor_products_per_us(problem.dtype)
         return elements * 2 * problem.k / products * idle
 
-    def guess(
+    def heuristic(
         self, problem: SparseAttentionProblem, features: Features, device: Device
     ) -> FusedAttentionConfig:
         """The shape that should be fastest, of those that fit."""

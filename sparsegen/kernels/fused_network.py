@@ -184,7 +184,9 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         cycles = groups * tiles * living * TILE_CYCLES * 2 * c.inputs / 56
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
-    def guess(self, problem: SparseNetworkProblem, features: Features, device: Device) -> FusedNetworkConfig:
+    def heuristic(
+        self, problem: SparseNetworkProblem, features: Features, device: Device
+    ) -> FusedNetworkConfig:
         """The largest tile that fits, and runs such that all warps have one."""
         groups = -(-problem.neurons // SIDE)
         run = max(1, min(4, groups // 16))

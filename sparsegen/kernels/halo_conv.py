@@ -1,4 +1,4 @@
-"""Masked convolutions on Hopper's tensor cores: boxes of pixels with their halo, which all taps of a filter read."""
+"""Masked convolutions on Hopper's tensor cores: all taps of a filter read one box of pixels with its halo."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
 
-UNIT = 8  # rows and columns of outputs that are the 64 rows of a product
+UNIT = 8  # side of a unit, whose 8 x 8 outputs are the 64 rows of one warpgroup product
 ITEM_BYTES = 2
-ALIGNMENT = 1024  # of boxes and weights in shared memory
+ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
 THREADS = 384
-WARPS = 8  # that multiply
-LISTED_UNITS = 512  # of a block
-LONGEST_WORD = 32  # taps of a filter whose mask is of the input
+WARPS = 8  # consumer warps
+LISTED_UNITS = 512  # that a thread block has room for in its list
+LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
 LARGEST_COORDINATE = 1 << 31
-# As fitted: launch, mask and first loads; multiples of the tensor cores' and the memory's time.
+# Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
 
@@ -31,17 +31,18 @@ START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 class HaloConvConfig(Config):
     """One point of the tuning space of `HaloConv`."""
 
-    tile_n: int = tunable(64, (32, 64, 128, 256), "filters per block")
-    chunk: int = tunable(64, (16, 32, 64), "channels of a stage")
-    group_units: int = tunable(2, (1, 2), "units of 8 x 8 outputs that a warpgroup computes at a time")
-    input_stages: int = tunable(2, (2, 3, 4, 6), "boxes of pixels in shared memory")
-    weight_stages: int = tunable(4, (3, 4, 6, 9), "taps, or groups of them, in shared memory")
-    stage_taps: int = tunable(1, (1, 3, 5), "taps of a stage")
-    lead: int = tunable(0, (0, 3), "stages by which one warpgroup is ahead of the other")
+    tile_n: int = tunable(64, (32, 64, 128, 256), "filters per thread block")
+    chunk: int = tunable(64, (16, 32, 64), "channels per pipeline stage")
+    group_units: int = tunable(2, (1, 2), "units of 8 x 8 outputs that a warpgroup computes at once")
+    input_stages: int = tunable(2, (2, 3, 4, 6), "pipeline stages of pixels: boxes in shared memory")
+    weight_stages: int = tunable(4, (3, 4, 6, 9), "pipeline stages of weights in shared memory")
+    stage_taps: int = tunable(1, (1, 3, 5), "filter taps per pipeline stage of weights")
+    lead: int = tunable(0, (0, 3), "pipeline stages by which one consumer warpgroup runs ahead of the other")
 
 
-# Fastest on an H100, each from problems with most units to those with least: filters of 3 x 3, the same where all
-# weights stay, of 1 x 1, and others: strides, larger filters, masks of the input.
+# The fastest configs on an H100. Each tuple goes from problems with many live units to problems with few. LARGE is for
+# 3 x 3 filters, RESIDENT for 3 x 3 filters whose weights all fit into shared memory, PIXELS for 1 x 1 filters, and
+# OTHERS for strides, larger filters and masks of the input.
 LARGE = (
     HaloConvConfig(tile_n=128, group_units=2, input_stages=2, weight_stages=6, lead=3),
     HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3),
@@ -60,14 +61,15 @@ OTHERS = (
     HaloConvConfig(tile_n=128, group_units=1, input_stages=3, weight_stages=6),
     HaloConvConfig(tile_n=128, group_units=1, input_stages=2, weight_stages=6),
 )
-ENOUGH_ROUNDS = 6  # of units on all multiprocessors, so that what is left at the end is little
+ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
 
 
 class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
-    """Blocks stay, and compute some units of the list that each makes from the mask: as many as all others.
+    """A persistent kernel: every thread block lists the live units of the mask and computes an equal share of them.
 
-    A box of pixels with the halo comes once for each chunk of channels; a tap is another place in it, where the matrix
-    of a product begins. A stride has a box for every class of taps that read the same pixels.
+    The producer warp copies a box of pixels with its halo to shared memory once for each chunk of channels. Each tap
+    reads its operand from another offset in that box. With a stride of 2 there is one box for each class of taps that
+    read the same pixels.
     """
 
     name = "halo_conv"
@@ -131,9 +133,8 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
             or (p.taps % c.stage_taps == 0 and p.stride.rows == 1 and p.mask_of is MaskOf.OUTPUT),
             f"stages of {c.stage_taps} taps divide a filter's ({p.taps}), none of which is left out",
         )
-        of_box = -(
-            -p.taps // (c.stage_taps * p.stride.rows**2)
-        )  # stages of weights for a box of pixels, about
+        # About how many pipeline stages of weights are used with one box of pixels.
+        of_box = -(-p.taps // (c.stage_taps * p.stride.rows**2))
         yield Constraint(
             c.lead < c.weight_stages and c.lead < c.input_stages * max(1, of_box),
             f"the lead ({c.lead}) is less than the stages that there are",
@@ -212,7 +213,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        """A block on every multiprocessor, or as many times that as it takes for all units to find a place."""
+        """One thread block per multiprocessor, or a multiple of that if the lists would not have room for all units."""
         tiles, units = problem.filters // config.tile_n, self._units(problem)
         parts = max(1, device.multiprocessors // tiles)
         rounds = 1 + units // (parts * (LISTED_UNITS - 2 * config.group_units))
@@ -239,8 +240,8 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computing, moving)
 
-    def guess(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
-        """The first of those that are fast for such problems of whose units there are enough, else the last."""
+    def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
+        """The first config for such filters whose tiles fill the device for enough waves, else the last one."""
         p = problem
         some = self._fast(p, device)
         for config in some:
@@ -255,11 +256,11 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
     def alternatives(
         self, problem: MaskedConv2dProblem, features: Features, device: Device
     ) -> tuple[HaloConvConfig, ...]:
-        """Masks differ in how their blocks fall to multiprocessors: other tiles may leave fewer idle."""
+        """The other configs for such filters: with some masks, they leave fewer multiprocessors idle."""
         return self._fast(problem, device)
 
     def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[HaloConvConfig, ...]:
-        """Those that are fast for such problems, their tiles and chunks as the problem has them."""
+        """The fast configs for such filters, with tiles and chunks that divide the problem's filters and channels."""
         p = problem
         chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
         tile_n = next((n for n in (256, 128, 64, 32) if p.filters % n == 0), 32)
@@ -276,25 +277,25 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
 
     @staticmethod
     def _units(problem: MaskedConv2dProblem) -> int:
-        """Of all images."""
+        """The number of units of all images, live or not."""
         return problem.batch * -(-problem.out_height // UNIT) * -(-problem.out_width // UNIT)
 
     @staticmethod
     def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:
-        """Pixels that a unit's outputs read along one direction, of those that a stride leaves."""
+        """The side of a box: the pixels that a unit's outputs read along one direction, at the stride's distance."""
         return UNIT + (taps - 1) // problem.stride.rows
 
     @staticmethod
     def _weight_stages_in_all(problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
-        """Of one tile of filters."""
+        """The number of pipeline stages that the weights of one tile of filters fill."""
         return -(-problem.channels // config.chunk) * -(-problem.taps // config.stage_taps)
 
     def _is_resident(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> bool:
-        """Whether all weights of a tile of filters have their place."""
+        """Whether all weights of a tile of filters fit into the pipeline stages, so that they are loaded once."""
         return self._weight_stages_in_all(problem, config) <= config.weight_stages
 
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
-        """Boxes, weights, what warps lay down of the result, the list of units, bias and barriers."""
+        """The bytes of boxes, weights, the epilogue's staging buffers, the list of units, the bias and the barriers."""
         p, c, size = problem, config, problem.filter_size
         row = c.chunk * ITEM_BYTES
         box = self._box_side(size.rows, p) * self._box_side(size.columns, p) * row

@@ -278,7 +278,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         moved += LOADS_OF_B * (problem.k + problem.m) * problem.n * itemsize
         return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         base = LaneStreamConfig(
             ring_rows=96,

@@ -45,13 +45,17 @@ class MmaSddmmConfig(Config):
     tile_n: int = tunable(
         128, (32, 64, 128, 256), "columns of a tile, of those that have a nonzero in its panel", packs=True
     )
-    tile_k: int = tunable(32, (16, 32, 64), "elements of the rows of A and B per stage")
+    tile_k: int = tunable(32, (16, 32, 64), "elements of the rows of A and B per pipeline stage")
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
-    stages: int = tunable(3, (2, 3, 4), "parts of k in shared memory; the next ones load while one is used")
+    stages: int = tunable(
+        3, (2, 3, 4), "pipeline stages: parts of k in shared memory; the next ones load while one is used"
+    )
     step: int = tunable(4, (2, 4, 8), "nonzeros of which a thread loads the places together", packs=True)
     resident_blocks: int = tunable(
-        1, (1, 2, 3), "blocks for which a multiprocessor must have registers; more leave a thread fewer"
+        1,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
     )
     row_order: str = tunable(
         "natural",
@@ -61,7 +65,7 @@ class MmaSddmmConfig(Config):
     )
 
 
-# Of which the guess is one: parts of 64 by 64 results or fewer for each warp.
+# The heuristic chooses one of these: parts of 64 by 64 results or fewer for each warp.
 SHAPES = tuple(
     MmaSddmmConfig(tile_m=tile_m, tile_n=tile_n, warps_m=warps_m, warps_n=warps_n)
     for tile_m, tile_n, warps_m, warps_n in (
@@ -230,7 +234,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
         return max(tiles, device.multiprocessors) * of_tile
 
-    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
         """The shape that should be fastest, with stages as k needs them."""
         typical = device.typical
         shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))

@@ -39,7 +39,7 @@ A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one f
 WARP = 32
 MAX_GRID_Y = 65535
 START_US = 1.6
-FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better guess, whatever the blocks' size
+FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better choice, whatever the blocks' size
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,10 @@ class MmaSpmmConfig(Config):
         packs=True,
     )
     stages: int = tunable(
-        3, (2, 3, 4), "tiles of B in shared memory; the next ones load while one is used", searched=(3, 4)
+        3,
+        (2, 3, 4),
+        "pipeline stages: tiles of B in shared memory; the next ones load while one is used",
+        searched=(3, 4),
     )
     prefetch: int = tunable(
         2,
@@ -103,20 +106,20 @@ class MmaSpmmConfig(Config):
     resident_blocks: int = tunable(
         1,
         (1, 2, 3),
-        "blocks for which a multiprocessor must have registers; more leave a thread fewer",
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
         searched=(1, 2),
     )
 
 
 # Fastest on an H100 for problems of falling size.
-WARPGROUP_GUESSES = (
+WARPGROUP_CONFIGS = (
     MmaSpmmConfig(tile_m=128, tile_n=256, tile_k=64, warpgroups=True, warps_m=8, warps_n=1),
     MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
     MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
     MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
 )
 # For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
-LARGE_TILE_GUESS = MmaSpmmConfig(
+LARGE_TILE_CONFIG = MmaSpmmConfig(
     tile_m=128,
     tile_n=128,
     tile_k=64,
@@ -127,7 +130,7 @@ LARGE_TILE_GUESS = MmaSpmmConfig(
     prefetch=1,
     resident_blocks=2,
 )
-NARROW_TILE_GUESS = MmaSpmmConfig(
+NARROW_TILE_CONFIG = MmaSpmmConfig(
     tile_m=32,
     tile_n=128,
     tile_k=32,
@@ -359,12 +362,12 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             + costs.move * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
         of_whole_tiles = self.alternatives(problem, features, device)
         if features.density < FEW_BLOCKS:
             of_whole_tiles = of_whole_tiles[1:]
-        likely = (*of_whole_tiles, *WARPGROUP_GUESSES)
+        likely = (*of_whole_tiles, *WARPGROUP_CONFIGS)
         for config in likely:
             if self._is_large_enough(problem, config, device):
                 config = self._with_prefetch(config, features)
@@ -398,7 +401,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[MmaSpmmConfig, ...]:
         """How large blocks are features do not tell: large whole tiles, and small ones."""
-        return (LARGE_TILE_GUESS, NARROW_TILE_GUESS) if fills_blocks(features) else ()
+        return (LARGE_TILE_CONFIG, NARROW_TILE_CONFIG) if fills_blocks(features) else ()
 
     def _is_large_enough(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
         """Whether C has enough of a config's tiles to fill the device."""

@@ -70,7 +70,9 @@ class PanelSddmmConfig(Config):
     )
     warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
     resident_blocks: int = tunable(
-        1, (1, 2, 4), "blocks for which a multiprocessor must have room; more leave a thread fewer registers"
+        1,
+        (1, 2, 4),
+        "occupancy: blocks that must fit on a multiprocessor; more leave a thread fewer registers",
     )
     turns: int = tunable(
         1,
@@ -219,7 +221,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return -(-problem.n // config.panel_n)
 
     def _blocks_per_panel(self, problem: SddmmProblem, config: PanelSddmmConfig, multiprocessors: int) -> int:
-        """As many as fill the places of resident blocks, ``turns`` times over."""
+        """The blocks that fill the device at this occupancy, ``turns`` times over."""
         places = config.turns * config.resident_blocks * multiprocessors
         return max(1, places // (max(1, self._panels(problem, config)) * problem.batch))
 
@@ -285,7 +287,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             count += held
         return count
 
-    def guess(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
         """Subwarps that suit k, and the panels and strips that should be fastest with them."""
         # Two threads store their results to twice as many lines at a time as four.
         widths = [PanelSddmmConfig(threads_per_strip=threads) for threads in (2, 4, 8, 16, 32)]

@@ -45,12 +45,15 @@ class PanelSpmmConfig(Config):
     panel_k: int = tunable(
         0,
         (0, 64, 128, 256, 512, 1024),
-        "rows of B per panel in shared memory; 0: all of them, kept while a block goes through its share of the rows",
+        "rows of B per panel in shared memory; 0: all of them, and the kernel is persistent",
         searched=(0, 256, 512),
         packs=True,
     )
     stages: int = tunable(
-        1, (1, 2, 3), "panels in shared memory at once; the next ones load while one is used", searched=(1, 2)
+        1,
+        (1, 2, 3),
+        "pipeline stages: panels in shared memory; the next ones load while one is used",
+        searched=(1, 2),
     )
     warps: int = tunable(16, (4, 8, 16, 32), "warps per block", searched=(8, 16, 32))
     threads_per_row: int = tunable(
@@ -341,7 +344,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         columns = -(-problem.n // c.tile_n)
         blocks = -(-sizes["groups"] // (c.warps * (32 // c.threads_per_row)))
         if c.panel_k == 0:
-            # As many blocks of all items as are resident at once: each loads its panel once and keeps it.
+            # A persistent kernel: as many blocks of all items as are resident at once, which load their panel once.
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
             blocks = min(blocks, max(1, slots // (columns * problem.batch)))
         return Launch(
@@ -361,7 +364,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         if c.panel_k == 0:
             row_blocks = min(row_blocks, max(1, resident // (tiles * items)))
         blocks = max(1, items * tiles * row_blocks)
-        # Rows of a block follow one another where it stays, and all of its panels where they take turns.
+        # In a persistent kernel, a block computes several sets of rows; otherwise it goes through all panels.
         turns = 1 if c.panel_k == 0 else -(-blocks // resident)
         panels = 0 if c.panel_k == 0 else -(-problem.k // c.panel_k)
         rounds = -(-problem.m // max(1, row_blocks * rows))
@@ -383,7 +386,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             + (0.0 if is_aligned else UNALIGNED_LOADS * loaded / device.l2_bytes_per_us)
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize
         chunk = 16 // itemsize
         widest = 32 if problem.dtype is DType.FLOAT32 else 64

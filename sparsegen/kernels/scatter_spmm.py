@@ -179,7 +179,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             + min(c.task_nonzeros, in_panel) * TASK_NONZERO_CYCLES / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
         """The widest vectors that n fills, and tasks that are short where there are few."""
         vector = max(v for v in VECTORS if problem.n % v == 0 and (v == 1 or WARP * v <= problem.n))
         tiles = problem.batch * -(-problem.n // (WARP * vector))

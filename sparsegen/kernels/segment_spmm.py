@@ -195,7 +195,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             + min(features.row_max, c.segment) * NONZERO_CYCLES / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
         """A vector of each thread covers n, or as much of it as has room in the L2 in all rows of B."""
         vector, itemsize = widest_vector(problem.n, problem.dtype), problem.dtype.itemsize
         threads = min(WARP, max(4, 1 << (-(-problem.n // vector) - 1).bit_length()))

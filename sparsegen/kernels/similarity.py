@@ -74,7 +74,7 @@ def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
 @cache
 def _tunables(kind: type[Config]) -> tuple[tuple[Tunable, ...], tuple[Tunable, ...]]:
     """Those whose choices are numbers, and the others."""
-    ordered = tuple(t for t in kind.tunables() if _is_ordered(t))
+    ordered = tuple(t for t in kind.tunables() if is_ordered(t))
     return ordered, tuple(t for t in kind.tunables() if t not in ordered)
 
 
@@ -86,5 +86,5 @@ def _encoded(config: Config) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return numbers, tuple(t.choices.index(getattr(config, t.name)) for t in others)
 
 
-def _is_ordered(tunable: Tunable) -> bool:
+def is_ordered(tunable: Tunable) -> bool:
     return all(type(choice) is int and choice >= 0 for choice in tunable.choices)

@@ -47,7 +47,9 @@ class StreamedNetworkConfig(Config):
         packs=True,
     )
     stages: int = tunable(
-        4, (2, 3, 4, 6), "blocks of neurons in a warp's shared memory; the next ones load while one is used"
+        4,
+        (2, 3, 4, 6),
+        "pipeline stages: blocks of neurons in a warp's shared memory; the next ones load while one is used",
     )
     first_check: int = tunable(
         5,
@@ -59,11 +61,11 @@ class StreamedNetworkConfig(Config):
 
 
 class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
-    """A block takes its share of the inputs, tile by tile, through all layers, from one buffer in device memory to
-    another.
+    """Each thread block computes all layers for its share of the inputs, tile by tile.
 
-    Groups and tiles are those of `fused_network`; a block of 16 neurons is a run of memory, which asynchronous copies
-    bring to the warp that multiplies it. Scratch memory takes 4 bytes for each input and neuron.
+    Neurons go from one buffer in device memory to another. Groups and tiles are those of `fused_network`. A block of 16
+    neurons is contiguous in memory; asynchronous copies load it for the warp that multiplies it. Scratch memory has 4
+    bytes for each input and neuron.
     """
 
     name = "streamed_network"
@@ -101,12 +103,12 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
 
     @staticmethod
     def _registers(config: StreamedNetworkConfig) -> int:
-        """Two blocks and sums of a tile, and addresses."""
+        """The registers of a thread: two blocks and the sums of a tile, and addresses."""
         return config.inputs + OTHER_REGISTERS
 
     @staticmethod
     def _shared_bytes(config: StreamedNetworkConfig) -> int:
-        """A warp's stages and the neurons on their way out, and what warps found alive."""
+        """The bytes of all warps' pipeline stages, of the neurons that they store, and of the inputs found alive."""
         of_warp = (config.stages + 1) * SIDE * 2 * config.inputs
         return config.warps * (of_warp + config.inputs // 2)
 
@@ -173,7 +175,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
         copied = neurons * problem.dtype.itemsize * (1 + BLOCKS_LOADED)
         return device.expected_rates.launch_us + copied / device.expected_rates.copy_bytes_per_us
 
-    def guess(
+    def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StreamedNetworkConfig:
         """The widest tile, and runs such that all warps have one; 16 warps would leave a thread too few registers."""

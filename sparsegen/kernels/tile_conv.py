@@ -124,7 +124,7 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
         return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
 
-    def guess(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
+    def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
         """Tiles no wider than a group's filters, steps no longer than its channels."""
         p = problem
         of_group = p.filters // p.groups.count

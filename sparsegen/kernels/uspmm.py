@@ -126,7 +126,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             + features.row_max / c.nwarp * PLACE_CYCLES / rates.clock_mhz
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmConfig:
         vsize = next((v for v in (2, 4) if problem.n <= v * MAX_GRID_Y), 8)
         return UspmmConfig(vsize=1 if problem.n == 1 else vsize, nwarp=min(8, 32 // vsize))
 

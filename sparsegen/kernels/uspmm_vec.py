@@ -321,7 +321,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         columns = -(-problem.n // c.tile_n)
         blocks = -(-problem.m // (self._slice_rows(c) * c.row_warps))
         if c.staging == "shared" and blocks:
-            # As many blocks as are resident at once: each loads its tile once and keeps it. Equal shares of rows.
+            # A persistent kernel: as many blocks as are resident at once. Each loads its tile once.
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
             turns = -(-blocks // max(1, slots // columns))
             blocks = -(-blocks // turns)
@@ -358,7 +358,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             + moved / rates.copy_bytes_per_us
         )
 
-    def guess(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         chunk, itemsize = self._chunk(problem), problem.dtype.itemsize
         enough = 8 * device.multiprocessors
         step = 16 // itemsize // 2

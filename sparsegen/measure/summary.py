@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparsegen.measure.clock import Timing
-from sparsegen.tuning_db.records import Sample
+from sparsegen.tuning_db.records import MeasuredAs, Sample
 
 
-def summarize(timings: Sequence[Timing], *, cold: bool = True) -> Sample:
+def summarize(timings: Sequence[Timing], *, measured_as: MeasuredAs = MeasuredAs.COLD) -> Sample:
     """One sample of several runs: percentiles over all times, the lowest clock, every throttle reason."""
     times = np.concatenate([t.samples_us for t in timings])
     low, median, high = np.percentile(times, [10.0, 50.0, 90.0])
@@ -21,7 +21,7 @@ def summarize(timings: Sequence[Timing], *, cold: bool = True) -> Sample:
         low_us=float(low),
         high_us=float(high),
         count=times.size,
-        cold=cold,
+        measured_as=measured_as,
         clock_mhz=min(clocks, default=None),
         throttle_reasons=int(np.bitwise_or.reduce(reasons)) if reasons else None,
     )

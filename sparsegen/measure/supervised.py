@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
+from sparsegen.measure.device_turn import device_turn
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
-from sparsegen.system.private import private_folder, unusable
 
 log = logging.getLogger(__name__)
 
@@ -32,27 +28,6 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Go:
     """The device is the child's alone; from here on the time limit counts."""
-
-
-@contextmanager
-def device_turn(device: Device, folder: Path) -> Iterator[None]:
-    """Hold the device among all processes that measure on it: they would disturb each other's times.
-
-    Args:
-        folder: of the devices' lock files.
-
-    Raises:
-        CacheError: they cannot be made there.
-    """
-    private_folder(folder)
-    name = hashlib.sha256(f"{device.key} {device.index}".encode()).hexdigest()[:16]
-    try:
-        file = (folder / f"device-{name}.lock").open("w")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        raise unusable(folder, error) from error
-    with file:
-        yield
 
 
 class Supervised:
@@ -147,7 +122,7 @@ class Supervised:
         """The answer to a request, for which the child has the device to itself once it says that it is `Waiting`.
 
         Args:
-            locks: folder of the devices' lock files.
+            locks: private folder of lock files, as `device_turn` takes it.
             prepare_seconds: until it waits for its turn (or answers without one).
             seconds: from its turn to the answer.
 
@@ -157,7 +132,7 @@ class Supervised:
         self.send(request)
         answer = self.receive(prepare_seconds)
         if isinstance(answer, Waiting):
-            with device_turn(device, locks):
+            with device_turn(device, locks, stop=self._stop):
                 self.send(Go())
                 answer = self.receive(seconds)
         return answer

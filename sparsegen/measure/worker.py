@@ -31,6 +31,7 @@ from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.packing import Gather, pack
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, named, requests
+from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
@@ -102,6 +103,7 @@ class Measure:
         limit_us: with a median over this after the first samples, no more are taken.
         budget_s: most seconds of timing.
         verify: False for one that was verified in this session before.
+        drawing: which operands: those of another number are drawn anew.
     """
 
     compiled: CompiledVariant
@@ -111,6 +113,7 @@ class Measure:
     budget_s: float = 1.0
     l2: L2 = L2.COLD
     verify: bool = True
+    drawing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +189,23 @@ class Bench:
         self._matrix, self._problem, self._device = set_up.matrix, set_up.problem, set_up.device
         self._executor: Executor = named(set_up.open_executor)(set_up.device)
         self._clock = Clock(self._executor)
-        operands = self._problem.random_operands(np.random.default_rng(set_up.seed), self._matrix.nnz)
-        self._operands = {  # and the values of all items, where each has its own
-            name: self._executor.upload(empty_as_one(array)) for name, array in operands.items()
-        }
-        written = self._problem.result(self._matrix.nnz)
-        self._result = self._executor.allocate(max(1, written.nbytes))
-        self._verifier = verifier(self._problem, self._matrix, operands, self._executor)
+        self._seed = set_up.seed
+        self._result = GuardedBuffer(self._executor, max(1, self._problem.result(self._matrix.nnz).nbytes))
         self._packings: OrderedDict[tuple[Any, ...], Packing] = OrderedDict()
         self._kernels: dict[Path, LoadedKernel] = {}
+        self._drawing = 0
+        self._draw()
+
+    def _draw(self) -> None:
+        """Operands on the device, and what knows the result that they give."""
+        rng = np.random.default_rng([self._seed, self._drawing] if self._drawing else self._seed)
+        drawn = self._problem.random_operands(rng, self._matrix.nnz)
+        self._operands = {  # and the values of all items, where each has its own
+            name: self._executor.upload(empty_as_one(array)) for name, array in drawn.items()
+        }
+        self._verifier = verifier(self._problem, self._matrix, drawn, self._executor)
+        if self._problem.value_sets > 1:
+            self._packings.clear()  # they hold the items' values
 
     def measure(self, m: Measure, wait_for_turn: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
@@ -202,10 +213,14 @@ class Bench:
         launched = False
         facts: dict[str, Any] = {}
         try:
+            if m.drawing != self._drawing:
+                self._drawing = m.drawing
+                self._draw()
             packing = self._pack(m.compiled)
             facts |= {"prepare_seconds": packing.seconds, "packed_bytes": packing.packed.nbytes}
             bound = self._bind(m.compiled, packing.packed)
             self._executor.fill(self._result, UNWRITTEN)
+            self._result.watch()
             self._executor.synchronize()
             wait_for_turn()
             launched = True
@@ -232,11 +247,15 @@ class Bench:
         facts["worst_error"] = first
         if first > 1.0:
             return Measured(None, self._verifier.explain(self._result), **facts)
+        if trespass := self._result.trespass():
+            return Measured(None, trespass, **facts)
         timing = self._time(call, m, warmup=0 if is_slow else WARMUP)
         facts["worst_error"] = max(first, self._verifier.worst_error(self._result))
         if facts["worst_error"] > 1.0:
             reason = "right at first, but not after more launches (a race, or sums left in the output): "
             return Measured(None, reason + self._verifier.explain(self._result), **facts)
+        if trespass := self._result.trespass():
+            return Measured(None, trespass, **facts)
         return Measured(timing, **facts)
 
     def _time(self, call: Callable[[], None], m: Measure, warmup: int) -> Timing:

@@ -436,7 +436,7 @@ def kept_scale(given: Mapping[str, Any], default: float) -> dict[str, Any]:
 
 @runtime_checkable
 class HasDense(Protocol):
-    """A problem of which a dense product computes an item too, so that it may run instead (``on_miss="dense"``)."""
+    """A problem of which a dense product computes an item too, so that it may run instead."""
 
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """The result for one item, by PyTorch.

@@ -69,7 +69,7 @@ class SparseAttentionProblem(Problem):
 
     m: int = size("queries, rows of the mask", flags=("--m",))
     n: int = size("keys, columns of the mask")
-    k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k", "--width"))
+    k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k", "--head-dim"))
     dtype: DType = element_type()
     batch: int = items()
 
@@ -169,7 +169,7 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     Args:
         seen: queries × keys.
     """
-    width, lengths = q.shape[1], seen.sum(axis=1, keepdims=True)
+    head_dim, lengths = q.shape[1], seen.sum(axis=1, keepdims=True)
     z = np.where(seen, q @ k.T * scale, -np.inf)
     largest = np.where(lengths, z.max(axis=1, keepdims=True), 0.0)
     weights = np.exp(z - largest)
@@ -178,7 +178,7 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     # Of scores, by norms of each query and of the longest key that it sees.
     longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
     size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
-    of_scores = 4.0 * np.sqrt(width + 2.0) * size
+    of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size
     roundings = 16.0 + 16.0 * np.abs(np.where(seen, z, 0.0)).max(axis=1, keepdims=True)
     growth, unit = 4.0 * np.sqrt(lengths + 2.0), DType.FLOAT32.unit_roundoff
     error = (2.0 * (of_scores + roundings + growth) + dtype.unit_roundoff / unit) * mean

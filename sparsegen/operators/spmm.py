@@ -160,14 +160,18 @@ class SpmmProblem(Problem):
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """See `HasDense.dense_result`."""
         b, bias, residual = (operands.get(name) for name in ("b", "bias", "residual"))
-        left, right = (matrix, b) if self.layout is Layout.ROW else (b, matrix.t())
-        result = torch.matmul(left, right, out=out)
-        if bias is not None:
-            result += bias[:, None] if self.layout is Layout.ROW else bias
-        if self.epilogue is Epilogue.BIAS_RELU:
+        by_rows, epilogue = self.layout is Layout.ROW, self.epilogue
+        left, right = (matrix, b) if by_rows else (b, matrix.t())
+        if bias is None:
+            return torch.matmul(left, right, out=out)
+        # Tokens by rows, cuBLASLt adds a bias and takes ReLU in its own epilogue; its GELU is another, by tanh.
+        if epilogue is Epilogue.BIAS_RELU and not by_rows:
+            return torch._addmm_activation(bias, left, right, out=out)
+        result = torch.addmm(bias[:, None] if by_rows else bias, left, right, out=out)
+        if epilogue is Epilogue.BIAS_RELU:
             result.relu_()
-        if self.epilogue is Epilogue.BIAS_GELU:
-            result.copy_(torch.nn.functional.gelu(result))
+        if epilogue is Epilogue.BIAS_GELU:
+            torch.ops.aten.gelu_(result)
         if residual is not None:
             result += residual
         return result

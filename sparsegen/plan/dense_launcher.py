@@ -1,37 +1,53 @@
-"""The dense product, for ``on_miss="dense"``: the matrix as a full PyTorch tensor, multiplied by cuBLAS."""
+"""The dense product in a variant's place: the matrix as a full PyTorch tensor, multiplied by cuBLAS."""
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from sparsegen.dispatch.choice import Choice
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import HasDense, TensorSpec
+from sparsegen.operators.problem import matrix_bytes
 from sparsegen.plan.arrays import (
     check_numpy,
     encoded,
-    host_values,
     mismatch,
     missing,
     numpy_type,
     stream_handle,
 )
+from sparsegen.plan.dense_weight import DenseWeight
 from sparsegen.plan.new_values import new_values
 
+EMULATED = ("emulator", "cpu")  # PyTorch runs on the CPU for them
 
-def is_available(device: Device) -> bool:
-    """Whether PyTorch is installed for this device."""
-    return device.backend == "cuda" and importlib.util.find_spec("torch") is not None
+
+def obstacle(device: Device, policy: Dense) -> str:
+    """Why no dense product can run here, in words; empty where it can.
+
+    PyTorch takes seconds to import, so that where dense is one of two choices it has to be imported already.
+    """
+    if "torch" not in sys.modules and policy is not Dense.ALWAYS:
+        return "PyTorch, which multiplies, is not imported in this process"
+    try:
+        import torch
+    except ImportError:
+        return "PyTorch, which multiplies, is not installed (pip install 'sparsegen[torch]')"
+    if device.backend == "cuda" and not torch.cuda.is_available():
+        return "this PyTorch has no CUDA"
+    return ""
 
 
 class DenseLauncher:
-    """A `Launcher` that stores and multiplies every zero; for PyTorch and NumPy arrays.
+    """A `Launcher` that stores and multiplies every zero; for PyTorch, CuPy and NumPy arrays.
 
     Attributes:
         device: where it runs.
@@ -64,15 +80,16 @@ class DenseLauncher:
         self._problem, self._multiply = problem, problem.dense_result
         self._operands, self._result = problem.operands(matrix.nnz), problem.result(matrix.nnz)
         self._torch = torch
-        self._place = torch.device(device.backend, device.index)
+        self._place = (
+            torch.device("cpu") if device.backend in EMULATED else torch.device(device.backend, device.index)
+        )
         self._dtype = getattr(torch, str(problem.dtype))
         self._pattern = matrix
-        self._weight = torch.zeros(matrix.shape, dtype=self._dtype, device=self._place)
-        self._order: Array | None = None
         self._given_pattern = pattern
-        self.update_values(matrix.values)
+        self._weight = DenseWeight(matrix, self._dtype, self._place)
+        self._weight.update(matrix.values)
         if value_order is not None:
-            self._order = value_order.astype(np.int64)
+            self._weight.reorder(value_order)
         specs = {spec.name: spec for spec in self._operands}
         self._host = {name: encoded(value, specs[name]) for name, value in kept.items()}
         self._kept = {
@@ -89,9 +106,12 @@ class DenseLauncher:
         return self._host.get(name)
 
     def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
-        """See `Launcher.run`; CuPy arrays are refused."""
+        """See `Launcher.run`."""
         if isinstance(operands[0], np.ndarray):
             return self._numpy(operands, out, stream)
+        cupy = sys.modules.get("cupy")
+        if cupy is not None and isinstance(operands[0], cupy.ndarray):
+            return self._cupy(cupy, operands, out, stream)
         given = {}
         for array, spec in zip(operands, self._operands, strict=True):
             if array is not None:
@@ -102,10 +122,24 @@ class DenseLauncher:
         if out is not None:
             self._check(out, self._result)
         torch = self._torch
-        if stream is None:
-            return self._multiply(torch, self._weight, given, out)
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=self._place)):
-            return self._multiply(torch, self._weight, given, out)
+        kind = self._place.type
+        with ExitStack() as contexts:
+            contexts.enter_context(torch.no_grad())
+            if torch.is_autocast_enabled(kind):  # the problem says the dtype
+                contexts.enter_context(torch.autocast(kind, enabled=False))
+            if stream is not None:
+                external = torch.cuda.ExternalStream(stream_handle(stream), device=self._place)
+                contexts.enter_context(torch.cuda.stream(external))
+            return self._multiply(torch, self._weight.tensor, given, out)
+
+    def _cupy(self, cupy: Any, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        """On CuPy's current stream, with tensors over the same memory."""
+        torch = self._torch
+        handle = stream_handle(cupy.cuda.get_current_stream() if stream is None else stream)
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=self._place)):
+            seen = tuple(None if array is None else torch.from_dlpack(array) for array in operands)
+            result = self.run(seen, None if out is None else torch.from_dlpack(out), None)
+            return cupy.from_dlpack(result) if out is None else out
 
     def _numpy(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Array:
         if stream is not None:
@@ -139,26 +173,19 @@ class DenseLauncher:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrix on the device."""
-        return int(self._weight.nbytes)
+        """Bytes of the matrix on the device, its zeros among them."""
+        return self._weight.nbytes
 
     def explain(self) -> str:
         """What runs, and why, in words."""
-        rows, columns = self._pattern.shape
-        return f"dense: torch.matmul of the full {rows} × {columns} matrix\n{self.choice.explain()}"
+        (rows, columns), problem = self._pattern.shape, self._problem
+        itemsize = problem.dtype.itemsize
+        least = matrix_bytes(rows, columns, self._pattern.nnz, itemsize)
+        return (
+            f"dense: PyTorch's product with the full {rows} × {columns} matrix, which takes {self.nbytes} bytes "
+            f"(its nonzeros alone {least})\n{self.choice.explain()}"
+        )
 
     def update_values(self, values: Any) -> None:
         """See `Operator.update_values`."""
-        torch, pattern = self._torch, self._pattern
-        values = new_values(values, (pattern.nnz,), self._given_pattern)
-        if not isinstance(values, torch.Tensor):
-            values = torch.as_tensor(np.array(host_values(values)))  # a copy: it may be read-only
-        # Places are sent again for each update: 8 bytes a nonzero are more than the weight itself takes.
-        lengths = torch.as_tensor(np.diff(pattern.row_offsets), device=self._place)
-        begins = torch.arange(pattern.shape[0], device=self._place) * pattern.shape[1]
-        places = torch.repeat_interleave(begins, lengths)
-        places += torch.as_tensor(np.array(pattern.column_indices), device=self._place)
-        stored = values.detach().to(self._place, self._dtype)
-        if self._order is not None:
-            stored = stored[torch.as_tensor(self._order, device=self._place)]
-        self._weight.view(-1)[places] = stored
+        self._weight.update(new_values(values, (self._pattern.nnz,), self._given_pattern))

@@ -19,7 +19,7 @@ import numpy as np
 
 from sparsegen import arguments, backends, kernels
 from sparsegen.backends.executor import Executor
-from sparsegen.dispatch.choice import Choice, How
+from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.errors import OperandError, OutputError, SavedOperatorError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Address, Executor, Toolchain
-from sparsegen.dispatch.choice import Choice
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed
@@ -32,7 +32,10 @@ class VariantLauncher:
         device: where it runs.
         prepared: the variant compiled and bound to the packed matrix.
         pattern: see `__init__`.
+        verified: when its result was last held against the reference, in words; empty where nobody knows.
     """
+
+    verified = ""
 
     def __init__(
         self,
@@ -118,7 +121,8 @@ class VariantLauncher:
         if compiled.registers is not None:
             facts.append(f"{compiled.registers} registers, {compiled.spill_bytes or 0} bytes spilled")
         place = f"  on {self.device.name}: {', '.join(facts)}"
-        return "\n".join((self.choice.explain(), place, f"  source: {compiled.source}"))
+        verified = (f"  {self.verified}",) if self.verified else ()
+        return "\n".join((self.choice.explain(), place, *verified, f"  source: {compiled.source}"))
 
     def update_values(self, values: Any) -> None:
         """See `Operator.update_values`."""
@@ -156,7 +160,5 @@ def variant_launcher(operator: Operator) -> VariantLauncher:
         OperandError: the dense product runs instead.
     """
     if not isinstance(operator.launcher, VariantLauncher):
-        raise OperandError(
-            "the dense product runs instead of a variant: prepare it with another on_miss than dense"
-        )
+        raise OperandError('the dense product runs instead of a variant: prepare it with dense="never"')
     return operator.launcher

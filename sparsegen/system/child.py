@@ -127,6 +127,7 @@ class ChildProcess:
 
     def __init__(self, target: str, *, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
+        self._sending = threading.Lock()
         try:
             self._start(target)
         except OSError as error:
@@ -158,7 +159,8 @@ class ChildProcess:
     def send(self, message: Any) -> None:
         """Raises ChildDiedError when nobody is there to read it."""
         try:
-            self._connection.send(message)
+            with self._sending:
+                self._connection.send(message)
         except OSError:
             raise self._death() from None
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from sparsegen.kernels.config import Config
 from sparsegen.tuning import background
 from sparsegen.tuning.space import Space
+from sparsegen.tuning_db.records import Measurement
 
 
 class Proposals(Protocol):
@@ -26,10 +27,10 @@ class Proposals(Protocol):
     def prefer(self, candidates: Iterable[Config]) -> None:
         """Ask for these next, in their order, as far as they are in the space and were not asked for yet."""
 
-    def tell(self, candidate: Config, time_us: float | None) -> None:
-        """The time of a candidate that was asked for; None if it failed in any way."""
+    def tell(self, m: Measurement) -> None:
+        """What became of a candidate that was asked for."""
 
-    def hear(self, candidate: Config, time_us: float | None) -> None:
+    def hear(self, m: Measurement) -> None:
         """What an equal search measured meanwhile, whether it was asked for here or not."""
 
 
@@ -47,7 +48,7 @@ class EarlySearch:
     def __init__(self, first: Sequence[Config], set_up: Callable[[], Proposals]) -> None:
         self._waiting = list(first)
         self._asked: list[Config] = []
-        self._told: dict[Config, float | None] = {}
+        self._told: list[Measurement] = []
         self._search: Proposals | None = None
         self._future = background.begin(set_up, "search")
 
@@ -72,8 +73,8 @@ class EarlySearch:
             for candidate in self._asked:
                 asked = search.ask()
                 assert asked == candidate, "the search proposes the first candidates in their order"
-            for candidate, time_us in self._told.items():
-                search.tell(candidate, time_us)
+            for measurement in self._told:
+                search.tell(measurement)
             self._search = search
         return self._search
 
@@ -92,13 +93,13 @@ class EarlySearch:
         """See `Search.prefer`; waits for the search."""
         self.complete().prefer(candidates)
 
-    def hear(self, candidate: Config, time_us: float | None) -> None:
+    def hear(self, m: Measurement) -> None:
         """See `Search.hear`; waits for the search."""
-        self.complete().hear(candidate, time_us)
+        self.complete().hear(m)
 
-    def tell(self, candidate: Config, time_us: float | None) -> None:
-        """The time of a candidate that was asked for; None if it failed in any way."""
+    def tell(self, m: Measurement) -> None:
+        """What became of a candidate that was asked for."""
         if self._search is None:
-            self._told[candidate] = time_us
+            self._told.append(m)
         else:
-            self._search.tell(candidate, time_us)
+            self._search.tell(m)

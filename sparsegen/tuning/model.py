@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from sparsegen.dispatch.choice import BUCKET_RADIUS
 from sparsegen.dispatch.neighbours import position
 from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
-from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.errors import ConfigError, MachineError, NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
-from sparsegen.tuning.report import Budget, Progress, silent
-from sparsegen.tuning.tuner import tune
+from sparsegen.tuning.engines.dealing import Outcome, Watch, deal
+from sparsegen.tuning.engines.engine import Engine, Request, Task
+from sparsegen.tuning.interrupt import interruptible
+from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -45,6 +47,17 @@ class SharedSearch:
         first = self.layers[0]
         return Workload(self.problem, first.fingerprint, first.features)
 
+    @property
+    def in_words(self) -> str:
+        """The layer that is searched on, what is asked of it, and how many others it serves."""
+        first, problem = self.layers[0], self.problem
+        others = len(self.layers) - 1
+        shared = f", shared by {others} other layer{'s' if others > 1 else ''}" if others else ""
+        return (
+            f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros, {problem.n} "
+            f"token{'s' if problem.n > 1 else ''}{shared}"
+        )
+
 
 class Fate(StrEnum):
     """What became of a search."""
@@ -57,19 +70,30 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """A search and what became of it.
+    """A search on devices of one model, and what became of it.
 
     Attributes:
+        device: one of the model.
+        where: the device that searched, as people call it; empty where none did.
+        attempts: how often it was begun in this run: more than once where its process, host or device was lost.
         tried: variants whose outcome is known.
         seconds: that it took in this run.
-        reason: why it failed; else empty.
+        error: why it failed; else None.
     """
 
     search: SharedSearch
+    device: Device
     fate: Fate
+    where: str = ""
+    attempts: int = 0
     tried: int = 0
     seconds: float = 0.0
-    reason: str = ""
+    error: SparsegenError | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; else empty."""
+        return "" if self.error is None else str(self.error)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -77,6 +101,9 @@ class SearchOutcome:
             "problem": self.search.problem.to_dict(),
             "searched_on": self.search.layers[0].name,
             "layers": [layer.name for layer in self.search.layers],
+            "device": self.device.key,
+            "where": self.where,
+            "attempts": self.attempts,
             "outcome": self.fate,
             "tried": self.tried,
             "seconds": self.seconds,
@@ -89,7 +116,7 @@ class ModelTuning:
     """The end of `tune_model`.
 
     Attributes:
-        times: for each number of tokens what is known of every layer now.
+        times: for each model of device and each number of tokens what is known of every layer now.
         was_interrupted: by Ctrl-C; running again goes on.
     """
 
@@ -100,19 +127,6 @@ class ModelTuning:
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
         return tuple(o for o in self.outcomes if o.fate is Fate.FAILED)
-
-
-class Watcher(Protocol):
-    """Told of each search before it begins; the progress that its block gives is the search's."""
-
-    def __call__(
-        self, search: SharedSearch, number: int, searches: int
-    ) -> AbstractContextManager[Progress]: ...
-
-
-def unwatched(search: SharedSearch, number: int, searches: int) -> AbstractContextManager[Progress]:
-    """The watcher of nobody."""
-    return nullcontext(silent)
 
 
 def shared_searches(
@@ -157,7 +171,7 @@ def tune_model(
     layers: Sequence[PrunedLayer],
     tokens: Sequence[int],
     *,
-    device: Device,
+    engine: Engine,
     store: Store,
     dtype: DType = DType.FLOAT32,
     layout: Layout = Layout.COLUMN,
@@ -165,16 +179,19 @@ def tune_model(
     budget: Budget | None = None,
     again: bool = False,
     baselines: bool = True,
-    watcher: Watcher = unwatched,
+    watch: Watch | None = None,
 ) -> ModelTuning:
     """Find and record the fastest variant for the product with each layer, Y = X · Wᵀ for X of tokens × in features,
-    and its epilogue (dense products are timed without).
+    and its epilogue (dense products are timed without), on every model of device that the engine has.
 
     A search that an earlier run finished is not begun again; one that it did not finish goes on where it was. A layer
-    for which no variant works does not keep the others from being tuned.
+    for which no variant works does not keep the others from being tuned, and neither does one whose searches are lost
+    again and again.
 
     Args:
         weights: what the layers were found in; a searched one is read again.
+        engine: what runs the searches; they write into the database that it was set up with.
+        store: the same database.
         budget: of each search; by default normal effort.
         again: search also where that was finished.
         baselines: also time dense and vendor routines.
@@ -182,51 +199,68 @@ def tune_model(
     Raises:
         ConfigError: see `shared_searches`.
         MatrixError, DeviceUnavailableError, DatabaseError: as for `sparsegen.tune`.
+        MachineError: no device is left.
     """
     searches = shared_searches(layers, tokens, dtype, layout, epilogue)
-    outcomes: list[SearchOutcome] = []
-    was_interrupted = False
-    for number, search in enumerate(searches, 1):
-        if was_interrupted:
-            outcomes.append(SearchOutcome(search, Fate.NOT_REACHED))
-            continue
-        known = store.measurements(search.workload, device)
+    pairs = [(search, model) for model in engine.models for search in searches]
+    outcomes: dict[int, SearchOutcome] = {}
+    tasks: dict[int, Task] = {}
+    for place, (search, model) in enumerate(pairs):
+        known = store.measurements(search.workload, model)
         if not again and any(m.final for m in known):
-            outcomes.append(SearchOutcome(search, Fate.KNOWN, len({m.variant for m in known})))
+            outcomes[place] = SearchOutcome(search, model, Fate.KNOWN, tried=len({m.variant for m in known}))
             continue
-        began = time.monotonic()
-        try:
-            with watcher(search, number, len(searches)) as progress:
-                result = tune(
-                    matrix_of(weights, search.layers[0]),
-                    search.problem,
-                    device=device,
-                    store=store,
-                    budget=budget,
-                    baselines=baselines,
-                    allow_overflow=True,  # a search is for many layers: what a layer loses is counted in the log
-                    progress=progress,
-                )
-        except NoVariantError as error:
-            outcomes.append(
-                SearchOutcome(search, Fate.FAILED, seconds=time.monotonic() - began, reason=str(error))
-            )
-            continue
-        except KeyboardInterrupt:  # before anything of this search was measured
-            outcomes.append(SearchOutcome(search, Fate.NOT_REACHED))
-            was_interrupted = True
-            continue
-        outcomes.append(SearchOutcome(search, Fate.SEARCHED, result.counts.tried, time.monotonic() - began))
-        was_interrupted = result.was_interrupted
+        request = Request(
+            search.problem,
+            budget or Budget(),
+            baselines=baselines,
+            even_if_finished=again,
+            allow_overflow=True,  # a search is for many layers: what a layer loses is counted in the log
+        )
+        name = search.in_words + (f", {model.name}" if len(engine.models) > 1 else "")
+        tasks[place] = Task(name, model, request, partial(matrix_of, weights, search.layers[0]))
+    stop = threading.Event()
+    with interruptible(stop):
+        ended = deal(list(tasks.values()), engine, watch=watch, stop=stop)
+    for place, outcome in zip(tasks, ended, strict=True):
+        outcomes[place] = _fate(*pairs[place], outcome)
     database = Layers([store, seeds()])
     times = tuple(
         PrunedTimes(
             n,
             dtype,
             layout,
-            device,
-            tuple(layer_time(layer, n, dtype, layout, device, database, epilogue) for layer in layers),
+            model,
+            tuple(layer_time(layer, n, dtype, layout, model, database, epilogue) for layer in layers),
         )
+        for model in engine.models
         for n in dict.fromkeys(tokens)
     )
-    return ModelTuning(tuple(outcomes), times, was_interrupted)
+    return ModelTuning(tuple(outcomes[place] for place in range(len(pairs))), times, stop.is_set())
+
+
+def _fate(search: SharedSearch, model: Device, outcome: Outcome) -> SearchOutcome:
+    """
+    Raises:
+        MatrixError: the layer can no longer be read.
+    """
+    found, error = outcome.found, outcome.error
+    if error is not None and not isinstance(error, NoVariantError | MachineError):
+        raise error
+    if error is not None:
+        fate = Fate.FAILED
+    elif found is None or (found.result is None and found.was_interrupted):
+        fate = Fate.NOT_REACHED
+    else:
+        fate = Fate.SEARCHED if found.result is not None else Fate.KNOWN
+    tried = 0 if found is None else found.result.counts.tried if found.result else found.known
+    return SearchOutcome(
+        search,
+        model,
+        fate,
+        where=outcome.where,
+        attempts=outcome.attempts,
+        tried=tried,
+        seconds=outcome.seconds,
+        error=error,
+    )

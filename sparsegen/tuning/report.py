@@ -22,6 +22,15 @@ class Effort(StrEnum):
     MAX = "max"  # over every choice of every tunable, not only the searched ones
 
 
+class SamplerName(StrEnum):
+    """What chooses the next variant of a search."""
+
+    CANDIDATES = "candidates"  # our own: a Gaussian process over the list of valid configs
+    TPE = "tpe"
+    GP = "gp"
+    RANDOM = "random"
+
+
 DEFAULTS: Mapping[Effort, tuple[int, float]] = {
     Effort.QUICK: (120, 4.5),
     Effort.NORMAL: (500, 26.0),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from sparsegen import backends
 from sparsegen.errors import CacheEntryError, CompileError, LaunchError
 from sparsegen.kernels.config import Config
 from sparsegen.measure.baseline_session import BaselineSession
@@ -33,6 +34,7 @@ SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FINALISTS_SHARE = 0.1  # of a budget in seconds, within
 FINALISTS_SECONDS = (0.5, 2.5)
+FINALISTS_DRAWING = 1  # of operands that the search has not seen
 FIRST = 3  # proposals that are tried however short the budget is
 BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
 READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
@@ -132,8 +134,9 @@ class Run:
                 self._search.prefer(self._suggest())
                 self._suggest = None
             self._follow()
+            could_propose = self._search.has_next  # not: it may have been set up since
             self._propose()
-            if not self._ahead.pending and self._search.has_next:
+            if could_propose and not self._ahead.pending:
                 if not self._elsewhere:
                     break
                 self._ask_elsewhere()
@@ -151,7 +154,7 @@ class Run:
     def _goes_on(self) -> bool:
         """Until its time is over, and what was proposed first has been tried.
 
-        A slow start may use up a short budget, and the first proposals are what seeds, guesses and similar
+        A slow start may use up a short budget, and the first proposals are what seeds, heuristics and similar
         workloads say.
         """
         has_first = bool(self._first_left or self._first_pending)
@@ -209,8 +212,8 @@ class Run:
             self._search.complete()
         elif not self._search.is_set_up:
             return
-        for candidate, m in self._ledger.follow(at_once=at_once).items():
-            self._search.hear(candidate, m.sample.median_us if m.sample else None)
+        for m in self._ledger.follow(at_once=at_once).values():
+            self._search.hear(m)
             self._progress(self._status())
 
     def _ask_elsewhere(self) -> None:
@@ -243,7 +246,7 @@ class Run:
         self._ledger.record(measurement)
         self._claims.give_back(compiled.candidate)
         self._first_pending.discard(compiled.candidate)
-        self._search.tell(compiled.candidate, measurement.sample.median_us if measurement.sample else None)
+        self._search.tell(measurement)
         self._progress(self._status(), measurement)
 
     def _measure(self, request: Measure) -> Attempt:
@@ -272,6 +275,7 @@ class Run:
             compile_seconds=compile_seconds,
             prepare_seconds=measured.prepare_seconds,
             packed_bytes=measured.packed_bytes,
+            driver=backends.driver_version(self._ledger.device),
         )
 
     # --- baselines ---
@@ -332,7 +336,13 @@ class Run:
         rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
         for number in range(rounds):
             for variant, compiled in list(running.items()):
-                request = Measure(compiled, samples=samples, first_samples=samples, verify=number == 0)
+                request = Measure(
+                    compiled,
+                    samples=samples,
+                    first_samples=samples,
+                    verify=number == 0,
+                    drawing=FINALISTS_DRAWING,
+                )
                 attempt = self._measure(request)
                 if attempt.measured.timing is None:
                     del running[variant]

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sparsegen.kernels import family_of
@@ -59,7 +59,7 @@ class Space:
         whole: bool = False,
         deterministic: bool = False,
     ) -> Space:
-        """``first`` (guesses, earlier winners), what `Family.space` holds, and with ``whole`` all else.
+        """``first`` (heuristic configs, earlier winners), what `Family.space` holds, and with ``whole`` all else.
 
         Of these, what suits a matrix of the given features; None: no matrix is given, all of them. With
         ``deterministic`` only variants of which equal inputs give equal bits on every call.
@@ -133,28 +133,40 @@ def _product(family: AnyFamily, *, whole: bool) -> Iterator[Config]:
 
 
 def _explore(family: AnyFamily, starts: list[Config], is_wanted: Test, *, whole: bool) -> list[Config]:
-    """Wanted configs reached by changing one tunable at a time, or two near the start, breadth first."""
-    names = [t.name for t in family.config_type.tunables()]
-    axes = dict(zip(names, _axes(family, whole=whole), strict=True))
-    found: dict[Config, None] = dict.fromkeys(starts)
-    refused: set[Config] = set()
+    """Wanted configs reached by changing one tunable at a time, or two near the start, breadth first.
+
+    A point is the tuple of its values until it is known to be new: most steps lead back to where the walk has been.
+    """
+    names, kind = [t.name for t in family.config_type.tunables()], family.config_type
+    axes = _axes(family, whole=whole)
+    found = {tuple(getattr(start, name) for name in names): start for start in starts}
+    met = set(found)
     waiting = deque(found)
     expanded = 0
     while waiting and len(found) < len(starts) + LARGEST_EXPLORED:
-        origin = waiting.popleft()
-        steps = [{name: value} for name in names for value in axes[name]]
-        if expanded < PAIRS_FROM:
-            steps += [
-                {a: x, b: y} for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]
-            ]
-        expanded += 1
-        for step in steps:
-            config = replace(origin, **step)
-            if config in found or config in refused:
+        for point in _steps(waiting.popleft(), axes, in_pairs=expanded < PAIRS_FROM):
+            if point in met:
                 continue
+            met.add(point)
+            config = kind.of_choices(zip(names, point, strict=True))
             if is_wanted(family, config):
-                found[config] = None
-                waiting.append(config)
-            else:
-                refused.add(config)
-    return list(found)
+                found[point] = config
+                waiting.append(point)
+        expanded += 1
+    return list(found.values())
+
+
+Point = tuple[Value, ...]
+
+
+def _steps(origin: Point, axes: Sequence[Point], *, in_pairs: bool) -> Iterator[Point]:
+    """Where one tunable has another value, or two of them."""
+    for i, values in enumerate(axes):
+        for value in values:
+            yield (*origin[:i], value, *origin[i + 1 :])
+    if not in_pairs:
+        return
+    for i, j in itertools.combinations(range(len(axes)), 2):
+        for x in axes[i]:
+            for y in axes[j]:
+                yield (*origin[:i], x, *origin[i + 1 : j], y, *origin[j + 1 :])

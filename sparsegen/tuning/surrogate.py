@@ -43,7 +43,6 @@ class Surrogate:
         family = self._family = self._points.family
         self._known: list[int] = []
         self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
-        self._beliefs: list[float] = []  # what was expected of them, in standard deviations
         self._place: dict[int, int] = {}
         self._inverse = np.zeros((64, 64))  # L⁻¹, of the Cholesky factor L of K(known, known)
         self._whitened = np.empty((64, len(family)))  # L⁻¹ K(known, all)
@@ -55,11 +54,17 @@ class Surrogate:
         row: Vector = np.exp(-DIFFERENCE * differing) + FAMILY_VARIANCE * np.isfinite(differing)
         return row
 
+    @property
+    def known(self) -> list[int]:
+        """The candidates that were proposed or told of, in this order."""
+        return self._known
+
     def propose(self, unseen: npt.NDArray[np.bool_]) -> int:
         """The unseen candidate with the lowest optimistic estimate, of a neglected family if there is one.
 
-        Candidates proposed but not yet told count as known, with the time that was expected of them, so that
-        several proposals made in a row spread out (Desautels et al., GP-BUCB, JMLR 2014).
+        Candidates proposed but not yet told count as known, with the time that the others let expect, so that several
+        proposals made in a row spread out (Desautels et al., GP-BUCB, JMLR 2014). The estimate depends on what is
+        known and on nothing that was believed before.
 
         Args:
             unseen: bool [candidates], at least one true.
@@ -84,7 +89,6 @@ class Surrogate:
         past = self._whitened[:n]
         row, entries = self.covariance(number), past[:, number].copy()
         pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - entries @ entries, NOISE_VARIANCE / 2)))
-        self._beliefs.append(float(self._residual_mean(past[:, number])))
         self._inverse[n, :n] = -(entries @ self._inverse[:n, :n]) / pivot
         self._inverse[n, n] = 1.0 / pivot
         self._whitened[n] = (row - entries @ past) / pivot
@@ -94,7 +98,7 @@ class Surrogate:
         self._log_times.append(np.nan)
 
     def learn(self, number: int, log_time: float) -> None:
-        """What a candidate took; infinite if it failed."""
+        """What a candidate took; infinite if it failed, NaN if that is not known yet."""
         self.expect(number)
         self._log_times[self._place[number]] = log_time
 
@@ -126,17 +130,21 @@ class Surrogate:
         return centres
 
     def _mean(self) -> Vector:
-        """Posterior mean in standard deviations from the mean of all, float64 [candidates]."""
-        posterior: Vector = self._residual_mean(self._whitened[: len(self._known)])
-        return posterior + self._centres()[self._family]
+        """Posterior mean in standard deviations from the mean of all, float64 [candidates].
 
-    def _residual_mean(self, whitened: Vector) -> Vector:
-        """Posterior mean around the families' centres, at the candidates whose whitened columns are given."""
+        Around the families' centres. The pending candidates P have the residuals r that those told of, T, let expect:
+        what minimises |L⁻¹ r| over r(P), where r(T) is given.
+        """
         n = len(self._known)
         if not n:
-            return np.zeros(whitened.shape[1:])
+            return self._centres()[self._family]
         mean, deviation = self._scale()
-        standard = (np.array(self._log_times) - mean) / deviation - self._centres()[self._family[self._known]]
-        residual = np.where(np.isnan(standard), self._beliefs, np.minimum(standard, WORST))
-        posterior: Vector = (self._inverse[:n, :n] @ residual) @ whitened
-        return posterior
+        residual = (np.array(self._log_times) - mean) / deviation - self._centres()[self._family[self._known]]
+        pending = np.isnan(residual)
+        inverse = self._inverse[:n, :n]
+        whitened = inverse[:, ~pending] @ np.minimum(residual[~pending], WORST)
+        if pending.any():
+            columns = inverse[:, pending]
+            whitened -= columns @ np.linalg.lstsq(columns, whitened, rcond=None)[0]
+        posterior: Vector = whitened @ self._whitened[:n]
+        return posterior + self._centres()[self._family]

@@ -38,11 +38,13 @@ from sparsegen.tuning.report import (
     Flip,
     Phase,
     Progress,
+    SamplerName,
     Status,
     TuneResult,
     silent,
 )
 from sparsegen.tuning.run import Limits, Run
+from sparsegen.tuning.samplers import require_available
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
 from sparsegen.tuning_db.location import Location
@@ -56,7 +58,18 @@ if TYPE_CHECKING:
     from sparsegen.tuning.search import Search
     from sparsegen.tuning_db.store import Store
 
-__all__ = ["Backend", "Budget", "Counts", "Effort", "Phase", "Progress", "Status", "TuneResult", "tune"]
+__all__ = [
+    "Backend",
+    "Budget",
+    "Counts",
+    "Effort",
+    "Phase",
+    "Progress",
+    "SamplerName",
+    "Status",
+    "TuneResult",
+    "tune",
+]
 
 FROM_PREDICTED = 8  # configs that were predicted to be the fastest here
 FROM_SEEDS = 2  # configs that were measured on the same workload elsewhere
@@ -119,8 +132,10 @@ def tune(
     again: bool = False,
     seed: int = 0,
     deterministic: bool = False,
+    sampler: SamplerName = SamplerName.CANDIDATES,
     allow_overflow: bool = False,
     backend: Backend | None = None,
+    stop: threading.Event | None = None,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
 
@@ -135,23 +150,27 @@ def tune(
         budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
-        seed: of the dense operands.
+        seed: of the dense operands, and of samplers that draw.
         deterministic: try only variants of which equal inputs give equal bits on every call.
+        sampler: what chooses the next variant.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
+        stop: set by somebody else to end the search as Ctrl-C does.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set.
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
+        PackageMissingError: the sampler needs a package that is not installed.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
         MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
             fault, so that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
-        KeyboardInterrupt: Ctrl-C before anything was measured, or a second one.
+        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured, or a second one.
     """
     began = time.monotonic()
     budget = budget or Budget()
+    require_available(sampler)
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
     require_held(problem, matrix, allow_overflow=allow_overflow)
@@ -162,7 +181,7 @@ def tune(
     )
     backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
-    stop = threading.Event()
+    stop = stop or threading.Event()
     with ExitStack() as resources:
         resources.enter_context(interruptible(stop))
         # The worker first: it imports, opens the device and computes the reference beside all that follows.
@@ -208,9 +227,10 @@ def tune(
 
             ledger.expect(space, ahead.rendered)
             done = ledger.resume(again=again) if resumes else {}
-            found = Search(space, list(dict.fromkeys((*first, *ledger.failed_once))))
-            for candidate, measurement in done.items():
-                found.remember(candidate, measurement.sample.median_us if measurement.sample else None)
+            begin_with = list(dict.fromkeys((*first, *ledger.failed_once)))
+            found = Search(space, begin_with, sampler=sampler, seed=seed)
+            for measurement in done.values():
+                found.remember(measurement)
             return found
 
         search = EarlySearch([] if resumes else first, set_up)
@@ -292,8 +312,9 @@ def first_to_try(
 
     What dispatch would take comes first, so that tuning does not end with something slower: what was predicted for this
     device, the fastest of the packaged seeds on this very workload, or what is expected to be the fastest after similar
-    workloads, in the store and the seeds. Then the guess of the most promising family, which may know more than the
-    seeds; what else was good on this and on similar workloads, the other guesses, and what was published.
+    workloads, in the store and the seeds. Then come the heuristic config of the most promising family, which may know
+    more than the seeds; what else was good on this and on similar workloads; the other heuristic configs; and what was
+    published.
     """
     problem, features = workload.problem, workload.features
 
@@ -303,19 +324,19 @@ def first_to_try(
     packaged = suited(_packaged(workload, device, families))
     similar = suited(_similar(workload, device, known, families))
     promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
-    guesses = suited(
+    heuristics = suited(
         config
         for family in promising
         for config in (
-            family.guess(problem, features, device),
+            family.heuristic(problem, features, device),
             *family.alternatives(problem, features, device),
         )
     )
     published = suited(config for f in promising for config in f.published())
     predicted = suited(_predicted(workload, device, known, families))
     parts = (
-        predicted[:1], packaged[:1], similar[:1], guesses[:1],
-        predicted[1:], packaged[1:], similar[1:], guesses[1:], published,
+        predicted[:1], packaged[:1], similar[:1], heuristics[:1],
+        predicted[1:], packaged[1:], similar[1:], heuristics[1:], published,
     )  # fmt: skip
     return list(dict.fromkeys(config for part in parts for config in part))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
+from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.verifier import verifier
 
 UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
@@ -16,11 +19,12 @@ UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
 class CheckedCall:
     """A call of a bound variant on random operands of its own, of which the first was verified.
 
-    The output is filled with NaN before it. Where the items of a batch have values of their own, the variant gets new
-    ones.
+    The output is filled with NaN before it, and lies between guards. Where the items of a batch have values of their
+    own, the variant gets new ones.
 
     Attributes:
-        worst: the largest error over its bound: right is at most 1; infinite when an output was not written.
+        worst: the largest error over its bound: right is at most 1; infinite when an output was not written, or
+            something outside of it was.
 
     Raises:
         LaunchError, KernelFault: the kernel could not run, or was caught at a fault.
@@ -37,7 +41,7 @@ class CheckedCall:
             if problem.value_sets > 1:
                 variant.gather_values(executor.upload(empty_as_one(operands["values"])), 0)
                 executor.synchronize()
-            self._result = executor.allocate(variant.result.nbytes)
+            self._result = GuardedBuffer(executor, variant.result.nbytes)
             executor.fill(self._result, UNWRITTEN)
             executor.synchronize()
             self._buffers = (*given, self._result)
@@ -46,14 +50,17 @@ class CheckedCall:
             self()
             executor.synchronize()
             self._verifier = verifier(problem, matrix, operands, executor)
-            self.worst = self._verifier.worst_error(self._result)
+            self._trespass = self._result.trespass()
+            self.worst = math.inf if self._trespass else self._verifier.worst_error(self._result)
 
     def __call__(self) -> None:
         """Launch again."""
         self._bound(0, *self._addresses)
 
     def explain(self) -> str:
-        """How many values of the result are wrong, and the worst one."""
+        """How many values of the result are wrong, and the worst one; or what was written outside of it."""
+        if self._trespass:
+            return self._trespass
         with self._executor.entered():
             return self._verifier.explain(self._result)
 

@@ -17,7 +17,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, OperandError
 from sparsegen.operators import DType
 
-QUERIES, KEYS, WIDTH, HEADS = 37, 52, 24, 3
+QUERIES, KEYS, HEAD_DIM, HEADS = 37, 52, 24, 3
 TOLERANCE = {DType.FLOAT32: 2e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 4e-2}
 
 
@@ -39,10 +39,10 @@ def operands(heads: int | None, dtype: str = "float32", seed: int = 0) -> list[A
     rng = np.random.default_rng(seed)
     lead = () if heads is None else (heads,)
     kind = np.float16 if dtype == "float16" else np.float32
-    return [rng.standard_normal((*lead, rows, WIDTH)).astype(kind) for rows in (QUERIES, KEYS, KEYS)]
+    return [rng.standard_normal((*lead, rows, HEAD_DIM)).astype(kind) for rows in (QUERIES, KEYS, KEYS)]
 
 
-def dense_attention(mask: Any, q: Any, k: Any, v: Any, scale: float = WIDTH**-0.5) -> Any:
+def dense_attention(mask: Any, q: Any, k: Any, v: Any, scale: float = HEAD_DIM**-0.5) -> Any:
     seen = sparsegen.as_csr(mask).with_values(np.ones(mask.nnz, np.float32)).to_scipy().toarray() != 0
     q, k, v = (np.asarray(array, np.float64) for array in (q, k, v))
     exponents = np.where(seen, q @ np.swapaxes(k, -1, -2) * scale, -np.inf)
@@ -59,7 +59,7 @@ def test_it_is_dense_attention_with_a_mask(
 ) -> None:
     if way is sparsegen.Way.FUSED and dtype is DType.FLOAT32:
         pytest.skip("the fused kernel takes elements of 16 bits")
-    attention = sparsegen.prepare_attention(mask, heads=heads, width=WIDTH, dtype=dtype, way=way)
+    attention = sparsegen.prepare_attention(mask, heads=heads, head_dim=HEAD_DIM, dtype=dtype, way=way)
     q, k, v = operands(heads, dtype)
     out = attention(q, k, v)
     assert out.shape == q.shape and out.dtype == q.dtype
@@ -70,7 +70,7 @@ def test_it_is_dense_attention_with_a_mask(
 
 
 def test_nothing_is_left_of_the_last_call(mask: Any) -> None:
-    attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
+    attention = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM)
     for seed in range(3):
         given = operands(HEADS, seed=seed)
         np.testing.assert_allclose(attention(*given), dense_attention(mask, *given), rtol=0, atol=2e-5)
@@ -78,7 +78,7 @@ def test_nothing_is_left_of_the_last_call(mask: Any) -> None:
 
 @pytest.mark.parametrize("scale", [0.5, 0.0, -1.0])
 def test_another_scale(mask: Any, scale: float) -> None:
-    attention = sparsegen.prepare_attention(mask, width=WIDTH, scale=scale)
+    attention = sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, scale=scale)
     given = operands(None)
     np.testing.assert_allclose(attention(*given), dense_attention(mask, *given, scale), rtol=0, atol=5e-5)
 
@@ -87,7 +87,7 @@ def test_the_values_of_the_mask_play_no_part(mask: Any) -> None:
     other = mask.copy()
     other.data[:] = 0  # stored zeros are places too
     given = operands(None)
-    one, same = (sparsegen.prepare_attention(m, width=WIDTH)(*given) for m in (mask, other))
+    one, same = (sparsegen.prepare_attention(m, head_dim=HEAD_DIM)(*given) for m in (mask, other))
     assert np.array_equal(one, same)
 
 
@@ -97,13 +97,13 @@ def test_the_values_of_the_mask_play_no_part(mask: Any) -> None:
 def test_masks_of_the_generators(made: sparsegen.CsrMatrix) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 64, 16)).astype(np.float32) for _ in range(3))
-    out = sparsegen.prepare_attention(made, heads=2, width=16)(q, k, v)
+    out = sparsegen.prepare_attention(made, heads=2, head_dim=16)(q, k, v)
     np.testing.assert_allclose(out, dense_attention(made, q, k, v, 0.25), rtol=0, atol=2e-5)
     np.testing.assert_allclose(out[:, 0], v[:, 0], rtol=1e-6, err_msg="the first query sees itself alone")
 
 
 def test_threads_do_not_meet(mask: Any) -> None:
-    attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
+    attention = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM)
     wrong: list[float] = []
 
     def work(seed: int) -> None:
@@ -122,7 +122,7 @@ def test_threads_do_not_meet(mask: Any) -> None:
 
 def test_bound_launches_of_two_threads_use_memory_of_their_own(mask: Any) -> None:
     """What the GPU would run at the same time: both threads' launches, head by head in turns."""
-    attention = sparsegen.prepare_attention(mask, width=WIDTH)
+    attention = sparsegen.prepare_attention(mask, head_dim=HEAD_DIM)
     bounds: list[Any] = [attention.bound()]
     thread = threading.Thread(target=lambda: bounds.append(attention.bound()))
     thread.start()
@@ -147,7 +147,7 @@ def test_bound_launches_of_two_threads_use_memory_of_their_own(mask: Any) -> Non
 
 
 def test_calls_allocate_nothing_after_a_threads_first(mask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
+    attention = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM)
     given = operands(HEADS)
     out = attention(*given)
     executor: Executor = attention.executor
@@ -163,16 +163,16 @@ def test_calls_allocate_nothing_after_a_threads_first(mask: Any, monkeypatch: py
 def test_masks_without_nonzeros() -> None:
     for shape in ((0, 5), (5, 0), (4, 6)):
         empty = scipy.sparse.csr_array(shape, dtype=np.float32)
-        attention = sparsegen.prepare_attention(empty, heads=2, width=8)
+        attention = sparsegen.prepare_attention(empty, heads=2, head_dim=8)
         q, k = np.ones((2, shape[0], 8), np.float32), np.ones((2, shape[1], 8), np.float32)
         out = attention(q, k, k)
         assert out.shape == q.shape and not out.any()
 
 
 def test_it_says_what_runs(mask: Any) -> None:
-    attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
+    attention = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM)
     said = attention.explain()
-    assert said.startswith("attention of 3 heads, 37 queries × 52 keys, width 24, float32: 4 launches, ")
+    assert said.startswith("attention of 3 heads, 37 queries × 52 keys, head_dim 24, float32: 4 launches, ")
     assert list(attention.choices) == ["scores", "softmax", "product"]
     for choice in attention.choices.values():
         assert choice.family.name in said
@@ -184,7 +184,7 @@ def test_launches_do_not_depend_on_the_number_of_heads(mask: Any, monkeypatch: p
     right = dense_attention(mask, *given)
     launches: list[tuple[int, ...]] = []
     for heads_at_once in (None, 3, 1):
-        attention = sparsegen.prepare_attention(mask, heads=6, width=WIDTH, heads_at_once=heads_at_once)
+        attention = sparsegen.prepare_attention(mask, heads=6, head_dim=HEAD_DIM, heads_at_once=heads_at_once)
         assert attention.heads_at_once == (heads_at_once or 6)
         bind = attention.executor.bind
 
@@ -203,7 +203,7 @@ def test_launches_do_not_depend_on_the_number_of_heads(mask: Any, monkeypatch: p
         assert packed % attention.heads_at_once == 0 and packed >= attention.heads_at_once * 4 * mask.nnz
     for wrong in (0, 4, 12):
         with pytest.raises(ConfigError, match=rf"heads_at_once = {wrong} is no divisor of 6 heads"):
-            sparsegen.prepare_attention(mask, heads=6, width=WIDTH, heads_at_once=wrong)
+            sparsegen.prepare_attention(mask, heads=6, head_dim=HEAD_DIM, heads_at_once=wrong)
 
 
 def test_how_many_heads_run_at_once() -> None:
@@ -215,7 +215,7 @@ def test_how_many_heads_run_at_once() -> None:
 
 
 def test_wrong_operands_are_refused(mask: Any) -> None:
-    attention = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH)
+    attention = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM)
     q, k, v = operands(HEADS)
     with pytest.raises(OperandError, match="another array than v"):
         attention(q, k, v, v)
@@ -236,15 +236,15 @@ def test_wrong_operands_are_refused(mask: Any) -> None:
 def test_wrong_options_are_refused(mask: Any) -> None:
     prepare: Any = sparsegen.prepare_attention
     for options, words in (
-        ({"width": 0}, "width = 0 is below 1"),
-        ({"width": 8, "heads": 0}, "heads = 0 is below 1"),
-        ({"width": 8, "scale": float("nan")}, "expected a finite scale, got nan"),
-        ({"width": 8, "dtype": "float64"}, "dtype = 'float64' is none of"),
-        ({"width": 8, "on_miss": "dense"}, "there is no dense attention"),
+        ({"head_dim": 0}, "head_dim = 0 is below 1"),
+        ({"head_dim": 8, "heads": 0}, "heads = 0 is below 1"),
+        ({"head_dim": 8, "scale": float("nan")}, "expected a finite scale, got nan"),
+        ({"head_dim": 8, "dtype": "float64"}, "dtype = 'float64' is none of"),
+        ({"head_dim": 8, "on_miss": "dense"}, "dense products are chosen by dense="),
     ):
         with pytest.raises(ConfigError, match=words):
             prepare(mask, **options)
     with pytest.raises(NoVariantError, match="nothing was measured for sddmm"):
-        prepare(mask, width=8, on_miss="error")
+        prepare(mask, head_dim=8, on_miss="error")
     with pytest.raises(MatrixError):
-        prepare(np.ones((2, 3, 4), np.float32), width=8)
+        prepare(np.ones((2, 3, 4), np.float32), head_dim=8)

@@ -1,4 +1,4 @@
-"""Which way of attention runs: what the database says, a rule of thumb, or the caller; and what it is called with."""
+"""Which way of attention runs: what the database says, a heuristic, or the caller; and what it is called with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sparsegen
 from sparsegen import api, masks
 from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.backends import emulator
-from sparsegen.dispatch.choice import OnMiss
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
@@ -21,7 +21,7 @@ from sparsegen.operators import DType
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
-TOKENS, WIDTH, HEADS = 96, 16, 2
+TOKENS, HEAD_DIM, HEADS = 96, 16, 2
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +35,11 @@ def called(
     mask: Any = None,
     dtype: DType = DType.FLOAT16,
     heads: int = HEADS,
-    width: int = WIDTH,
+    head_dim: int = HEAD_DIM,
     on_miss: OnMiss = OnMiss.NEAREST,
 ) -> Request:
     found = masks.sliding_window(TOKENS, TOKENS) if mask is None else mask
-    return Request(found, heads, heads, width, dtype, on_miss, emulator.device(), None)
+    return Request(found, heads, heads, head_dim, dtype, on_miss, emulator.device(), None)
 
 
 def record(call: Request, way: Way, times: list[float]) -> None:
@@ -78,7 +78,7 @@ def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
 def test_times_of_one_way_alone_are_not_held_against_guesses() -> None:
     call = called()
     record(call, Way.STEPS, [3.0, 4.0, 5.0])
-    assert "a rule of thumb" in decide(call, None).why
+    assert "a heuristic" in decide(call, None).why
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_times_of_one_way_alone_are_not_held_against_guesses() -> None:
     ids=["causal", "window", "blocks", "band and distant", "scattered"],
 )
 def test_masks_that_waste_few_places_of_tiles_are_for_the_fused_kernel(mask: Any, way: Way) -> None:
-    decision = decide(called(mask, heads=8, width=128), None)
-    assert decision.way is way and "a rule of thumb" in decision.why
+    decision = decide(called(mask, heads=8, head_dim=128), None)
+    assert decision.way is way and "a heuristic" in decision.why
 
 
 def test_what_the_fused_kernel_cannot_do_is_for_the_steps() -> None:
     for call, words in (
         (called(dtype=DType.FLOAT32), r"elements (float32) have 16 bits"),
-        (called(width=12), "a head's width, k (12), is a multiple of 8"),
+        (called(head_dim=12), "head_dim, k (12), is a multiple of 8"),
         (called(random_uniform(2048, 2048, 0.002, seed=0)), "have a nonzero in one place of 128 or more"),
     ):
         decision = decide(call, None)
@@ -128,14 +128,14 @@ def test_both_ways_are_tuned_where_that_is_asked_for(monkeypatch: pytest.MonkeyP
 def operands(heads: int | None, tokens: int = TOKENS) -> list[Any]:
     rng = np.random.default_rng(0)
     lead = () if heads is None else (heads,)
-    return [rng.standard_normal((*lead, tokens, WIDTH)).astype(np.float16) for _ in range(3)]
+    return [rng.standard_normal((*lead, tokens, HEAD_DIM)).astype(np.float16) for _ in range(3)]
 
 
 def test_a_way_may_be_named() -> None:
     mask = masks.sliding_window(TOKENS, 20, 2)
     given = operands(HEADS)
     steps, fused = (
-        sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype="float16", way=way)
+        sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM, dtype="float16", way=way)
         for way in ("steps", "fused")
     )
     assert isinstance(steps, sparsegen.AttentionOperator) and isinstance(
@@ -152,19 +152,19 @@ def test_a_way_may_be_named() -> None:
         executor.download(buffers[-1], result)
         np.testing.assert_array_equal(result, op(*given))
     assert fused.explain().startswith(
-        "attention of 2 heads, 96 queries × 96 keys, width 16, float16: 1 launch\n"
+        "attention of 2 heads, 96 queries × 96 keys, head_dim 16, float16: 1 launch\n"
     )
     assert list(fused.choices) == ["attention"] and fused.work_bytes == 0
     with pytest.raises(ConfigError, match="way = 'flash' is none of steps, fused"):
-        sparsegen.prepare_attention(mask, width=WIDTH, way="flash")
+        sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, way="flash")
     with pytest.raises(NoVariantError, match="have 16 bits"):
-        sparsegen.prepare_attention(mask, width=WIDTH, way="fused")
+        sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, way="fused")
 
 
 @pytest.mark.parametrize("heads", [None, 1, HEADS])
 def test_the_fused_kernel_takes_arrays_like_the_steps(heads: int | None) -> None:
     mask = masks.sliding_window(TOKENS, 20)
-    op = sparsegen.prepare_attention(mask, heads=heads, width=WIDTH, dtype="float16", way="fused")
+    op = sparsegen.prepare_attention(mask, heads=heads, head_dim=HEAD_DIM, dtype="float16", way="fused")
     q, k, v = operands(heads)
     out = op(q, k, v)
     assert out.shape == q.shape and out.dtype == q.dtype
@@ -182,12 +182,12 @@ def test_the_fused_kernel_takes_arrays_like_the_steps(heads: int | None) -> None
 def test_the_operator_alone() -> None:
     mask = masks.sliding_window(TOKENS, 20)
     given = operands(HEADS)
-    op = sparsegen.prepare(mask, operator="sparse_attention", k=WIDTH, batch=HEADS, dtype="float16")
+    op = sparsegen.prepare(mask, operator="sparse_attention", k=HEAD_DIM, batch=HEADS, dtype="float16")
     assert isinstance(op, sparsegen.SparseAttentionOperator)
-    same = sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype="float16", way="fused")
+    same = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM, dtype="float16", way="fused")
     assert np.array_equal(op(*given), same(*given)), "the scale is 1 / √k by default"
     other = sparsegen.prepare(
-        mask, operator="sparse_attention", k=WIDTH, batch=HEADS, dtype="float16", scale=-1.0
+        mask, operator="sparse_attention", k=HEAD_DIM, batch=HEADS, dtype="float16", scale=-1.0
     )
     assert not np.array_equal(other(*given), op(*given))
     with pytest.raises(OperandError, match="pattern alone"):

@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("pycuda")
 
-HEADS, TOKENS, WIDTH = 4, 512, 64
+HEADS, TOKENS, HEAD_DIM = 4, 512, 64
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 
@@ -29,11 +29,13 @@ def attention(
     dtype: str = "float32", way: str = "steps"
 ) -> sparsegen.AttentionOperator | sparsegen.FusedAttentionOperator:
     mask = masks.band(TOKENS, 32, 0.9)
-    return sparsegen.prepare_attention(mask, heads=HEADS, width=WIDTH, dtype=dtype, way=way, device="cuda:0")
+    return sparsegen.prepare_attention(
+        mask, heads=HEADS, head_dim=HEAD_DIM, dtype=dtype, way=way, device="cuda:0"
+    )
 
 
 def operands(dtype: str = "float32") -> list[Any]:
-    shape = (HEADS, TOKENS, WIDTH)
+    shape = (HEADS, TOKENS, HEAD_DIM)
     return [torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3)]
 
 

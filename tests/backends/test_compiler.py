@@ -14,7 +14,6 @@ import pytest
 from sparsegen.backends.cuda import inspection
 from sparsegen.backends.cuda.compile_servers import compile_servers
 from sparsegen.backends.cuda.compiler import CudaToolchain
-from sparsegen.backends.cuda.toolkit import OFF
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
@@ -87,7 +86,7 @@ def real(tmp_path: Path) -> CudaToolchain:
 
 @pytest.fixture
 def with_nvcc(real: CudaToolchain) -> CudaToolchain:
-    return CudaToolchain((9, 0), replace(real.settings, nvrtc=OFF))
+    return CudaToolchain((9, 0), replace(real.settings, compiler="nvcc"))
 
 
 def test_nvrtc_compiles_every_golden_source(real: CudaToolchain) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen.backends.cuda.toolkit import OFF, find_nvrtc, nvcc_version
-from sparsegen.errors import DeviceUnavailableError
+from sparsegen.backends.cuda.toolkit import find_nvrtc, nvcc_version
+from sparsegen.errors import ConfigError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
 NVCC = """#!/bin/sh
@@ -106,9 +106,29 @@ def test_a_library_by_name_comes_first(settings: Settings, nvcc: Path, tmp_path:
     assert found is not None and found.installation.library == library
 
 
-def test_nvcc_compiles_where_it_is_turned_off(settings: Settings, nvcc: Path) -> None:
+@pytest.mark.parametrize("compiler", ["nvcc", "pycuda"])
+def test_there_is_none_where_another_compiler_is_named(compiler: str, settings: Settings, nvcc: Path) -> None:
     put_nvrtc(nvcc.parents[1] / "lib64")
-    assert find_nvrtc(replace(settings, nvrtc=OFF), nvcc) is None
+    assert find_nvrtc(replace(settings, compiler=compiler), nvcc) is None
+
+
+def test_nothing_else_compiles_where_it_is_named(settings: Settings, nvcc: Path, tmp_path: Path) -> None:
+    named = replace(settings, compiler="nvrtc")
+    with pytest.raises(
+        DeviceUnavailableError, match=r"no NVRTC of nvcc's release 13\.0.*SPARSEGEN_COMPILER=nvcc"
+    ):
+        find_nvrtc(named, nvcc)
+    with pytest.raises(DeviceUnavailableError, match="names no release"):
+        find_nvrtc(named, put_nvcc(tmp_path / "bin", "#!/bin/sh\n"))
+    library = put_nvrtc(nvcc.parents[1] / "lib64")
+    find_nvrtc.cache_clear()
+    found = find_nvrtc(named, nvcc)
+    assert found is not None and found.installation.library == library
+
+
+def test_an_unknown_compiler_is_refused(settings: Settings, nvcc: Path) -> None:
+    with pytest.raises(ConfigError, match="SPARSEGEN_COMPILER=clang is none of nvrtc, pycuda, nvcc"):
+        find_nvrtc(replace(settings, compiler="clang"), nvcc)
 
 
 def test_nvcc_compiles_where_there_is_none(settings: Settings, nvcc: Path) -> None:

@@ -47,7 +47,7 @@ def settings(text: str, parcel: Parcel, *names: str) -> set[tuple[Any, ...]]:
 
 def test_a_family_alone_is_its_guess(parcel: Parcel) -> None:
     [config] = ConfigSet.parse("csr_spmm").configs(parcel, DEVICE, None)
-    assert config == CSR.guess(parcel.problem, parcel.features, DEVICE)
+    assert config == CSR.heuristic(parcel.problem, parcel.features, DEVICE)
 
 
 def test_every_valid_combination(parcel: Parcel) -> None:

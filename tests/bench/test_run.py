@@ -11,6 +11,7 @@ import pytest
 from bench_fakes import CRAWLING, LIMITS, TRIALS, Fake, Trials, cases, request
 from patience import patience
 
+from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.bench.case import Case
 from sparsegen.bench.contenders import contenders
@@ -308,13 +309,13 @@ def test_rows_of_one_pattern_stand_together() -> None:
     assert order == ["32x24x1float32", "32x24x2float32", "32x24x1float32"]
 
 
-def test_rows_are_tuned_side_by_side_before_they_are_measured(tmp_path: Path) -> None:
+def test_rows_are_tuned_on_all_devices_before_they_are_measured(tmp_path: Path) -> None:
     steps: list[Step] = []
     wanted = request(
         contenders()["sparsegen"],
         protocol=Protocol(L2.COLD, rounds=1, samples=1, tune="1"),
         db=str(tmp_path / "tuned.db"),
-        jobs=2,
+        devices=(backends.emulator_device(), backends.emulator_device(1)),
     )
     finished = run(wanted, steps.append)
     assert statuses(finished, "sparsegen") == [Status.OK, Status.OK], reason(finished, "sparsegen")
@@ -323,6 +324,6 @@ def test_rows_are_tuned_side_by_side_before_they_are_measured(tmp_path: Path) ->
     again: list[Step] = []
     with Store.open(tmp_path / "tuned.db") as store:
         before = len(store.all_measurements())
-    run(replace(wanted, jobs=1), again.append)
+    run(replace(wanted, devices=()), again.append)
     with Store.open(tmp_path / "tuned.db") as store:
         assert len(store.all_measurements()) == before, "what was tuned is not tuned again"

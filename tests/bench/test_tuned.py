@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from bench_fakes import DEVICE, cases
 from sparsegen.bench import tuned
 from sparsegen.bench.parcel import Parcel, ParcelMaker
 from sparsegen.bench.results import Cell, Kind, Status, Timing
-from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
+from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines, tune_side_by_side
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family
 from sparsegen.measure.l2 import L2
@@ -93,3 +94,11 @@ def test_others_times_are_recorded_once(parcel: Parcel, tmp_path: Path) -> None:
     assert [(b.contender, b.version, b.sample.median_us) for b in found] == [
         ("cublas", "cuBLAS 130001 (way)", 5.0)
     ]
+
+
+def test_rows_are_not_tuned_on_several_models() -> None:
+    other = replace(DEVICE, key="other", name="Other")
+    with pytest.raises(ConfigError, match="devices of one model"):
+        tune_side_by_side(
+            [], [DEVICE, other], None, "quick", jobs=1, deadline=None, done=lambda number, pair: None
+        )

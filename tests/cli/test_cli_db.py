@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import optuna
 import pytest
 from command_line import Command
 from tuning_samples import baseline, failed, timed, workload
@@ -50,6 +51,19 @@ def test_show(filled: Command) -> None:
     assert [m["sample"]["median_us"] for m in found["ranking"]] == [12.5, 20.0]
     assert found["failures"][0]["outcome"] == "crashed"
     assert "begins with 'zz'" in filled("db", "show", "zz", exit_code=6).stderr
+
+
+def test_study(filled: Command, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    (found,) = filled.json("db", "study", FINGERPRINT[:6], "--storage", url)["studies"]
+    assert (found["trials"], found["left_out"]) == (3, 0) and FINGERPRINT[:12] in found["name"]
+    study = optuna.load_study(storage=url, study_name=found["name"])
+    assert [t.user_attrs["outcome"] for t in study.trials].count("crashed") == 1
+    assert study.best_trial.user_attrs["final_us"] == study.best_value == 12.5
+    text = filled("db", "study", FINGERPRINT[:6], "--storage", url).stdout
+    assert found["name"] in text and "optuna-dashboard" in text
+    assert "begins with 'zz'" in filled("db", "study", "zz", "--storage", url, exit_code=6).stderr
+    assert "sqlite:///x.db" in filled("db", "study", FINGERPRINT, "--storage", "x.db", exit_code=6).stderr
 
 
 def test_export_import_merge(filled: Command, tmp_path: Path) -> None:

@@ -80,8 +80,10 @@ def test_nvrtc_is_reported_as_it_is_set(run: Command, tmp_path: Path) -> None:
         run.environment.update(SPARSEGEN_NVCC=str(nvcc), SPARSEGEN_NVRTC=given)
         check = by_name(diagnose(run))["NVRTC"]
         assert not check["ok"] and "SPARSEGEN_NVRTC" in check["fix"]
-    run.environment.update(SPARSEGEN_NVRTC="off")
-    assert by_name(diagnose(run))["NVRTC"]["found"] == "turned off: nvcc compiles"
+    run.environment.update(SPARSEGEN_COMPILER="nvcc")
+    assert by_name(diagnose(run))["NVRTC"]["found"] == "not used: SPARSEGEN_COMPILER=nvcc"
+    run.environment.update(SPARSEGEN_COMPILER="clang")
+    assert "none of nvrtc, pycuda, nvcc" in by_name(diagnose(run))["NVRTC"]["found"]
 
 
 def test_a_missing_requirement_fails_everything(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import scipy.sparse
 from command_line import Command
 
 from sparsegen.backends import emulator
-from sparsegen.dispatch.choice import How
+from sparsegen.dispatch.chosen import How
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.load import load_matrix
@@ -30,7 +30,7 @@ def matrix(tmp_path: Path) -> Path:
 
 
 def test_lookup_says_what_and_why(run: Command, matrix: Path) -> None:
-    assert "rule of thumb" in run("lookup", "--matrix", matrix, "-n", 32).stdout
+    assert "heuristic" in run("lookup", "--matrix", matrix, "-n", 32).stdout
     found = run.json("lookup", "--matrix", matrix, "-n", 32)
     assert found["how"] == How.DEFAULT and found["problem"]["m"] == 40 and found["neighbours"] == []
     assert found["config"] == family(found["family"]).config(**found["config"]).to_dict()
@@ -80,7 +80,7 @@ def test_other_operators(run: Command, matrix: Path, operator: str, options: tup
         "nothing was measured for " + operator
         in run("lookup", *given, "--on-miss", "error", exit_code=5).stderr
     )
-    assert "on_miss = dense is for spmm" in run("lookup", *given, "--on-miss", "dense", exit_code=3).stderr
+    assert "dense = always is for spmm" in run("lookup", *given, "--dense", "always", exit_code=3).stderr
     assert f"{operator} takes no layout" in run("lookup", *given, "--layout", "row", exit_code=3).stderr
 
 
@@ -122,7 +122,7 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
     csr = load_matrix(matrix)
     problem = SpmmProblem(*csr.shape, 24)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
-    guess = family("csr_spmm").guess(problem, workload.features, emulator.device())
+    guess = family("csr_spmm").heuristic(problem, workload.features, emulator.device())
     variant = Variant(guess, "ab" * 32)
     ours, dense = (Sample(us, us, us, 9) for us in (15.0, 12.1))
     with Store.open(run.db) as store:
@@ -130,7 +130,8 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
         store.add_baseline(Baseline(workload, emulator.device(), "cublas", "cuBLAS 13", dense))
     arguments = ("lookup", "--matrix", matrix, "-n", 24)
     told = run(*arguments).stdout
-    assert "dense wins: 12.1 µs (cuBLAS) against 15 µs" in told and "runs instead" not in told
-    assert "so the dense product runs instead" in run(*arguments, "--on-miss", "dense").stdout
-    found = run.json(*arguments, "--on-miss", "dense")
+    assert "takes 15 µs (measured)" in told and "dense takes 12.1 µs (measured): dense wins, it runs" in told
+    assert "but sparse runs (dense=never)" in run(*arguments, "--dense", "never").stdout
+    found = run.json(*arguments)
     assert found["use_dense"] and found["dense_is_faster"] and found["dense_us"] == 12.1
+    assert (found["sparse_us"], found["sparse_source"], found["verdict"]) == (15.0, "measured", "dense")

@@ -106,6 +106,7 @@ def test_times_are_measured_ones(run: Command, weights: Path) -> None:
     times = run.json(*arguments)["times"]
     assert times["layers"][1] | {"family": ""} == {
         "layer": "up", "grounds": "exact", "sparse_us": 12.5, "dense_us": 40, "distance": 0, "family": "",
+        "dense_source": "measured", "verdict": "sparse",
     }  # fmt: skip
     assert times["sparse_us"] is None and times["known_layers"] == 1
     shown = run(*arguments).stdout

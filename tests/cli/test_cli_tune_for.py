@@ -78,7 +78,7 @@ def test_it_predicts_says_so_and_goes_on(tune, tmp_path: Path) -> None:  # type:
     ("options", "words"),
     [
         (["--for", "voodoo"], "no description of a device 'voodoo': there are nvidia-a100"),
-        (["--for", "h200", "--device", "emulator"], "give one of them"),
+        (["--for", "h200", "--device", "emulator"], "give no --device"),
         (["--for", "h200", "--family", "csr_sddmm"], "computes sddmm"),
     ],
 )

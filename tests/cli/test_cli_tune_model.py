@@ -45,9 +45,26 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
     assert looked_up["how"] == "bucket"
 
 
+def test_it_deals_to_several_devices(run: Command, model: Path) -> None:
+    run.environment["SPARSEGEN_EMULATORS"] = "2"
+    options = ("tune-model", model, "--tokens", "8,16", "--trials", "1")
+    text = run(*options, "--devices", "all")
+    assert "[1 of 2] up.weight" in text.stderr and "[2 of 2] up.weight" in text.stderr
+    assert "on emulator\n" in text.stderr and "on emulator:1\n" in text.stderr
+    data = run.json(*options, "--devices", "emulator:1", "--again")
+    assert {o["where"] for o in data["searches"]} == {"emulator:1"}
+    assert {(o["outcome"], o["attempts"]) for o in data["searches"]} == {("searched", 1)}
+    devices = run.json("devices")["devices"]
+    assert [d["device"] for d in devices if d["backend"] == "emulator"] == ["emulator", "emulator:1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "complaint"),
     [
+        (("--tokens", "1", "--devices", "emulator:1"), 4, "SPARSEGEN_EMULATORS"),
+        (("--tokens", "1", "--devices", "all", "--device", "emulator"), 2, "either --device or --devices"),
+        (("--tokens", "1", "--address", "auto"), 2, "--engine ray"),
+        (("--tokens", "1", "--engine", "ray", "--device", "emulator"), 2, "--devices KEY"),
         (("--tokens", "0"), 2, "not like 1,8,256"),
         (("--tokens", "1,x"), 2, "not like 1,8,256"),
         ((), 2, "--tokens"),
@@ -104,3 +121,13 @@ def test_an_exported_program_needs_pytorch(
     (tmp_path / "model.pt2").write_bytes(b"x")
     error = run.json("tune-model", tmp_path / "model.pt2", "--tokens", "8", exit_code=4)["error"]
     assert error["type"] == "PackageMissingError" and "pip install" in error["message"]
+
+
+def test_ray_has_to_be_installed(run: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_cluster", raising=False)
+    monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_worker", raising=False)
+    error = run.json("tune-model", model, "--tokens", "8", "--engine", "ray", exit_code=4)["error"]
+    assert error["type"] == "PackageMissingError" and "pip install 'sparsegen[ray]'" in error["message"]

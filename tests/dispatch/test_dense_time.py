@@ -76,6 +76,12 @@ def test_more_work_takes_longer(device: Device) -> None:
     assert times == sorted(times) and times[-1] > 30 * times[-2]
 
 
+@pytest.mark.parametrize("dtype", DType)
+def test_the_smallest_products_take_hardly_more_than_a_launch(device: Device, dtype: DType) -> None:
+    for k in (1, 63, 64, 65):
+        assert 5 < modelled_us(SpmmProblem(1, k, 1, dtype), device) < 11
+
+
 def test_what_it_is_of(device: Device) -> None:
     problem = SpmmProblem(64, 64, 64)
     assert is_modelled(problem, device)

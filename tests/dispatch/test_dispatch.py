@@ -1,8 +1,7 @@
-"""Dispatch: what was measured, what is near, or a rule of thumb; never what is invalid or failed here."""
+"""Dispatch: what was measured, what is near, or a heuristic; never what is invalid or failed here."""
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,24 +13,29 @@ from tuning_samples import (
     DIGEST,
     H100,
     baseline,
+    checked,
     failed,
     features,
     other_operators,
+    probe,
     timed,
     variant,
     workload,
 )
 
-from sparsegen.dispatch.choice import FARTHEST, Choice, How, OnMiss, choose, forget
+from sparsegen.dispatch.choice import FARTHEST, choose, forget
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict
 from sparsegen.dispatch.neighbours import nearest
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import UnknownConfig
-from sparsegen.operators import DType, Epilogue, ItemValues, Layout
+from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SddmmProblem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.layers import MemoryLayer
-from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Variant, Workload
+from sparsegen.tuning_db.records import Baseline, Check, MeasuredAs, Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
@@ -43,16 +47,17 @@ def ask(
     baselines: list[Baseline] | None = None,
     device: Device = H100,
     on_miss: OnMiss | str = OnMiss.NEAREST,
+    **options: Any,
 ) -> Choice:
     of = of or workload()
     layer = MemoryLayer(measurements, baselines or [])
-    return choose(of.problem, of.features, of.fingerprint, device, layer, on_miss=on_miss)
+    return choose(of.problem, of.features, of.fingerprint, device, layer, on_miss=on_miss, **options)
 
 
 def test_the_measured_winner_is_exact() -> None:
     choice = ask([timed(30, tile_n=32), timed(10, tile_n=64, dense_vector_width=2)])
     assert choice.how is How.EXACT and choice.config.dense_vector_width == 2
-    assert choice.expected_us == 10 and "measured 10 µs" in choice.explain()
+    assert choice.expected_us == 10 and "takes 10 µs (measured)" in choice.explain()
 
 
 def test_an_invalid_winner_gives_way_to_the_next() -> None:
@@ -116,7 +121,7 @@ def test_equal_sizes_and_close_features_are_a_bucket() -> None:
     near = workload(tag="near", nnz=3100)
     choice = ask([timed(10, tile_n=32)], near)
     assert choice.how is How.BUCKET and choice.config.tile_n == 32
-    assert choice.expected_us == pytest.approx(10.3, rel=0.01)
+    assert choice.expected_us == pytest.approx(10 * 3101 / 3001)
     assert ask([timed(10, tile_n=32)], workload(tag="far", nnz=9000)).how is How.NEAREST
     assert ask([timed(10, tile_n=32)], workload(n=60, tag="near", nnz=3100)).how is How.NEAREST
     assert ask([timed(10, device=replace(H100, key="another H100"))], near).how is How.NEAREST
@@ -135,6 +140,9 @@ def test_the_nearest_vote() -> None:
     choice = ask(measured, workload(tag="asked", nnz=6000))
     assert (choice.how, choice.config.tile_n, len(choice.neighbours)) == (How.NEAREST, 64, 4)
     assert choice.neighbours[0].distance <= choice.neighbours[1].distance
+    assert choice.why.startswith("on the 4 nearest measured workloads it is within")
+    alone = ask(measured[:3], workload(tag="asked", nnz=6000))
+    assert alone.why.startswith("on the nearest measured workload it is within")
 
 
 def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
@@ -143,14 +151,14 @@ def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
     measured = []
     for n in (16, 32):
         of = workload(n, tag=str(n))
-        guess = csr.guess(of.problem, of.features, H100).to_dict()
+        guess = csr.heuristic(of.problem, of.features, H100).to_dict()
         measured += [
             timed(10, of, **guess),
             timed(11, of, tile_n=8, threads_per_row=2),
             timed(11, of, tile_n=128),
         ]
     asked = workload(64, tag="asked")
-    wanted = csr.guess(asked.problem, asked.features, H100)
+    wanted = csr.heuristic(asked.problem, asked.features, H100)
     assert all(m.variant.config.to_dict() != wanted.to_dict() for m in measured)
     choice = ask(measured, asked)
     assert (choice.how, choice.config) == (How.NEAREST, wanted)
@@ -227,7 +235,7 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
     of = workload()
     failures = []
     for each in families_of("spmm"):
-        guess = each.guess(of.problem, of.features, H100)
+        guess = each.heuristic(of.problem, of.features, H100)
         failures.append(replace(failed(Outcome.WRONG), variant=Variant(guess, DIGEST)))
     with pytest.raises(NoVariantError, match="failed on this workload"):
         ask(failures)
@@ -239,7 +247,10 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
     def default(nnz: int, **changes: Any) -> str:
         of = workload(512, m=512, k=1024, nnz=nnz)
         choice = ask([], replace(of, problem=replace(of.problem, **changes)))
-        assert choice.predicted_us and f"predicted {microseconds(choice.predicted_us)}" in choice.explain()
+        assert (
+            choice.predicted_us
+            and f"takes {microseconds(choice.predicted_us)} (predicted" in choice.explain()
+        )
         assert choice.expected_us is None
         return choice.family.name
 
@@ -262,7 +273,7 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     assert ask(same, wide).family.name == "block_spmm"
     assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
     of = family("block_spmm")
-    guess = of.guess(half.problem, half.features, H100)
+    guess = of.heuristic(half.problem, half.features, H100)
     slow = replace(timed(90, half), variant=Variant(guess, DIGEST))
     assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
@@ -295,29 +306,93 @@ def test_on_miss() -> None:
     with pytest.raises(NoVariantError, match="sparsegen tune"):
         ask(other, on_miss="error")
     assert ask([timed(10)], on_miss="error").how is How.EXACT
-    with pytest.raises(ConfigError, match="nearest, default, dense, tune, error"):
+    with pytest.raises(ConfigError, match="nearest, default, tune, error"):
         ask(other, on_miss="guess")
 
 
-def test_dense_is_never_silently_better(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
-    assert choice.dense_is_faster and choice.dense_us == 8
-    assert "dense wins: 8 µs (cuBLAS) against 10 µs" in choice.explain()
-    assert "dense cuBLAS is faster" in caplog.text and not choice.use_dense
+def test_dense_is_a_choice_like_any_other() -> None:
+    choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
+    assert choice.dense_is_faster and choice.dense_us == 8 and choice.use_dense and not choice.is_open
+    assert "dense takes 8 µs (measured): dense wins, it runs instead" in choice.explain()
     slower = ask([timed(10)], baselines=[baseline(12)])
-    assert not slower.dense_is_faster and "dense takes 12 µs" in slower.explain()
+    assert not slower.use_dense and "dense takes 12 µs (measured): sparse wins" in slower.explain()
+    never = ask([timed(10)], baselines=[baseline(8)], dense="never")
+    assert not never.use_dense and "dense wins, but sparse runs (dense=never)" in never.explain()
+    always = ask([timed(10)], baselines=[baseline(12)], dense="always")
+    assert always.use_dense and "it runs instead (dense=always)" in always.explain()
 
 
-def test_dense_on_request() -> None:
-    wins = ask([timed(10)], baselines=[baseline(8)], on_miss="dense")
-    assert wins.use_dense and "so the dense product runs instead" in wins.explain()
-    assert not ask([timed(10)], baselines=[baseline(12)], on_miss="dense").use_dense
-    unknown = ask([], on_miss="dense")
-    assert unknown.use_dense and "nothing measured is near: the dense product runs" in unknown.explain()
+def test_estimates_of_dense_say_what_they_rest_on() -> None:
     other = workload(tag="other", nnz=5000)
-    estimated = ask([timed(10, other)], baselines=[baseline(2, other)], on_miss="dense")
-    assert estimated.how is How.NEAREST and estimated.use_dense and estimated.dense_us == 2
+    same_sizes = ask([timed(10, other)], baselines=[baseline(2, other)])
+    assert same_sizes.how is How.NEAREST and same_sizes.use_dense and same_sizes.verdict is Verdict.DENSE
+    assert same_sizes.dense == Time.of_dense(2.0, Source.SAME_SIZES)
+    unknown = ask([])
+    assert unknown.dense is not None and unknown.dense.source is Source.PREDICTED
+    assert "predicted from the device's rates, within 1.35 ×" in unknown.explain()
+    close = ask([timed(10, other)], baselines=[baseline(5, other)])
+    assert close.is_open and close.use_dense and "as far as estimates tell" in close.explain()
+    assert not ask([timed(10, other)], baselines=[baseline(5, other)], dense="never").is_open
+    no_dense = ask([], Workload(SpmmProblem(128, 256, 64, batch=2), workload().fingerprint, features()))
+    assert no_dense.dense is None and not no_dense.is_open and not no_dense.use_dense
+
+
+def test_a_probe_tells_and_is_no_measurement() -> None:
+    of, other = workload(), timed(10, workload(tag="other", nnz=3100))
+    config = ask([other]).config.to_dict()
+    mine = replace(probe(9.0, 7.0), variant=Variant(ask([other]).config, DIGEST))
+    layer = MemoryLayer([other], [], probes=[mine])
+    found = choose(of.problem, of.features, of.fingerprint, H100, layer)
+    assert found.how is ask([other]).how and found.config.to_dict() == config
+    assert (found.probed_us, found.dense_us) == (9.0, 7.0) and found.use_dense and not found.is_open
+    assert "takes 9 µs (measured)" in found.explain()
+    tuned = MemoryLayer([timed(5, tile_n=32)], [], probes=[mine])
+    faster = choose(of.problem, of.features, of.fingerprint, H100, tuned)
+    assert faster.probed_us is None and faster.dense == Time.of_dense(7.0, Source.MEASURED)
+    assert not faster.use_dense
+    warm = choose(of.problem, of.features, of.fingerprint, H100, layer, l2="warm")
+    assert warm.probed_us is None, "the probe was cold"
+
+
+def test_times_of_the_kind_that_is_asked_for_count() -> None:
+    warm = replace(baseline(4), sample=replace(baseline(4).sample, measured_as=MeasuredAs.WARM))
+    measured = [timed(10, tile_n=32), timed(6, tile_n=64, measured_as=MeasuredAs.WARM)]
+    cold = ask(measured, baselines=[baseline(12), warm])
+    assert (cold.config.tile_n, cold.expected_us, cold.dense_us) == (32, 10, 12)
+    hot = ask(measured, baselines=[baseline(12), warm], l2="warm")
+    assert (hot.config.tile_n, hot.expected_us, hot.dense_us) == (64, 6, 4)
+    with pytest.raises(ConfigError, match="cold, clean, warm, graph"):
+        ask(measured, l2="tepid")
+
+
+def test_what_failed_where_it_was_used_is_not_chosen_again() -> None:
+    measured = [timed(5, tile_n=32), timed(9, tile_n=64)]
+    of = workload()
+
+    def asked(*checks: Check, of: Workload = of) -> int:
+        layer = MemoryLayer(measured, [], checks=checks)
+        config = choose(of.problem, of.features, of.fingerprint, H100, layer).config
+        return int(config.to_dict()["tile_n"])
+
+    assert asked() == 32 and asked(checked(tile_n=32)) == 32
+    assert asked(checked(Outcome.WRONG, tile_n=32, at=1)) == 64
+    assert asked(checked(Outcome.CRASHED, workload(n=96), tile_n=32, at=1)) == 64, "of another workload too"
+    assert asked(checked(Outcome.WRONG, tile_n=32, at=-1)) == 32, "measured to be right since"
+
+
+def test_dense_words() -> None:
+    with pytest.raises(ConfigError, match="auto, never, always"):
+        ask([], dense="often")
+    with pytest.raises(ConfigError, match="dense products are chosen by dense="):
+        ask([], on_miss="dense")
+    with pytest.raises(ConfigError, match=r"dense = always runs one item; .* \(batch = 2\)"):
+        ask(
+            [],
+            Workload(SpmmProblem(128, 256, 64, batch=2), workload().fingerprint, features()),
+            dense="always",
+        )
+    with pytest.raises(ConfigError, match="there is no dense sddmm to run instead"):
+        ask([], Workload(SddmmProblem(128, 256, 64), workload().fingerprint, features()), dense="always")
 
 
 def test_an_estimate_scales_with_the_work() -> None:
@@ -339,6 +414,14 @@ def test_answers_are_kept_until_something_is_written(tmp_path: Path) -> None:
         assert choose(of.problem, of.features, of.fingerprint, H100, store) is second
         forget(store)
         assert choose(of.problem, of.features, of.fingerprint, H100, store).config.tile_n == 128
+
+
+def test_answers_are_kept_for_each_device() -> None:
+    of, other = workload(), replace(H100, key="another H100")
+    layer = MemoryLayer([timed(10, of, tile_n=32), timed(10, of, device=other, tile_n=64)], [])
+    for device, tile in ((H100, 32), (other, 64), (H100, 32)):
+        choice = choose(of.problem, of.features, of.fingerprint, device, layer)
+        assert (choice.how, choice.config.tile_n) == (How.EXACT, tile)
 
 
 def test_a_kept_answer_costs_microseconds_and_no_query(
@@ -364,7 +447,7 @@ def test_an_empty_matrix_has_a_variant() -> None:
 @pytest.mark.parametrize("factor", [2, 4, 64, 1024])
 @pytest.mark.parametrize("size", ["m", "n", "nnz"])
 def test_near_means_near(size: str, factor: int) -> None:
-    """One size of a measured workload grows: while it is near the vote decides, further away a rule of thumb."""
+    """One size of a measured workload grows: while it is near the vote decides, further away a heuristic."""
     alone = workload(n=64)
     sizes = {"m": 128, "n": 64, "nnz": 3000}
     sizes[size] *= factor
@@ -377,9 +460,7 @@ def test_near_means_near(size: str, factor: int) -> None:
     else:
         assert choice.how is How.DEFAULT and not choice.neighbours and choice.expected_us is None
         assert f"the nearest is {distance:.1f} octaves away; up to 3.5 are asked" in choice.why
-        assert choice.config == choice.family.guess(there.problem, there.features, H100)
-        dense = ask([timed(10.0, alone, tile_n=32)], there, on_miss="dense")
-        assert dense.use_dense
+        assert choice.config == choice.family.heuristic(there.problem, there.features, H100)
 
 
 def test_an_estimate_below_what_the_device_can_do_is_not_believed() -> None:
@@ -390,4 +471,4 @@ def test_an_estimate_below_what_the_device_can_do_is_not_believed() -> None:
     assert "by what is near it would take 1.5 µs, and this device cannot do it in less than" in choice.why
     assert ask([timed(1000.0, alone, tile_n=32)], there).how is How.NEAREST
     fixed = ask([], there, on_miss="default")
-    assert (fixed.how, fixed.why) == (How.DEFAULT, "a rule of thumb")
+    assert (fixed.how, fixed.why) == (How.DEFAULT, "a heuristic")

@@ -10,8 +10,10 @@ from tuning_samples import H100, baseline, timed
 
 import sparsegen
 from sparsegen import api
-from sparsegen.dispatch.pruned_times import NEAR, Grounds, layer_time
-from sparsegen.errors import ConfigError
+from sparsegen.dispatch import pruned_times
+from sparsegen.dispatch.dense_or_sparse import Source
+from sparsegen.dispatch.pruned_times import NEAR, Grounds, LayerTime, PrunedTimes, layer_time
+from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.pruning.report import LayerReport, PruneReport
 from sparsegen.tuning_db.layers import MemoryLayer
@@ -50,9 +52,34 @@ def test_exact_near_and_not_measured() -> None:
     assert grounds is Grounds.NEAR and time is not None and 10 < time < 16
     far = pruned(sparsity=0.2).layers[0]
     assert ask(far) == (Grounds.NOT_MEASURED, None), "dispatch would answer from a far neighbour"
+    assert ask(known, n=4 * N) == (Grounds.NOT_MEASURED, None), "dispatch answers from two octaves away"
     assert ask(known, n=16 * N) == (Grounds.NOT_MEASURED, None)
     assert ask(known, dtype=DType.FLOAT16) == (Grounds.NOT_MEASURED, None)
     assert NEAR < 2
+
+
+@pytest.mark.parametrize(
+    ("sparse_us", "dense_us", "speedup"), [(10.0, 25.0, 2.5), (None, 25.0, None), (10.0, None, None)]
+)
+def test_a_speedup_needs_both_times(
+    sparse_us: float | None, dense_us: float | None, speedup: float | None
+) -> None:
+    layers = (LayerTime("a", Grounds.EXACT, sparse_us, dense_us), LayerTime("b", Grounds.EXACT, 0.5, 0.25))
+    assert layers[0].speedup == speedup and layers[1].speedup == 0.5
+    times = PrunedTimes(N, DType.FLOAT32, Layout.ROW, H100, layers)
+    assert times.known == (1 if sparse_us is None else 2)
+    assert times.sparse_us == (None if sparse_us is None else 10.5)
+    assert times.dense_us == (None if dense_us is None else 25.25)
+    assert times.speedup == (None if speedup is None else pytest.approx(25.25 / 10.5))
+
+
+def test_a_layer_that_no_variant_may_run_on_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*asked: object) -> None:
+        raise NoVariantError("no family has a variant")
+
+    monkeypatch.setattr(pruned_times, "choose", refuse)
+    found = layer_time(pruned().layers[0], N, DType.FLOAT32, Layout.ROW, H100, MemoryLayer([], []))
+    assert found == LayerTime("w", Grounds.NOT_MEASURED)
 
 
 def test_nothing_measured_at_all() -> None:
@@ -77,7 +104,9 @@ def test_the_sum_needs_every_layer(tmp_path: Path) -> None:
         store.add_measurement(timed(30, workload(second), tile_n=32))
         store.add_baseline(baseline(25, workload(second)))
     found = api.pruned_times(report, n=N, device=H100, db=path)
-    assert found.sparse_us == 40 and found.dense_us is None, "the first layer's dense time is not known"
+    assert found.sparse_us == 40
+    assert [t.dense_source for t in found.layers] == [Source.NEAR, Source.MEASURED]
+    assert found.fastest_us == min(10, found.layers[0].dense_us or 0) + 25
 
 
 def test_wrong_words(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from sparsegen.dispatch.regression import UNKNOWN, Point, expected, log_slowdowns
 from sparsegen.kernels.config import Config, tunable
@@ -22,9 +23,9 @@ class BConfig(AConfig):
     """Of another family."""
 
 
-def point(place: float, family: str, *values: int | str, is_guess: bool = False) -> Point:
+def point(place: float, family: str, *values: int | str, is_heuristic: bool = False) -> Point:
     config = (AConfig if family == "a" else BConfig)(*values)  # type: ignore[arg-type]
-    return Point(np.array([place, 0.0]), config, is_guess)
+    return Point(np.array([place, 0.0]), config, is_heuristic)
 
 
 def test_what_is_known_comes_back_nearly() -> None:
@@ -55,10 +56,38 @@ def test_near_numbers_are_more_alike_than_far_ones_and_other_words() -> None:
 
 
 def test_a_guess_tells_of_guesses() -> None:
-    known = [point(0, "a", 64, is_guess=True)]
+    known = [point(0, "a", 64, is_heuristic=True)]
     logs = np.array([0.0])
-    guess, not_guess = expected(known, logs, [point(0, "a", 4, is_guess=True), point(0, "a", 4)])
+    guess, not_guess = expected(known, logs, [point(0, "a", 4, is_heuristic=True), point(0, "a", 4)])
     assert guess < not_guess
+
+
+@pytest.mark.parametrize(
+    ("asked", "likeness"),
+    [
+        (("a", 64, "x"), 0.3 + 0.3 + 1.0),
+        (("a", 64, "y"), 0.3 + 0.3 + 0.35),
+        (("a", 4, "x"), 0.3 + 0.3 + 0.35 ** (math.log2(65 / 5) / 2)),
+        (("b", 64, "x"), 0.3),
+    ],
+)
+@pytest.mark.parametrize(("octaves", "near"), [(0.0, 1.0), (2.0, math.exp(-0.5)), (4.0, math.exp(-2.0))])
+@pytest.mark.parametrize("log", [0.1, 2.0])
+@pytest.mark.parametrize("guesses", [(False, False), (True, False), (True, True)])
+def test_what_one_point_says_of_another(
+    asked: tuple[str, int, str],
+    likeness: float,
+    octaves: float,
+    near: float,
+    log: float,
+    guesses: tuple[bool, bool],
+) -> None:
+    """By the formula for one known point: its likeness over its variance and noise, of what it differs from 0.5."""
+    same_guess = 0.5 * all(guesses) * (asked[0] == "a")
+    variance = 0.3 + 0.3 + 1.0 + 0.5 * guesses[0] + 0.02 + 0.1 * log**2
+    known = [point(0, "a", 64, "x", is_heuristic=guesses[0])]
+    [found] = expected(known, np.array([log]), [point(octaves, *asked, is_heuristic=guesses[1])])
+    assert found == pytest.approx(0.5 + near * (likeness + same_guess) / variance * (log - 0.5))
 
 
 def test_slowdowns() -> None:

@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
     "SparseLinear.from_dense": (
         integration.SparseLinear.from_dense,
         lambda: {"dense": dense()},
-        {"dense": OBJECTS, "mask": MASKS, "sparsity": (*NUMBER, 1, np.nan)},
+        {"dense": OBJECTS, "mask": MASKS, "sparsity": (*NUMBER, 1, np.nan), "run_dense": WORD},
     ),
     "SparseLinear.from_dense, pruned": (
         integration.SparseLinear.from_dense,
@@ -52,19 +52,20 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
     "SparseLinear.prepared": (
         lambda **given: integration.SparseLinear.from_dense(dense()).prepared(**given),
         lambda: {"tokens": 4},
-        {"tokens": (*WHOLE, 0), "on_miss": WORD, "db": PLACE},
+        {"tokens": (*WHOLE, 0), "on_miss": WORD, "dense": WORD, "probe": FLAG, "l2": WORD, "db": PLACE},
     ),
     "SparseAttention": (
         integration.SparseAttention,
-        lambda: {"mask": pattern(), "heads": 2, "width": 8},
-        {"mask": MASKS, "heads": (*WHOLE, 0), "width": (*WHOLE, 0), "scale": NUMBER, "device": WHERE},
+        lambda: {"mask": pattern(), "heads": 2, "head_dim": 8},
+        {"mask": MASKS, "heads": (*WHOLE, 0), "head_dim": (*WHOLE, 0), "scale": NUMBER, "device": WHERE},
     ),
     "convert": (
         integration.convert,
         lambda: {"model": model(), "pattern": "unstructured", "sparsity": 0.5, "tokens": 4, "device": "emulator"},
         {
             "model": OBJECTS, "pattern": WORD, "sparsity": (*NUMBER, 1, np.nan), "scope": WORD,
-            "exclude": TEXTS, "tokens": (*WHOLE, 0), "device": DEVICE, "db": PLACE,
+            "exclude": TEXTS, "tokens": (*WHOLE, 0), "dense": WORD, "example_inputs": (7, "x", [1], (), object()),
+            "device": DEVICE, "db": PLACE,
         },
     ),
     "convert, block": (
@@ -107,6 +108,6 @@ def test_wrong_values_are_refused_in_words(
 
 def test_numpy_numbers_are_as_good() -> None:
     layer = integration.SparseAttention(pattern(), np.uint8(2), np.int64(8), scale=np.float32(0.5))
-    assert (layer.heads, layer.width, layer.scale) == (2, 8, 0.5) and type(layer.heads) is int
+    assert (layer.heads, layer.head_dim, layer.scale) == (2, 8, 0.5) and type(layer.heads) is int
     report = integration.convert(model(), sparsity=np.float32(0.5), tokens=np.uint8(4), device="emulator")
-    assert report.tokens == 4 and len(report.converted) == 1
+    assert report.tokens == (4,) and len(report.converted) == 1

@@ -26,7 +26,7 @@ from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_
 from sparsegen.integrations.torch.prepared import Prepared  # noqa: E402
 from sparsegen.matrix.generators import random_rows  # noqa: E402
 
-QUERIES, KEYS, WIDTH, HEADS = 21, 29, 12, 2
+QUERIES, KEYS, HEAD_DIM, HEADS = 21, 29, 12, 2
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
@@ -40,12 +40,12 @@ def pattern() -> SparsePattern:
 def operands(dtype: Any = None, lead: tuple[int, ...] = (HEADS,), *, grad: bool = False) -> list[Any]:
     torch.manual_seed(0)
     return [
-        torch.randn((*lead, rows, WIDTH), dtype=dtype or torch.float32, requires_grad=grad)
+        torch.randn((*lead, rows, HEAD_DIM), dtype=dtype or torch.float32, requires_grad=grad)
         for rows in (QUERIES, KEYS, KEYS)
     ]
 
 
-def dense_attention(pattern: SparsePattern, q: Any, k: Any, v: Any, scale: float = WIDTH**-0.5) -> Any:
+def dense_attention(pattern: SparsePattern, q: Any, k: Any, v: Any, scale: float = HEAD_DIM**-0.5) -> Any:
     seen = torch.from_numpy(pattern.matrix.to_scipy().toarray() != 0)
     scores = (q @ k.transpose(-1, -2) * scale).masked_fill(
         ~seen, -1e300 if q.dtype is torch.float64 else -1e30
@@ -101,7 +101,7 @@ def test_the_operators_keep_pytorchs_rules(pattern: SparsePattern, place: str, k
 def test_leading_dimensions(pattern: SparsePattern, lead: tuple[int, ...]) -> None:
     given = operands(lead=lead)
     out = sparse_attention(*given, pattern)
-    assert out.shape == (*lead, QUERIES, WIDTH)
+    assert out.shape == (*lead, QUERIES, HEAD_DIM)
     torch.testing.assert_close(out, dense_attention(pattern, *given))
 
 
@@ -202,7 +202,7 @@ def test_without_gradients_the_fused_kernel_runs_where_it_should_be_faster(
 
 def test_a_compiled_module_is_one_graph(pattern: SparsePattern) -> None:
     counter = CompileCounterWithBackend("aot_eager")
-    layer = SparseAttention(pattern, HEADS, WIDTH)
+    layer = SparseAttention(pattern, HEADS, HEAD_DIM)
     compiled = torch.compile(lambda *given: layer(*given).square().sum(), backend=counter, fullgraph=True)
     for _ in range(2):
         given = operands(grad=True)
@@ -224,7 +224,7 @@ def test_it_is_pytorchs_attention_with_the_same_mask() -> None:
 
 
 def test_a_state_dict_brings_its_mask() -> None:
-    one, other = (SparseAttention(masks.sliding_window(QUERIES, w), HEADS, WIDTH) for w in (3, 6))
+    one, other = (SparseAttention(masks.sliding_window(QUERIES, w), HEADS, HEAD_DIM) for w in (3, 6))
     given = [t[:, :QUERIES] for t in operands()]
     assert list(one.state_dict()) == ["row_offsets", "column_indices"] and not list(one.parameters())
     stored = io.BytesIO()
@@ -234,13 +234,13 @@ def test_a_state_dict_brings_its_mask() -> None:
     other.load_state_dict(torch.load(stored, weights_only=True))
     assert torch.equal(one(*given), other(*given))
     with pytest.raises(RuntimeError, match="offsets"):
-        other.load_state_dict(SparseAttention(masks.sliding_window(9, 2), HEADS, WIDTH).state_dict())
+        other.load_state_dict(SparseAttention(masks.sliding_window(9, 2), HEADS, HEAD_DIM).state_dict())
     assert torch.equal(one(*given), other(*given))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_copies_are_independent(copied: Any, pattern: SparsePattern, place: str) -> None:
-    layer = SparseAttention(pattern, HEADS, WIDTH, scale=0.4)
+    layer = SparseAttention(pattern, HEADS, HEAD_DIM, scale=0.4)
     given = operands()
     out = layer(*given)
     twin = copied(layer)
@@ -253,7 +253,7 @@ def test_copies_are_independent(copied: Any, pattern: SparsePattern, place: str)
 def test_autocast(pattern: SparsePattern) -> None:
     given = operands(grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = SparseAttention(pattern, HEADS, WIDTH)(*given)
+        out = SparseAttention(pattern, HEADS, HEAD_DIM)(*given)
     assert out.dtype is torch.bfloat16
     torch.testing.assert_close(out.float(), dense_attention(pattern, *given), rtol=5e-2, atol=5e-2)
     out.float().sum().backward()
@@ -283,19 +283,19 @@ def test_what_does_not_fit_is_refused(pattern: SparsePattern) -> None:
     for given, words in (
         ((q, q, v), r"k: expected shape \(2, 29, 12\) for a mask of 21 queries × 29 keys, got \(2, 21, 12\)"),
         ((q[0], k, v), r"k: expected shape \(29, 12\)"),
-        ((q[0, 0], k, v), r"q: expected \.\.\. × queries × width"),
+        ((q[0, 0], k, v), r"q: expected \.\.\. × queries × head_dim"),
         ((q, k, v[..., :3]), "v: expected shape"),
         ((q, k.half(), v), r"k: expected torch\.float32 on cpu, got torch\.float16"),
     ):
         with pytest.raises(OperandError, match=words):
             sparse_attention(*given, pattern)
-    layer = SparseAttention(pattern, HEADS, WIDTH)
-    with pytest.raises(OperandError, match=r"q: expected \.\.\. × 2 heads × 21 queries × width 12"):
+    layer = SparseAttention(pattern, HEADS, HEAD_DIM)
+    with pytest.raises(OperandError, match=r"q: expected \.\.\. × 2 heads × 21 queries × head_dim 12"):
         layer(q[:1], k[:1], v[:1])
     with pytest.raises(OperandError, match="heads=0"):
-        SparseAttention(pattern, 0, WIDTH)
+        SparseAttention(pattern, 0, HEAD_DIM)
     leaf = q.clone().requires_grad_()
     out, _ = torch.ops.sparsegen.attention(leaf, k, v, 1.0, False, pattern.handle)
     with pytest.raises(OperandError, match="were not kept for the backward pass"):
         out.sum().backward()
-    assert "heads=2, width=12, queries=21, keys=29" in repr(layer)
+    assert "heads=2, head_dim=12, queries=21, keys=29" in repr(layer)

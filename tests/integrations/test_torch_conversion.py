@@ -13,9 +13,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen import api  # noqa: E402
+from sparsegen.dispatch.dense_or_sparse import Verdict  # noqa: E402
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime  # noqa: E402
 from sparsegen.errors import MatrixError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
+from sparsegen.integrations.torch.conversion import ASSUMED_TOKENS  # noqa: E402
 from sparsegen.pruning.pruner import prune  # noqa: E402
 
 
@@ -91,8 +93,8 @@ def test_layers_whose_holder_reads_their_weights(model: Model) -> None:
 
 def test_dense_where_that_is_measured_to_be_faster(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {
-        "mlp.0": LayerTime("mlp.0", Grounds.EXACT, sparse_us=9.0, dense_us=4.0),
-        "mlp.2": LayerTime("mlp.2", Grounds.NEAR, sparse_us=2.0, dense_us=4.0),
+        "mlp.0": LayerTime("mlp.0", Grounds.EXACT, sparse_us=9.0, dense_us=4.0, verdict=Verdict.DENSE),
+        "mlp.2": LayerTime("mlp.2", Grounds.NEAR, sparse_us=2.0, dense_us=4.0, verdict=Verdict.SPARSE),
     }
     asked = []
 
@@ -108,12 +110,21 @@ def test_dense_where_that_is_measured_to_be_faster(model: Model, monkeypatch: py
     assert asked[0]["n"] == 64 and asked[0]["layout"] == "column" and asked[0]["dtype"] == "float32"
     assert "mlp.0 (Linear) stays dense: dense is faster for 64 tokens: 4.0 µs, sparse 9.0 µs" in str(report)
     assert "2.0 µs, dense 4.0 µs for 64 tokens (near)" in str(report)
+    assert "(1 because dense is faster); for 64 tokens 1 products take 2 µs, dense 4 µs" in report.summary
+    assert report.to_dict()["dense"][-1]["name"]
+    asked.clear()
+    assumed = convert(Model(), sparsity=0.5)
+    assert sorted({options["n"] for options in asked}) == sorted(ASSUMED_TOKENS) and assumed.assumes_tokens
+    assert "dense is faster for 16 tokens: 4.0 µs, sparse 9.0 µs; for 128 tokens" in str(assumed)
+    never = convert(Model(), sparsity=0.5, dense="never")
+    assert len(never.converted) == 2
 
 
 def test_what_was_never_measured_is_converted_and_said(
     model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     report = convert(model, sparsity=0.5, tokens=64, device="emulator")
     assert len(report.converted) == 2 and "its time was not measured" in str(report)
 

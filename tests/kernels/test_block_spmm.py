@@ -145,12 +145,12 @@ def test_it_is_the_first_guess_for_filled_blocks_alone() -> None:
         features = Features.of(dense_blocks(2048, 1024, size, share))
         assert by_predicted_time(problem, features, H100)[0] is FAMILY
         for config in (
-            FAMILY.guess(problem, features, H100),
+            FAMILY.heuristic(problem, features, H100),
             *FAMILY.alternatives(problem, features, H100),
         ):
             assert FAMILY.suits(problem, features, config, H100)
             assert not FAMILY.suits(problem, scattered, config, H100)
-    assert FAMILY.guess(problem, scattered, H100) is not None, "whatever the pattern"
+    assert FAMILY.heuristic(problem, scattered, H100) is not None, "whatever the pattern"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,6 @@ def test_the_guess_is_the_largest_tile_of_which_there_are_enough(
     size: int, tile: tuple[int, int], cluster: int
 ) -> None:
     problem = SpmmProblem(size, size, size, DType.FLOAT16)
-    guess = FAMILY.guess(problem, Features.of(dense_blocks(128, 128, 32, 0.5)), H100)
+    guess = FAMILY.heuristic(problem, Features.of(dense_blocks(128, 128, 32, 0.5)), H100)
     assert ((guess.tile_m, guess.tile_n), guess.cluster) == (tile, cluster)
     assert not FAMILY.broken_constraints(problem, guess, H100)

@@ -29,7 +29,7 @@ SDD = SddProblem(4096, 4096, 4096, DType.FLOAT16)
 
 def guess(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
     found = family(f"tma_{problem.operator}")
-    return found.guess(problem, problem.features(problem.without_pattern), on).to_dict()
+    return found.heuristic(problem, problem.features(problem.without_pattern), on).to_dict()
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_sorted_strips_fall_in_length() -> None:
 def test_guesses_fill_the_device_and_fit_the_rows() -> None:
     def guess(m: int, n: int, k: int, density: float, dtype: DType = DType.FLOAT32):  # type: ignore[no-untyped-def]
         matrix = random_uniform(m, n, density, seed=0)
-        return FAMILY.guess(SddmmProblem(m, n, k, dtype), Features.of(matrix), H100)
+        return FAMILY.heuristic(SddmmProblem(m, n, k, dtype), Features.of(matrix), H100)
 
     assert guess(4096, 4096, 256, 0.1).strip == 16
     assert guess(4096, 4096, 256, 0.001).strip == 4, "rows of four nonzeros"

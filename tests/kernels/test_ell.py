@@ -9,8 +9,10 @@ import pytest
 from contract_cases import matrices
 
 from sparsegen.errors import MatrixError
+from sparsegen.kernels.layouts import ell
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
+    empty_as_padding,
     gather_repeating,
     gather_values,
     interleave_classes,
@@ -41,8 +43,9 @@ def test_rows_and_their_rest_are_the_matrix(name: str) -> None:
     np.testing.assert_array_equal(dense[:m], matrix.to_scipy().toarray())
 
 
-def test_padding_meets_columns_of_its_own_row() -> None:
-    matrix = matrices()["few_long_rows"]
+@pytest.mark.parametrize("name", ["few_long_rows", "empty_rows"])
+def test_padding_meets_columns_of_its_own_row(name: str) -> None:
+    matrix = matrices()[name]
     source = ell_sources(matrix, matrix.shape[0], 40, places_in_rows(matrix))
     columns = gather_repeating(matrix, matrix.column_indices, source)
     for row, lengths in enumerate(np.diff(matrix.row_offsets)):
@@ -54,6 +57,21 @@ def test_too_many_places_are_refused_before_they_are_allocated() -> None:
     matrix = matrices()["huge_row"]
     with pytest.raises(MatrixError, match="more than 32-bit offsets reach"):
         ell_sources(matrix, 2_000_000, 1100, places_in_rows(matrix))
+
+
+def test_nonzeros_beyond_the_rows_places_need_offsets_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of 4 nonzeros, of which 3 have a place: 6 places and 2 nonzeros."""
+    matrix = uniform_rows(2, 8, 4, 0)
+    monkeypatch.setattr(ell, "MAX_INDEX", 8)
+    assert ell_sources(matrix, 2, 3, places_in_rows(matrix)).tolist() == [[0, 1, 2], [4, 5, 6]]
+    monkeypatch.setattr(ell, "MAX_INDEX", 7)
+    with pytest.raises(MatrixError, match="2 rows of 3 places, and 2 nonzeros beyond"):
+        ell_sources(matrix, 2, 3, places_in_rows(matrix))
+
+
+def test_no_packed_array_is_empty() -> None:
+    assert empty_as_padding(np.zeros((0, 4), np.int32)).tolist() == [-1]
+    assert empty_as_padding(np.array([[3, -1], [0, 1]], np.int32)).tolist() == [3, -1, 0, 1]
 
 
 def test_the_requirement_counts_padding() -> None:

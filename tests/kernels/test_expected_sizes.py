@@ -47,7 +47,7 @@ def test_as_many_blocks_as_the_packed_matrix_takes(
     each: AnyFamily, problem: Problem, matrix: CsrMatrix
 ) -> None:
     features = problem.features(matrix)
-    config = each.guess(problem, features, H100)
+    config = each.heuristic(problem, features, H100)
     expected = each.launch(problem, config, each.expected_sizes(problem, features, config), H100)
     packed = each.launch(problem, config, each.pack(problem, config, matrix).sizes, H100)
     assert expected.block == packed.block
@@ -60,7 +60,7 @@ def test_the_analytic_time_is_of_the_config_that_is_asked_for() -> None:
     problem = SpmmProblem(4096, 4096, 4096, DType.FLOAT16)
     features = problem.features(random_uniform(4096, 4096, 0.05, 3))
     mma = next(f for f in families_of("spmm") if f.name == "mma_spmm")
-    guess = mma.guess(problem, features, H100)
+    guess = mma.heuristic(problem, features, H100)
     assert mma.analytic_us(problem, features, guess, H100) == mma.predicted_us(problem, features, H100)
     small = mma.config(tile_m=16, tile_n=16, tile_k=32, warps_m=1, warps_n=1, warps_k=1, prefetch=1)
     assert mma.analytic_us(problem, features, small, H100) > 2 * mma.predicted_us(problem, features, H100)

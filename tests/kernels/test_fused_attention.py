@@ -92,7 +92,7 @@ def test_scales_of_either_sign_and_none(emulator_toolchain: EmulatorToolchain, q
 def test_guesses_fit_the_device(k: int, device: Device) -> None:
     mask = masks.sliding_window(2048, 256)
     problem = problem_of(mask, k, DType.FLOAT16, 8)
-    config = FAMILY.guess(problem, Features.of(mask), device)
+    config = FAMILY.heuristic(problem, Features.of(mask), device)
     assert FAMILY.suits(problem, Features.of(mask), config, device)
 
 
@@ -154,7 +154,7 @@ def test_nvcc_compiles_the_guess_and_spills_an_address_at_most(
     mask = masks.sliding_window(2048, 256)
     problem = problem_of(mask, k, DType.FLOAT16, 8)
     (tmp_path / "kernel.cu").write_text(
-        render(FAMILY, problem, FAMILY.guess(problem, Features.of(mask), device))
+        render(FAMILY, problem, FAMILY.heuristic(problem, Features.of(mask), device))
     )
     command = ["nvcc", "-cubin", "-std=c++17", f"-arch={arch}", "-Xptxas", "-v", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -120,7 +120,7 @@ def test_large_problems_get_large_tiles_and_the_fast_family() -> None:
     small = replace(large, height=64, width=64, batch=1)
     tiles = [
         guess.tile_n * guess.group_units
-        for guess in (FAMILY.guess(p, p.features(p.without_pattern), H100) for p in (large, small))
+        for guess in (FAMILY.heuristic(p, p.features(p.without_pattern), H100) for p in (large, small))
     ]
     assert tiles[0] > tiles[1]
     first = by_predicted_time(large, large.features(large.without_pattern), H100)[0]

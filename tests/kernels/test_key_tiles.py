@@ -37,6 +37,7 @@ def places(mask: CsrMatrix) -> Array:
 def test_the_lists_hold_the_mask(name: str, shape: tuple[int, int]) -> None:
     mask = matrices()[name]
     found = KeyTiles.of(mask, *shape)
+    assert found.counts.size == -(-mask.shape[0] // shape[0])
     got = dense(found, *shape, mask.shape)
     m, n = mask.shape
     np.testing.assert_array_equal(got[:m, :n], places(mask))

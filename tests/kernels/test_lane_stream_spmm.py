@@ -42,7 +42,7 @@ def decoding(n: int, dtype: DType = DType.FLOAT16, epilogue: Epilogue = Epilogue
 def test_every_device_has_a_guess_for_every_n(device: Device) -> None:
     features = Features.of(MATRIX)
     for n in range(1, 65):
-        config = FAMILY.guess(decoding(n), features, device)
+        config = FAMILY.heuristic(decoding(n), features, device)
         assert not FAMILY.broken_constraints(decoding(n), config, device)
         assert config.bulk == (device is H100)
         assert config.blocks <= device.multiprocessors
@@ -90,7 +90,7 @@ def test_strips_of_64_rows_halve_what_is_copied_of_b() -> None:
 def test_the_search_tries_strips_of_64_rows_where_there_are_many_columns() -> None:
     large = {n: replace(decoding(n), m=8192, k=8192) for n in (8, 16)}
     for n, problem in large.items():
-        config = FAMILY.guess(problem, Features.of(MATRIX), H100)
+        config = FAMILY.heuristic(problem, Features.of(MATRIX), H100)
         assert config.strip_rows == 32
         counts = block_counts(problem, replace(config, strip_rows=64), H100.multiprocessors)
         tall = [replace(config, strip_rows=64, blocks=blocks) for blocks in counts]
@@ -142,7 +142,7 @@ def test_blocks_end_with_groups_of_rows_where_they_can() -> None:
         (4096, 4096, (128, 1, 8)),
     ):
         problem = SpmmProblem(m, k, 8, DType.FLOAT16, Layout.COLUMN)
-        guess = FAMILY.guess(problem, Features.of(MATRIX), H100)
+        guess = FAMILY.heuristic(problem, Features.of(MATRIX), H100)
         assert (guess.blocks, guess.warps_m, guess.warps_k) == expected
 
 
@@ -168,7 +168,7 @@ def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
 def test_nvcc_compiles_it_without_spills(architecture: str, changes: dict[str, int], tmp_path: Path) -> None:
     device = DEVICES[architecture]
     problem = decoding(32, DType.BFLOAT16, Epilogue.BIAS)
-    config = replace(FAMILY.guess(problem, Features.of(MATRIX), device), **changes)
+    config = replace(FAMILY.heuristic(problem, Features.of(MATRIX), device), **changes)
     assert not FAMILY.broken_constraints(problem, config, device)
     (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
     target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"

@@ -49,7 +49,7 @@ def test_a_sparse_band_prefers_tensor_cores_because_its_rows_share_columns() -> 
     problem = SddmmProblem(4096, 4096, 128, DType.FLOAT16)
     assert features.density < 0.02
     assert by_predicted_time(problem, features, H100)[0] is FAMILY
-    guess = FAMILY.guess(problem, features, H100)
+    guess = FAMILY.heuristic(problem, features, H100)
     assert FAMILY.suits(problem, features, guess, H100)
     tiles = FAMILY.pack(problem, guess, band).sizes["tiles"]
     assert band.nnz > 0.25 * tiles * guess.tile_m * guess.tile_n, "tiles are well filled"
@@ -68,7 +68,7 @@ def test_guesses_fill_the_device_and_fit_it() -> None:
     def guess(m: int, n: int, k: int, device: Device = H100):  # type: ignore[no-untyped-def]
         problem = SddmmProblem(m, n, k, DType.FLOAT16)
         features = Features.of(random_uniform(m, n, 0.1, seed=0))
-        config = FAMILY.guess(problem, features, device)
+        config = FAMILY.heuristic(problem, features, device)
         assert not FAMILY.broken_constraints(problem, config, device)
         return config
 

@@ -43,7 +43,7 @@ def test_blocks_share_out_panels_and_items() -> None:
 def test_guesses_keep_panels_in_proportion() -> None:
     def guess(m: int, n: int, k: int, density: float, dtype: DType = DType.FLOAT32, device: Device = H100):  # type: ignore[no-untyped-def]
         problem = SddmmProblem(m, n, k, dtype)
-        config = FAMILY.guess(problem, Features.of(random_uniform(m, n, density, seed=0)), device)
+        config = FAMILY.heuristic(problem, Features.of(random_uniform(m, n, density, seed=0)), device)
         assert not FAMILY.broken_constraints(problem, config, device)
         return config
 

@@ -141,7 +141,7 @@ def test_every_attention_has_a_guess(dtype: DType, layout: Layout) -> None:
     features = Features.of(matrices()["dense"])
     for k, n in itertools.product((1, 700, 12288), (1, 3, 8, 16, 24, 64, 100, 1000)):
         problem = SpmmProblem(M, k, n, dtype, layout, batch=8, item_values=ItemValues.OWN)
-        config = FAMILY.guess(problem, features, H100)
+        config = FAMILY.heuristic(problem, features, H100)
         assert not FAMILY.broken_constraints(problem, config, H100)
         assert (config.row_order == "local") == bool(config.panel_k)
 
@@ -150,7 +150,7 @@ def test_every_attention_has_a_guess(dtype: DType, layout: Layout) -> None:
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
 def test_nvcc_compiles_the_guess_for_an_attention_without_spills(dtype: DType, tmp_path: Path) -> None:
     problem = SpmmProblem(M, 12288, 128, dtype, batch=8, item_values=ItemValues.OWN)
-    config = FAMILY.guess(problem, Features.of(random_uniform(M, 12288, 0.01, 0)), H100)
+    config = FAMILY.heuristic(problem, Features.of(random_uniform(M, 12288, 0.01, 0)), H100)
     assert config.panel_k and not FAMILY.broken_constraints(problem, config, H100)
     (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
     command = ["nvcc", "-cubin", "-std=c++17", "-arch=sm_90a", "-Xptxas", "-v", "kernel.cu"]

@@ -10,7 +10,9 @@ from sparsegen.kernels.layouts.panel_tasks import Groups
 
 
 @pytest.mark.parametrize("sort_rows", [False, True])
-@pytest.mark.parametrize("name", ["empty_rows", "huge_row", "every_row_length", "no_nonzeros", "no_columns"])
+@pytest.mark.parametrize(
+    "name", ["empty_rows", "huge_row", "every_row_length", "dense", "no_nonzeros", "no_columns"]
+)
 def test_tasks_hold_every_nonzero_once(name: str, sort_rows: bool) -> None:
     matrix = matrices()[name]
     panel_n, strip, strips, width = 64, 4, 4, 8

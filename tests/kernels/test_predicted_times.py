@@ -9,7 +9,8 @@ from dataclasses import fields, replace
 import pytest
 from tuning_samples import H100, MEASURED_RATES, workload
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.kernels import families, families_of, family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import ARCHITECTURES, Rates, architecture, estimated
@@ -70,7 +71,9 @@ def test_guesses_depend_on_no_measured_rate() -> None:
         problems += [SparseAttentionProblem(*shape, 64, DType.FLOAT16, batch=8)]
         for problem in problems:
             for each in families_of(problem.operator):
-                assert each.guess(problem, features, odd) == each.guess(problem, features, H100), each.name
+                assert each.heuristic(problem, features, odd) == each.heuristic(problem, features, H100), (
+                    each.name
+                )
 
 
 def test_measured_rates_override_estimates() -> None:
@@ -156,7 +159,7 @@ def test_predictions_hold_on_the_seeds() -> None:
             if m.outcome is not Outcome.OK or m.sample is None:
                 continue
             each, time_us = family(m.variant.family), m.sample.median_us
-            if m.variant.config == each.guess(problem, features, device):
+            if m.variant.config == each.heuristic(problem, features, device):
                 guesses[each.name] = time_us
             times[each.name] = min(time_us, times.get(each.name, math.inf))
         times |= guesses

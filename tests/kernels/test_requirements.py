@@ -16,7 +16,8 @@ from tuning_samples import DIGEST, H100, timed, workload
 
 import sparsegen
 from sparsegen.backends.emulator import device
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Constraint
@@ -54,7 +55,7 @@ def ask_of_toy(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
 def test_families_ask_nothing_by_default() -> None:
     features = Features.of(LONG_ROW)
     csr = family("csr_spmm")
-    config = csr.guess(LONG_ROW_PROBLEM, features, device())
+    config = csr.heuristic(LONG_ROW_PROBLEM, features, device())
     assert csr.broken_requirements(LONG_ROW_PROBLEM, features, config) == []
     csr.require_suited(LONG_ROW_PROBLEM, features, config, device())
 
@@ -104,7 +105,7 @@ def test_a_named_family_is_refused_in_words() -> None:
 
 def measured_with(name: str, of: Workload, microseconds: float) -> Measurement:
     chosen = family(name)
-    config = chosen.guess(of.problem, of.features, H100)
+    config = chosen.heuristic(of.problem, of.features, H100)
     return replace(timed(microseconds, of), variant=Variant(config, DIGEST))
 
 
@@ -131,4 +132,4 @@ def test_every_family_suits_uniform_rows() -> None:
     by_tokens = SpmmProblem(*matrix.shape, 32, DType.FLOAT16, Layout.COLUMN)
     for candidate in families_of("spmm"):
         problem = by_tokens if candidate.computes(by_tokens) else replace(by_tokens, layout=Layout.ROW)
-        assert candidate.suits(problem, features, candidate.guess(problem, features, device()), device())
+        assert candidate.suits(problem, features, candidate.heuristic(problem, features, device()), device())

@@ -19,5 +19,5 @@ def test_guesses_are_valid_for_rows_of_any_length(name: str, dtype: DType) -> No
         length = 3 << power
         features = Features(64, 1 << 18, 64 * length, float(length), 0.0, length, 0.5)
         problem = PROBLEMS[name](64, 1 << 18, dtype)
-        guess = family(name).guess(problem, features, device())
+        guess = family(name).heuristic(problem, features, device())
         assert not family(name).broken_constraints(problem, guess, device()), length

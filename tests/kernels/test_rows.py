@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.layouts.rows import align_runs, order_rows
+from sparsegen.kernels.layouts.rows import align_rows, align_runs, order_rows
+from sparsegen.matrix.csr import CsrMatrix
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=40).map(lambda lengths: np.array(lengths, dtype=np.int32))
 
@@ -33,6 +34,28 @@ def test_padding_repeats_the_last_nonzero(lengths: np.ndarray) -> None:
         repeated = runs.gather_repeating(columns)[begin:end]
         if length:
             assert set(repeated[length:]) <= {repeated[length - 1]}
+
+
+def test_what_is_gathered() -> None:
+    """Rows of 3, 0, 1 and 4 nonzeros, the first of them nonzero 0, in vectors of 2, eight places at least."""
+    offsets, columns = np.array([0, 3, 3, 4, 8], np.int32), np.array([0, 1, 2, 1, 0, 1, 2, 3], np.int32)
+    matrix = CsrMatrix((4, 4), offsets, columns, np.ones(8, np.float32))
+    rows = align_rows(matrix, 2, tail=8)
+    assert rows.offsets.tolist() == [0, 4, 4, 6, 10]
+    places = [0, 1, 2, -1, 3, -1, 4, 5, 6, 7]
+    assert rows.source.tolist() == [*places, *[-1] * 6]
+    numbers = np.arange(8, dtype=np.float32) + 100
+    gathered = [0.0 if place < 0 else 100.0 + place for place in places]
+    assert rows.gather(numbers).tolist() == [*gathered, *[0.0] * 6]
+    repeated = [100, 101, 102, 102, 103, 103, 104, 105, 106, 107, *[107] * 6]
+    assert rows.gather_repeating(numbers).tolist() == repeated
+
+
+def test_without_nonzeros_all_is_padding() -> None:
+    nothing = np.zeros(0, np.int32)
+    rows = align_runs(np.zeros(3, np.int32), np.zeros(3, np.int32), 4, tail=8)
+    assert rows.source.tolist() == [-1] * 8
+    assert rows.gather(nothing).tolist() == rows.gather_repeating(nothing).tolist() == [0] * 8
 
 
 @given(LENGTHS, st.sampled_from(["natural", "bundled", "binned", "sorted", "local"]), st.integers(1, 8))

@@ -168,7 +168,7 @@ def test_guesses_fill_lanes() -> None:
     features = Features.of(MATRIX)
     for n, vector in ((1, 1), (32, 1), (64, 2), (66, 2), (128, 4), (130, 2), (129, 1), (256, 4)):
         problem = problem_of(MATRIX, n)
-        config = FAMILY.guess(problem, features, device())
+        config = FAMILY.heuristic(problem, features, device())
         assert config.vector == vector and not FAMILY.broken_constraints(problem, config, device())
 
 

@@ -131,10 +131,10 @@ def test_it_is_the_first_guess_for_graphs_and_not_for_weights() -> None:
         suitable = (
             family
             for family in by_predicted_time(problem, features, H100)
-            if family.suits(problem, features, family.guess(problem, features, H100), H100)
+            if family.suits(problem, features, family.heuristic(problem, features, H100), H100)
         )
         assert (next(suitable) is FAMILY) is is_first
-        guess = FAMILY.guess(problem, features, H100)
+        guess = FAMILY.heuristic(problem, features, H100)
         assert FAMILY.broken_constraints(problem, guess, H100) == []
 
 
@@ -142,7 +142,7 @@ def test_tiles_of_b_have_room_in_the_l2() -> None:
     """What all rows of B have in a block's columns is gathered again and again."""
     features = Features.of(power_law(20000, 20000, 5e-4, 0))
     for rows, columns in ((20_000, 64), (90_000, 64), (170_000, 32), (10_000_000, 32)):
-        assert FAMILY.guess(SpmmProblem(rows, rows, 128), features, H100).tile_n == columns
+        assert FAMILY.heuristic(SpmmProblem(rows, rows, 128), features, H100).tile_n == columns
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -150,6 +150,6 @@ def test_tiles_of_b_have_room_in_the_l2() -> None:
 def test_guesses_are_valid(n: int, dtype: DType) -> None:
     matrix = matrices()["odd_shape"]
     problem = problem_of(matrix, n, dtype=dtype)
-    guess = FAMILY.guess(problem, Features.of(matrix), H100)
+    guess = FAMILY.heuristic(problem, Features.of(matrix), H100)
     assert FAMILY.broken_constraints(problem, guess, H100) == []
     assert render(FAMILY, problem, guess)

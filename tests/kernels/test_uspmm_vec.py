@@ -72,7 +72,7 @@ def test_uniform_rows_have_no_rest() -> None:
 
 def asked(matrix: CsrMatrix, **changes: object) -> list[str]:
     problem, features = SpmmProblem(*matrix.shape, 32), Features.of(matrix)
-    config = FAMILY.config(**{**FAMILY.guess(problem, features, device()).to_dict(), **changes})
+    config = FAMILY.config(**{**FAMILY.heuristic(problem, features, device()).to_dict(), **changes})
     return FAMILY.broken_requirements(problem, features, config)
 
 
@@ -97,7 +97,7 @@ def test_the_guess_fits_whatever_the_sizes(k: int, n: int) -> None:
     features = Features(1024, k, 1024 * 64, 64.0, 0.0, 64, 64 / k)
     for dtype in DType:
         problem = SpmmProblem(1024, k, n, dtype, Layout.COLUMN)
-        config = FAMILY.guess(problem, features, device())
+        config = FAMILY.heuristic(problem, features, device())
         assert not FAMILY.broken_constraints(problem, config, device())
         assert config.tile_n <= max(8, 2 * n)
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,40 @@ def test_a_wrong_variant_names_the_place(session: Session, tmp_path: Path) -> No
     assert attempt.measured.timing is None
     assert attempt.measured.worst_error is not None and attempt.measured.worst_error > 1.0
     assert "1 of 192 values" in attempt.measured.reason and "c[3, 5]" in attempt.measured.reason
+
+
+@pytest.mark.parametrize("behaviour", ["wrong", "wrong_at_first"])
+def test_what_is_wrong_at_first_is_not_launched_again(
+    session: Session, tmp_path: Path, behaviour: str
+) -> None:
+    """Its first result is told as it was, whatever later ones would be."""
+    attempt = session.measure(request(tmp_path, behaviour=behaviour))
+    assert attempt.outcome is Outcome.WRONG
+    assert attempt.measured.reason.startswith("1 of 192 values are wrong; the worst is c[3, 5]")
+
+
+def test_an_error_of_twice_its_bound_is_wrong(session: Session, tmp_path: Path) -> None:
+    attempt = session.measure(request(tmp_path, behaviour="slightly_wrong"))
+    assert attempt.outcome is Outcome.WRONG and attempt.measured.reason.startswith("1 of 192 values")
+    assert attempt.measured.worst_error == pytest.approx(2.0, abs=0.2)
+
+
+def test_writes_outside_of_the_result_are_found(session: Session, tmp_path: Path) -> None:
+    attempt = session.measure(request(tmp_path, behaviour="trespass"))
+    assert attempt.outcome is Outcome.WRONG and attempt.measured.timing is None
+    assert (
+        "1 bytes behind the result were written, the nearest 9 bytes outside of it" in attempt.measured.reason
+    )
+    assert session.measure(request(tmp_path)).outcome is Outcome.OK, "the guards are mended"
+
+
+def test_operands_are_drawn_anew_when_that_is_asked_for(session: Session, tmp_path: Path) -> None:
+    """A variant that is right for one drawing alone is found by the next."""
+    fixed = request(tmp_path, behaviour="remembers")
+    assert session.measure(fixed).outcome is Outcome.OK
+    assert session.measure(fixed).outcome is Outcome.OK, "the same operands"
+    assert session.measure(replace(fixed, drawing=1)).outcome is Outcome.WRONG
+    assert session.measure(replace(request(tmp_path), drawing=1)).outcome is Outcome.OK
 
 
 def test_a_result_that_changes_with_further_launches_is_wrong(session: Session, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused(pattern: Any) -> None:
         ({"n": 8, "item_values": "own"}, "for a batch of several items"),
         ({"n": 8, "batch": 2, "item_values": "mine"}, "item_values = 'mine' is none of shared, own"),
         ({"operator": "sddmm", "k": 8, "batch": 2, "item_values": "own"}, "sddmm takes no item_values"),
-        ({"n": 8, "batch": 2, "on_miss": "dense"}, r"on_miss = dense runs one item; .* \(batch = 2\)"),
+        ({"n": 8, "batch": 2, "dense": "always"}, r"dense = always runs one item; .* \(batch = 2\)"),
         ({"n": 8, "batch": 70_000, "family": "csr_spmm"}, "a grid has at most 65535 items along z"),
         ({"n": 8, "batch": 2, "family": "uspmm"}, r"a launch computes one item \(batch = 2\)"),
     ):

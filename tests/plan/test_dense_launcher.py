@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsegen.dispatch.choice import Choice, How
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
@@ -25,13 +26,10 @@ M, K, N = 9, 14, 6
 
 
 def operator(problem: SpmmProblem, matrix: CsrMatrix, **options: Any) -> SparseOperator:
-    choice = Choice(problem, family("csr_spmm").config(), How.DEFAULT, "dense is faster", use_dense=True)
+    choice = Choice(problem, family("csr_spmm").config(), How.DEFAULT, "dense is faster", policy=Dense.ALWAYS)
     kept = problem.kept(options.pop("kept", {}))
     options.setdefault("pattern", matrix.fingerprint())
     launcher = DenseLauncher(choice, matrix, CPU, kept=kept, **options)
-    launcher._place = torch.device(
-        "cpu"
-    )  # which tensors there say, without the ordinal that those on GPUs have
     return SparseOperator(problem, launcher)
 
 
@@ -90,9 +88,10 @@ def test_new_values_and_those_of_a_transpose(matrix: CsrMatrix) -> None:
 
 def test_it_says_what_runs(matrix: CsrMatrix) -> None:
     op = operator(SpmmProblem(M, K, N), matrix)
-    assert op.explain().startswith(f"dense: torch.matmul of the full {M} × {K} matrix\ncsr_spmm (default)")
+    assert op.explain().startswith(f"dense: PyTorch's product with the full {M} × {K} matrix, which takes")
+    assert "\ncsr_spmm (default)" in op.explain() and "(dense=always)" in op.explain()
     assert op.variant is None and op.source is None and op.nbytes == 4 * M * K
-    with pytest.raises(OperandError, match="another on_miss than dense"):
+    with pytest.raises(OperandError, match='dense="never"'):
         variant_launcher(op)
 
 

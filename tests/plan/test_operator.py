@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -314,14 +313,14 @@ def test_a_named_variant(pattern: Any) -> None:
         prepare(pattern, config=config)
 
 
-def test_on_miss_error_and_dense(pattern: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_miss_error_and_words_of_dense(pattern: Any) -> None:
     with pytest.raises(NoVariantError, match="sparsegen tune"):
         prepare(pattern, on_miss="error")
-    with caplog.at_level(logging.WARNING):
-        op = prepare(pattern, on_miss="dense")
-    assert "on_miss=dense needs PyTorch and a GPU" in caplog.text
-    assert not op.choice.use_dense and "dense product runs" not in op.explain()
-    assert worst(op, pattern, op(inputs()), b=inputs()) <= 1
+    with pytest.raises(ConfigError, match="family= names a variant"):
+        prepare(pattern, family="csr_spmm", dense="always")
+    for option in ("dense", "l2"):
+        with pytest.raises(ConfigError, match=option):
+            prepare(pattern, **{option: "odd"})
 
 
 def test_on_miss_tune_tunes_once(pattern: Any, own_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

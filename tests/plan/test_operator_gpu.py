@@ -35,7 +35,7 @@ def pattern() -> Any:
 
 
 def prepare(pattern: Any, **options: Any) -> Any:
-    return sparsegen.prepare(pattern, n=N, device="cuda:0", **options)
+    return sparsegen.prepare(pattern, n=N, device="cuda:0", **{"dense": "never", **options})
 
 
 def random(shape: tuple[int, ...], dtype: str = "float32") -> Any:
@@ -181,7 +181,7 @@ def test_cupy(pattern: Any) -> None:
 
 
 def test_dense(pattern: Any) -> None:
-    op, b = prepare(pattern, on_miss="dense"), random((K, N))
+    op, b = prepare(pattern, dense="always"), random((K, N))
     assert "dense" in op.explain() and close(op(b), pattern, b)
     assert np.allclose(op(b.cpu().numpy()), op(b).cpu().numpy(), atol=1e-4)
 

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,27 @@ CONFIGS = {
         blocks=16, warps_m=2, warps_k=2, strip_rows=64, ring_rows=96, refill_tiles=2, row_order="balanced"
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("backend", "large", "packs", "by"),
+    [
+        ("cuda", 100, True, "device"),
+        ("cuda", 101, True, "host"),
+        ("cuda", 100, False, "host"),
+        ("emulator", 1, True, "host"),
+    ],
+)
+def test_a_cuda_device_packs_large_matrices_where_the_family_can(
+    backend: str, large: int, packs: bool, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = random_rows(10, 10, 1.0, 0.0, 0)
+    monkeypatch.setattr(packing, "LARGE", large)
+    monkeypatch.setattr(packing, "by_device", lambda *asked: "device" if packs else None)
+    monkeypatch.setattr(packing, "by_host", lambda *asked: "host")
+    executor: Any = SimpleNamespace(device=SimpleNamespace(backend=backend), entered=nullcontext)
+    assert matrix.nnz == 100
+    assert packing.pack(FAMILY, decoding(matrix), LaneStreamConfig(), matrix, executor) == by
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 
 import sparsegen
-from sparsegen.dispatch.choice import How
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.operators import DType
 from sparsegen.verify.bounds import worst_error
@@ -186,7 +186,7 @@ def test_wrong_options_are_refused(pattern: Any) -> None:
         ({"n": 4, "k": 4}, "spmm takes no k"),
         ({"operator": "gemm"}, "no operator 'gemm'"),
         ({"operator": "sddmm", "k": 4, "family": "csr_spmm"}, "csr_spmm computes spmm, not sddmm"),
-        ({"operator": "sddmm", "k": 4, "on_miss": "dense"}, "on_miss = dense is for spmm"),
+        ({"operator": "sddmm", "k": 4, "dense": "always"}, "dense = always is for spmm"),
     ):
         with pytest.raises(ConfigError, match=words):
             prepare(pattern, **options)

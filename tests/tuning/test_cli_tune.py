@@ -57,11 +57,31 @@ def test_it_tunes_and_resumes_on_the_emulator(tune, tmp_path: Path) -> None:  # 
     assert data["winner"]["gflops"] > 0 and data["database"] == str(tmp_path / "t.db")
 
 
+def test_each_combination_is_a_search_on_some_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_EMULATORS", "2")
+    path = tmp_path / "w.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(random_uniform(32, 48, 0.2, seed=0).to_scipy()))
+    options = ["tune", "--matrix", str(path), "-n", "8", "-n", "16", "--trials", "1", "--family", "csr_spmm"]
+    options += ["--devices", "emulator,emulator:1", "--db", str(tmp_path / "t.db")]
+    found = json.loads(CliRunner().invoke(cli, [*options, "--json"]).stdout)
+    assert [search["problem"]["n"] for search in found["searches"]] == [8, 16]
+    assert found["unfinished"] == [] and found["interrupted"] is False
+    assert all(search["trials"]["done"] == 1 for search in found["searches"])
+
+    text = CliRunner().invoke(cli, options)
+    assert text.exit_code == 0 and text.stdout.count("1 known from before") == 2
+    assert "[2 of 2]" in text.stderr and "on emulator:1" in text.stderr
+    assert "proves that a variant is correct" in text.stderr and "-n 16" in text.stdout
+
+    wrong = CliRunner().invoke(cli, [*options, "--family", "nonesuch", "--json"])
+    assert wrong.exit_code == 3 and "nonesuch" in wrong.stdout
+
+
 OPTIONS = {
     "sddmm": [],
     "sparse_softmax": [],
     "sparse_softmax_backward": [],
-    "sparse_attention": ["--dtype", "float16", "--width", "16", "--heads", "2"],
+    "sparse_attention": ["--dtype", "float16", "--head-dim", "16", "--heads", "2"],
     "sparse_network": ["--dtype", "float16", "-n", "20"],
 }
 

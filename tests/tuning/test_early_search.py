@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from optuna.trial import TrialState
-from tuning_fakes import DEVICE, PROBLEM, TOY, ToyConfig
+from tuning_fakes import DEVICE, PROBLEM, TOY, ToyConfig, told
 
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.config import Config
@@ -39,12 +39,12 @@ def test_the_first_ones_come_at_once_and_the_others_when_they_are_known() -> Non
     search = EarlySearch(FIRST, held)
     asked = [search.ask() for _ in FIRST]
     assert asked == FIRST and not search.has_next and not search.is_set_up
-    search.tell(FIRST[1], 5.0)
-    search.tell(FIRST[0], None)
+    search.tell(told(FIRST[1], 5.0))
+    search.tell(told(FIRST[0], None))
     held.go.set()
     later = search.ask()  # waits
     assert later not in FIRST and later is not None and search.has_next and search.is_set_up
-    search.tell(FIRST[2], 7.0)
+    search.tell(told(FIRST[2], 7.0))
     study = search.complete().study
     assert [t.state for t in study.trials] == [
         TrialState.FAIL,

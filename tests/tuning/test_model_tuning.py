@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import contextmanager
+import os
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from engine_fakes import Recorder
 from tuning_samples import H100, baseline, timed
 
 from sparsegen.dispatch.pruned_times import Grounds
-from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SparsegenError
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruning.pruned_layers import pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
-from sparsegen.tuning import model as model_tuning
+from sparsegen.tuning.engines.engine import Assignment, End, Found
 from sparsegen.tuning.model import Fate, ModelTuning, shared_searches, tune_model
+from sparsegen.tuning.report import Budget, TuneResult
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
 
@@ -58,37 +62,76 @@ def test_layers_of_one_shape_and_sparsity_share_a_search() -> None:
         shared_searches(LAYERS, [0])
 
 
-Behaviour = Callable[[CsrMatrix, SpmmProblem, Store], Any]
+Behaviour = Callable[[CsrMatrix, SpmmProblem, Store], Found]
 Run = Callable[..., tuple[ModelTuning, list[str]]]
 
 
+class MadeUp:
+    """An engine whose searches are over at once."""
+
+    patience = 0.0
+
+    def __init__(self, behaviour: Behaviour, store: Store, models: Sequence[Device]) -> None:
+        self.models, self._behaviour, self._store = models, behaviour, store
+        self.searched: list[str] = []
+        self.budgets: set[Budget] = set()
+
+    def capacity(self, model: Device) -> int:
+        return 1
+
+    def begin(self, model: Device, assignment: Assignment) -> MadeUpSearch:
+        matrix, problem = assignment.matrix, assignment.request.problem
+        assert matrix.shape == problem.matrix_shape and assignment.request.allow_overflow
+        self.budgets.add(assignment.request.budget)
+        self.searched.append(
+            f"{problem.m}x{problem.k}x{problem.n}" + f" {model.key}" * (len(self.models) > 1)
+        )
+        try:
+            return MadeUpSearch(End(self._behaviour(matrix, problem, self._store)))
+        except SparsegenError as error:
+            return MadeUpSearch(End(error=error))
+
+    def close(self) -> None: ...
+
+
+class MadeUpSearch:
+    where = "there"
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def news(self) -> Sequence[End]:
+        return [self._end]
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """`tune_model` with a made-up search; what it gives, and the shapes that were searched."""
+def run(tmp_path: Path) -> Run:
+    """`tune_model` with made-up searches; what it gives, and the shapes that were searched."""
 
-    def run(behaviour: Behaviour, **options: Any) -> tuple[ModelTuning, list[str]]:
-        searched = []
-
-        def tune(matrix: CsrMatrix, problem: SpmmProblem, *, store: Store, **others: Any) -> Any:
-            assert matrix.shape == problem.matrix_shape and others["device"] == H100
-            searched.append(f"{problem.m}x{problem.k}x{problem.n}")
-            return behaviour(matrix, problem, store)
-
-        monkeypatch.setattr(model_tuning, "tune", tune)
+    def run(
+        behaviour: Behaviour, models: Sequence[Device] = (H100,), **options: Any
+    ) -> tuple[ModelTuning, list[str]]:
         with Store.open(tmp_path / "t.db") as store:
-            found = tune_model(WEIGHTS, LAYERS, [64], device=H100, store=store, layout=Layout.ROW, **options)
-        return found, searched
+            engine = MadeUp(behaviour, store, models)
+            found = tune_model(
+                WEIGHTS, LAYERS, [64], engine=engine, store=store, layout=Layout.ROW, **options
+            )
+        return found, engine.searched
 
     return run
 
 
-def recorded(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Any:
+def recorded(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Found:
     """A finished search: 10 µs, dense 25."""
     layer = next(x for x in LAYERS if x.fingerprint == matrix.fingerprint())
     workload = Workload(problem, layer.fingerprint, layer.features)
     store.add_measurement(replace(timed(10, workload, tile_n=32), final=True))
     store.add_baseline(baseline(25, workload))
-    return SimpleNamespace(counts=SimpleNamespace(tried=7), was_interrupted=False)
+    return Found(cast(TuneResult, SimpleNamespace(counts=SimpleNamespace(tried=7))))
 
 
 def test_a_finished_search_is_not_begun_again(run: Run) -> None:
@@ -124,29 +167,45 @@ def test_a_layer_without_a_variant_does_not_stop_the_others(run: Run) -> None:
     assert tuning.times[0].speedup is None
 
 
-@pytest.mark.parametrize("raises", [False, True])
-def test_an_interrupt_ends_the_searches_and_keeps_what_is_known(run: Run, raises: bool) -> None:
-    def behaviour(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Any:
-        if raises:
-            raise KeyboardInterrupt
-        result = recorded(matrix, problem, store)
-        result.was_interrupted = True
-        return result
+@pytest.mark.parametrize("is_early", [False, True])
+def test_an_interrupt_ends_the_searches_and_keeps_what_is_known(run: Run, is_early: bool) -> None:
+    def behaviour(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Found:
+        os.kill(os.getpid(), signal.SIGINT)
+        found = Found() if is_early else recorded(matrix, problem, store)
+        return replace(found, was_interrupted=True)
 
     tuning, searched = run(behaviour)
     assert tuning.was_interrupted and len(searched) == 1
-    first = Fate.NOT_REACHED if raises else Fate.SEARCHED
+    first = Fate.NOT_REACHED if is_early else Fate.SEARCHED
     assert [o.fate for o in tuning.outcomes] == [first, Fate.NOT_REACHED, Fate.NOT_REACHED]
-    assert (tuning.times[0].layers[0].sparse_us is None) == raises
+    assert (tuning.times[0].layers[0].sparse_us is None) == is_early
+
+
+def test_a_layer_that_can_no_longer_be_read_ends_it(run: Run) -> None:
+    def behaviour(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Found:
+        raise MatrixError("cut off")
+
+    with pytest.raises(MatrixError, match="cut off"):
+        run(behaviour)
+
+
+def test_every_model_of_device_is_tuned_for(run: Run) -> None:
+    def behaviour(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Found:
+        return recorded(matrix, problem, store)  # for the H100 alone
+
+    other = replace(H100, key="other", name="Other")
+    tuning, searched = run(behaviour, [H100, other])
+    assert len(searched) == 6 and [o.device.key for o in tuning.outcomes] == [H100.key] * 3 + ["other"] * 3
+    assert [times.device.key for times in tuning.times] == [H100.key, "other"]
+    assert tuning.times[0].speedup and tuning.outcomes[0].to_dict()["where"] == "there"
 
 
 def test_each_search_is_announced(run: Run) -> None:
-    told = []
-
-    @contextmanager
-    def watcher(search: Any, number: int, searches: int) -> Any:
-        told.append((search.layers[0].name, number, searches))
-        yield None
-
-    run(recorded, watcher=watcher)
-    assert told == [("one", 1, 3), ("denser", 2, 3), ("turned", 3, 3)]
+    recorder = Recorder()
+    run(recorded, watch=recorder)
+    names = [
+        "one: 128 × 256, 89.8% zeros, 64 tokens, shared by 2 other layers",
+        "denser: 128 × 256, 70.3% zeros",
+    ]
+    assert recorder.told[0].startswith(names[0]) and recorder.told[2].startswith(names[1])
+    assert recorder.where == {0: ["there"], 1: ["there"], 2: ["there"]}

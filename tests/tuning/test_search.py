@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from tuning_fakes import DEVICE, PROBLEM, TOY, Toy, ToyConfig
+from tuning_fakes import DEVICE, PROBLEM, TOY, Toy, ToyConfig, told
 
 from sparsegen.kernels.base import Constraint, Device
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.config import Config, tunable
 from sparsegen.operators import SpmmProblem
+from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Space
 
@@ -78,10 +79,17 @@ def landscape(seed: int) -> tuple[Space, dict[Config, float]]:
     return space, times
 
 
-def regret(space: Space, times: Mapping[Config, float], trials: int) -> float:
+def regret(
+    space: Space,
+    times: Mapping[Config, float],
+    trials: int,
+    sampler: SamplerName = SamplerName.CANDIDATES,
+) -> float:
     """By how much the best of so many trials is slower than the best of all, with 16 proposals under way."""
     search = Search(
-        space, [next(c for c in space.candidates if c.family_name == f.name) for f in space.families]
+        space,
+        [next(c for c in space.candidates if c.family_name == f.name) for f in space.families],
+        sampler=sampler,
     )
     waiting: list[Config] = []
     best = math.inf
@@ -89,37 +97,7 @@ def regret(space: Space, times: Mapping[Config, float], trials: int) -> float:
         while len(waiting) < JOBS and (candidate := search.ask()) is not None:
             waiting.append(candidate)
         measured = waiting.pop(0)
-        search.tell(measured, times[measured])
-        best = min(best, times[measured])
-    return best / min(times.values()) - 1.0
-
-
-def regret_of_tpe(space: Space, times: Mapping[Config, float], trials: int) -> float:
-    """The same with Optuna's own sampler, whose draws are moved to the most similar valid unseen config."""
-    sampler = optuna.samplers.TPESampler(seed=0, multivariate=True, constant_liar=True)
-    study = optuna.create_study(sampler=sampler)
-    unseen = list(space.candidates)
-    waiting: list[tuple[optuna.Trial, Config]] = []
-    best = math.inf
-
-    def unlikeness(candidate: Config, family: str, drawn: Mapping[str, Value]) -> int:
-        if candidate.family_name != family:
-            return 1000
-        return sum(value != drawn[name] for name, value in candidate.key[1])
-
-    for _ in range(trials):
-        while len(waiting) < JOBS:
-            trial = study.ask()
-            family = trial.suggest_categorical("family", space.family_names)
-            drawn = {
-                t.name: trial.suggest_categorical(f"{family}.{t.name}", t.choices)
-                for t in WideConfig.tunables()
-            }
-            nearest = min(unseen, key=lambda c: unlikeness(c, family, drawn))
-            unseen.remove(nearest)
-            waiting.append((trial, nearest))
-        trial, measured = waiting.pop(0)
-        study.tell(trial, times[measured])
+        search.tell(told(measured, times[measured]))
         best = min(best, times[measured])
     return best / min(times.values()) - 1.0
 
@@ -141,7 +119,7 @@ def test_it_needs_fewer_trials_than_tpe() -> None:
     for seed in LANDSCAPES:
         space, times = landscape(seed)
         ours.append(regret(space, times, 60))
-        theirs.append(regret_of_tpe(space, times, 120))
+        theirs.append(regret(space, times, 120, SamplerName.TPE))
     assert np.mean(ours) < np.mean(theirs), (ours, theirs)
 
 
@@ -178,7 +156,7 @@ def test_every_candidate_is_proposed_once_the_first_ones_first(space: Space) -> 
     proposed = []
     while (candidate := search.ask()) is not None:
         proposed.append(candidate)
-        search.tell(candidate, None if len(proposed) % 3 == 0 else 10.0 + len(proposed))
+        search.tell(told(candidate, None if len(proposed) % 3 == 0 else 10.0 + len(proposed)))
     assert proposed[:2] == first
     assert len(proposed) == len(set(proposed)) == len(space.candidates)
     states = [t.state for t in search.study.trials]
@@ -194,7 +172,8 @@ def test_a_family_far_behind_is_tried_no_more_than_others_leave() -> None:
         candidate = search.ask()
         assert candidate is not None
         tried.append(candidate.family_name)
-        search.tell(candidate, times[candidate] * (20.0 if candidate.family_name == slow.name else 1.0))
+        factor = 20.0 if candidate.family_name == slow.name else 1.0
+        search.tell(told(candidate, times[candidate] * factor))
     assert 2 <= tried.count(slow.name) <= 5, "its share would be ten"
 
 
@@ -210,7 +189,7 @@ def test_what_is_preferred_comes_next_once(space: Space) -> None:
 def test_what_an_earlier_run_measured_is_not_proposed_again(space: Space) -> None:
     search = Search(space)
     for candidate in space.candidates[2:]:
-        search.remember(candidate, 20.0)
+        search.remember(told(candidate, 20.0))
     assert {search.ask(), search.ask()} == set(space.candidates[:2])
     assert search.ask() is None
     assert len(search.study.trials) == len(space.candidates)
@@ -221,5 +200,5 @@ def test_it_goes_on_when_everything_fails(space: Space) -> None:
     for _ in space.candidates:
         candidate = search.ask()
         assert candidate is not None
-        search.tell(candidate, None)
+        search.tell(told(candidate, None))
     assert search.ask() is None

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,11 +29,14 @@ from sparsegen.errors import (
     NoVariantError,
     SparsegenError,
 )
-from sparsegen.kernels.config import UnknownConfig
+from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
-from sparsegen.tuning.report import DEFAULTS
+from sparsegen.tuning.early_search import EarlySearch
+from sparsegen.tuning.report import DEFAULTS, SamplerName
 from sparsegen.tuning.run import FIRST, Limits
+from sparsegen.tuning.search import Search
+from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -203,6 +206,46 @@ def test_progress_tells_every_trial_and_phase(store: Store, tmp_path: Path) -> N
     last = seen[-1][0]
     assert last.planned == 4 and last.counts.done == 4 and last.best is not None
     assert last.seconds_left == math.inf
+
+
+def test_the_sampler_that_is_asked_for_chooses(store: Store, tmp_path: Path) -> None:
+    tune(
+        MATRIX,
+        PROBLEM,
+        device=DEVICE,
+        store=store,
+        families=["toy"],
+        budget=Budget(trials=8),
+        sampler=SamplerName.RANDOM,
+        seed=5,
+        backend=backend(tmp_path, jobs=1),
+    )
+    space = Space.build([tuning_fakes.TOY], PROBLEM, DEVICE, first=[ToyConfig()])
+    chance = Search(space, [ToyConfig()], sampler=SamplerName.RANDOM, seed=5)
+    assert [m.variant.config for m in recorded(store)] == [chance.ask() for _ in range(8)]
+
+
+def test_a_list_that_comes_while_nothing_is_pending_does_not_end_the_search(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that comes before the list of candidates is tried, and just then the list is there."""
+    held = threading.Event()
+
+    class Late(EarlySearch):
+        def __init__(self, first: Sequence[Config], set_up: Callable[[], Search]) -> None:
+            super().__init__(first, lambda: held.wait(LONG) and set_up())  # type: ignore[arg-type, return-value]
+
+        @property
+        def has_next(self) -> bool:
+            answer = super().has_next
+            if not answer and len(self._told) == len(self._asked):
+                held.set()
+                self._future.result()
+            return answer
+
+    monkeypatch.setattr("sparsegen.tuning.tuner.EarlySearch", Late)
+    result = tune_toy(store, tmp_path, trials=100)
+    assert held.is_set() and result.counts.done == 12
 
 
 # --- budgets ---
@@ -682,6 +725,9 @@ def test_finalists_are_the_best_few_and_each_familys_best() -> None:
     close, far_off = timed(10.0, 1), timed(16.0, 2, "far_off")
     assert finalists.pick([far_off, close]) == [close]
     assert finalists.pick([]) == []
+    sizes = [timed(10.0 + 0.1 * i, size) for i, size in enumerate((1, 2, 4, 8, 16))]
+    sixth = replace(timed(10.6, 16), variant=Variant(ToyConfig(size=16, width=2), "ab" * 32))
+    assert finalists.pick([*sizes, sixth]) == sizes
 
 
 def test_the_finalists_schedule_fits_the_time() -> None:

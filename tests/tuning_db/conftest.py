@@ -21,10 +21,17 @@ def postgres() -> Iterator[str]:
         return
     try:
         started = postgres_server.running()
-        url = started.__enter__()
+        url = started.__enter__().url
     except postgres_server.UnavailableError as error:
         pytest.skip(str(error))
     try:
         yield url
     finally:
         started.__exit__(None, None, None)
+
+
+@pytest.fixture
+def own_server() -> Iterator[postgres_server.Server]:
+    """A server of one test's own, which may stop and kill it; skips where there can be none."""
+    with postgres_server.own_or_skip() as server:
+        yield server

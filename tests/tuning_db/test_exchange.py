@@ -47,7 +47,7 @@ from sparsegen.tuning_db.exchange import (
 )
 from sparsegen.tuning_db.json_reader import parse_json, read_text
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers
-from sparsegen.tuning_db.records import DeviceRates, Outcome, Variant
+from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Outcome, Variant
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
@@ -298,7 +298,7 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
     ("m over the limit", lambda d: d["workloads"][0]["problem"].update(m=2**31), r"problem\.m"),
     ("a contender in words", lambda d: d["baselines"][0].update(contender="[red]x"), r"baselines\[0\]"),
     ("another format", lambda d: d.update(format="optuna"), "not an export of sparsegen"),
-    ("a newer version", lambda d: d.update(version=4), r"\$\.version.*another sparsegen"),
+    ("a newer version", lambda d: d.update(version=5), r"\$\.version.*another sparsegen"),
     ("a device twice", lambda d: d["devices"].append(d["devices"][0]), r"devices\[1\].*listed once"),
     (
         "a workload twice",
@@ -342,6 +342,22 @@ def test_files_that_cannot_be_read(store: Store, tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(ImportFileError, match="UTF-8"):
         import_file(store, tmp_path / "latin.json")
+
+
+def test_what_a_time_was_measured_as_and_by_which_driver_is_kept(store: Store) -> None:
+    kinds = [timed(5.0, at=i, measured_as=kind) for i, kind in enumerate(MeasuredAs)]
+    warm = Content((kinds[0], kinds[2]), ())
+    assert json.loads(dump(warm))["version"] == 1, "older versions know cold and warm"
+    assert load(dump(warm), "some.json").measurements == warm.measurements
+    content = Content((*kinds, replace(timed(6.0, at=9), driver="580.159.03")), ())
+    assert json.loads(dump(content))["version"] == 3
+    store.add_all(load(dump(content), "some.json").measurements, [])
+    assert tuple(store.all_measurements()) == content.measurements
+    for spoilt in ({"measured_as": "tepid"}, {"measured_as": 3}):
+        document = json.loads(dump(content))
+        document["measurements"][3]["sample"] |= spoilt
+        with pytest.raises(ImportFileError, match=r"measurements\[3\]\.sample\.measured_as"):
+            load(json.dumps(document), "some.json")
 
 
 def test_a_config_of_an_older_version_gets_the_defaults(store: Store) -> None:

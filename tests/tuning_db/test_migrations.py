@@ -17,15 +17,27 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from patience import LONG
-from tuning_samples import H100, MEASURED_RATES, baseline, columns_of_before, other_operators, timed, workload
+from tuning_samples import (
+    H100,
+    MEASURED_RATES,
+    WHEN_COLD,
+    baseline,
+    checked,
+    columns_of_before,
+    other_operators,
+    probe,
+    timed,
+    workload,
+)
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db import migrations, schema_versions
 from sparsegen.tuning_db.check import check
-from sparsegen.tuning_db.models import BASES, OUTCOMES, Base
-from sparsegen.tuning_db.records import Basis, DeviceRates, Measurement, Outcome
+from sparsegen.tuning_db.models import BASES, CHECKED, KINDS, OUTCOMES, Base
+from sparsegen.tuning_db.records import Basis, DeviceRates, MeasuredAs, Measurement, Outcome
 from sparsegen.tuning_db.store import Added, Store
 
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
@@ -68,8 +80,9 @@ def test_the_models_match_the_migrations(
         assert names[name] == checks
 
 
-def test_outcomes_match_the_records() -> None:
-    assert set(OUTCOMES) == set(Outcome)
+def test_words_match_the_records() -> None:
+    assert set(OUTCOMES) == set(Outcome) and set(CHECKED) < set(Outcome)
+    assert set(KINDS) == set(MeasuredAs)
     assert set(BASES) == set(Basis)
 
 
@@ -89,7 +102,8 @@ def older(
     others = other_operators()
     if revision == "0001":
         others = [m for m in others if m.workload.problem.batch == 1]  # batches came later
-    written = [timed(10.0), timed(20.0, workload(n=96)), *others]
+    warm = timed(4.0, workload(n=48), measured_as=MeasuredAs.WARM)
+    written = [timed(10.0), timed(20.0, workload(n=96)), warm, *others]
     current = tmp_path / "current.db"
     with Store.open(current) as store:
         store.add_all(written, [baseline(5.0)])
@@ -109,7 +123,8 @@ def older(
         old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
     for table in ("devices", "matrices", "variants", "measurements", "baselines"):
-        for row in new.execute(f"SELECT {', '.join(columns_of(table))} FROM {table}"):
+        wanted = [WHEN_COLD if column == "cold" else column for column in columns_of(table)]
+        for row in new.execute(f"SELECT {', '.join(wanted)} FROM {table}"):
             insert(table, row)
     for number, problem in enumerate(problems, 1):
         row = {"id": number} | columns_of_before(problem)
@@ -134,6 +149,9 @@ def test_an_older_file_is_migrated_with_what_it_holds(older: tuple[Path, list[Me
         store.add_measurement(again)
         assert store.measurements(again.workload, H100) == [again]
         assert store.measurements(written[0].workload, H100) == [written[0]]
+        store.add_probe(probe(10.0, 8.0))
+        store.add_check(checked())
+        assert store.all_probes() == [probe(10.0, 8.0)] and store.all_checks() == [checked()]
         assert store.add_all(written, [baseline(5.0)]) == Added(0, 0), (
             "each problem has the form that it gets today"
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from alembic import command
-from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
+from tuning_samples import H100, WHEN_COLD, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.operators import ItemValues, Problem, SpmmProblem
 from sparsegen.settings import Settings
@@ -53,11 +53,13 @@ def copy_rows(server: str, source: str, target: str, problems: list[Problem]) ->
                 "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
                 (target, table),
             )
-            columns = ", ".join(name for (name,) in found)
-            if not columns:
+            names = [name for (name,) in found]
+            if not names:
                 continue  # a table of later
+            wanted = ", ".join(WHEN_COLD if name == "cold" else name for name in names)
+            columns = ", ".join(names)
             connection.execute(
-                f"INSERT INTO {target}.{table} ({columns}) SELECT {columns} FROM {source}.{table}"
+                f"INSERT INTO {target}.{table} ({columns}) SELECT {wanted} FROM {source}.{table}"
             )
             connection.execute(
                 f"SELECT setval(pg_get_serial_sequence('{target}.{table}', 'id'), max(id)) FROM {target}.{table}"

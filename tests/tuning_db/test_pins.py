@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tuning_samples import H100, timed, variant, workload
 
-from sparsegen.dispatch.choice import How, OnMiss, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
+from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import OutputError, PinsError
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import SpmmProblem
@@ -101,7 +103,7 @@ def test_equal_bits() -> None:
     """Only `scatter_spmm` says that its bits may differ: it is chosen, and left out where equal bits are asked for."""
     problem = SpmmProblem(HERE.features.m, HERE.features.k, HERE.problem.n)
     scatter = family("scatter_spmm")
-    config = scatter.guess(problem, HERE.features, H100)
+    config = scatter.heuristic(problem, HERE.features, H100)
     assert not scatter.is_deterministic(problem, config)
     fast = replace(timed(5, final=True), variant=replace(variant(), config=config))
     known = MemoryLayer([fast, timed(10, tile_n=32, final=True)], [])

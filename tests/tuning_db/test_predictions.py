@@ -49,7 +49,7 @@ def test_predictions_are_exported_imported_and_merged(store: Store, tmp_path: Pa
     mine = [predicted(9.0), replace(predicted(7.0, OTHER), device=A100, spill_bytes=0)]
     store.add_all([], [], predictions=mine)
     text, _ = export_json(store)
-    assert json.loads(text)["version"] == 3
+    assert json.loads(text)["version"] == 4
     assert list(load(text, "export").predictions) == mine
     with Store.open(tmp_path / "other.db") as other:
         assert merge(other, store).predictions == 2
@@ -74,7 +74,7 @@ def test_hostile_predictions_are_refused(store: Store, name: str, value: object,
     document["predictions"][0][name] = value
     with pytest.raises(ImportFileError, match=words):
         load(json.dumps(document), "export")
-    older = json.loads(export_json(store)[0]) | {"version": 2}
+    older = json.loads(export_json(store)[0]) | {"version": 3}
     with pytest.raises(ImportFileError, match="no member 'predictions'"):
         load(json.dumps(older), "export")
 

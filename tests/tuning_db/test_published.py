@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tuning_samples import A100, H100, MEASURED_RATES, START, baseline, failed, timed, workload
 
-from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseReadOnlyError, OutputError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings

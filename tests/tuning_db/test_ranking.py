@@ -5,11 +5,11 @@ from __future__ import annotations
 from tuning_samples import failed, timed
 
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.records import Measurement, Outcome
+from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome
 
 
-def tiles(measurements: list[Measurement]) -> list[object]:
-    return [r.variant.config.to_dict()["tile_n"] for r in ranking.ranked(measurements)]
+def tiles(measurements: list[Measurement], wanted: MeasuredAs | None = None) -> list[object]:
+    return [r.variant.config.to_dict()["tile_n"] for r in ranking.ranked(measurements, wanted)]
 
 
 def test_the_fastest_comes_first() -> None:
@@ -57,5 +57,17 @@ def test_a_later_crash_is_out_and_an_earlier_one_is_not() -> None:
 
 
 def test_warm_times_are_not_compared_with_cold_ones() -> None:
-    assert tiles([timed(5, tile_n=32, cold=False), timed(10, tile_n=64)]) == [64]
-    assert tiles([timed(5, tile_n=32, cold=False)]) == [32]
+    warm = timed(5, tile_n=32, measured_as=MeasuredAs.WARM)
+    assert tiles([warm, timed(10, tile_n=64)]) == [64]
+    assert tiles([warm]) == [32]
+
+
+def test_the_kind_of_times_that_is_asked_for_counts() -> None:
+    graph = timed(4, tile_n=128, measured_as=MeasuredAs.GRAPH)
+    warm = timed(5, tile_n=32, measured_as=MeasuredAs.WARM, final=True)
+    cold = timed(10, tile_n=64)
+    assert tiles([graph, warm, cold], MeasuredAs.WARM) == [32]
+    assert tiles([graph, warm, cold], MeasuredAs.GRAPH) == [128]
+    assert tiles([graph, warm, cold]) == [64]
+    assert tiles([graph, cold], MeasuredAs.WARM) == [128], "what is most like it"
+    assert tiles([graph, cold], MeasuredAs.CLEAN) == [64]

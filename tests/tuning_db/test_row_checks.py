@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning_samples import H100, MEASURED_RATES, baseline, failed, predicted, timed, workload
+from tuning_samples import H100, MEASURED_RATES, baseline, checked, failed, predicted, probe, timed, workload
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.tuning_db.check import check
@@ -57,6 +57,12 @@ DAMAGE: list[tuple[str, str, Any]] = [
     ("device_rates", "launch_us", "soon"),
     ("device_rates", "launch_us", 0.0),
     ("device_rates", "measured_at", "yesterday"),
+    ("measurements", "measured_as", "lukewarm"),
+    ("measurements", "driver", b"\x00"),
+    ("probes", "dense_us", -1.0),
+    ("probes", "measured_as", "lukewarm"),
+    ("checks", "outcome", "splendid"),
+    ("checks", "worst_error", "large"),
 ]
 
 
@@ -77,6 +83,8 @@ def database(tmp_path: Path) -> Path:
             [DeviceRates(H100, MEASURED_RATES), DeviceRates(far, MEASURED_RATES)],
             [predicted(7.5, GOOD), replace(predicted(6.5, OTHER), device=far)],
         )
+        store.add_probe(probe(9.0, 20.0, GOOD))
+        store.add_check(checked(of=GOOD))
     return path
 
 
@@ -100,6 +108,7 @@ def test_one_bad_row_breaks_no_look_up(
         assert GOOD in [tuned.workload for tuned in store.list_workloads()]
         for _ in range(2):
             store.all_measurements(), store.all_baselines(), store.all_rates(), store.all_predictions()
+            store.all_probes(), store.all_checks()
         load(export_json(store)[0], "export")
         assert store.winners("spmm", H100)
         assert choose(problem, features, fingerprint, H100, store).is_hit

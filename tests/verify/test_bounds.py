@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -166,6 +167,24 @@ def test_one_wrong_element_is_enough(layout: Layout) -> None:
     assert worst_error(reference, np.full_like(right, np.nan)) == np.inf
 
 
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("times", [0.0, 2.0, 5.0])
+def test_an_error_is_told_in_bounds(times: float, layout: Layout, dtype: DType) -> None:
+    """By a bound that is computed here; what is stored is rounded, so that the error is taken of that."""
+    problem = SpmmProblem(24, 40, 9, dtype, layout)
+    operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
+    reference = problem.reference(MATRIX, operands)
+    a = MATRIX.with_values(dtype.rounded(MATRIX.values).astype(np.float64)).to_scipy().toarray()
+    bound = bound_of_spmm(problem, a, real(problem, operands), reference.exact)
+    result = reference.exact.copy()
+    result[3, 4] += times * bound[3, 4]
+    stored = dtype.to_storage(result)
+    errors = np.abs(dtype.from_storage(stored) - reference.exact) / bound
+    assert worst_error(reference, stored) == pytest.approx(errors.max())
+    assert (errors.max() > 1) == (times > 1)
+
+
 @pytest.mark.parametrize("layout", Layout)
 def test_strips_see_every_element(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = spmm_reference(layout)
@@ -177,6 +196,28 @@ def test_strips_see_every_element(layout: Layout, monkeypatch: pytest.MonkeyPatc
         wrong = right.copy()
         wrong.reshape(-1)[place] += 0.1
         assert worst_error(reference, wrong) > 1, place
+
+
+@pytest.mark.parametrize("place", [(0, 0), (23, 8)])
+def test_the_worst_value_is_told_with_what_it_should_be(place: tuple[int, int]) -> None:
+    reference = spmm_reference()
+    wrong = reference.exact.astype(np.float32)
+    wrong[place] = reference.exact[place] + 0.5
+    bound = ErrorBound.ours(DType.FLOAT32).of(reference.exact, reference.magnitude, reference.terms)
+    told = explain(reference, wrong, "c")
+    assert told.endswith(
+        f"c[{place[0]}, {place[1]}] = {wrong[place]:.6g}, "
+        f"which should be {reference.exact[place]:.6g} ± {bound[place]:.2g}"
+    )
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_infinity_is_right_only_where_float16_overflows(dtype: DType) -> None:
+    """bfloat16 and float32 hold 70000, and float16 holds 60000."""
+    for exact, is_right in ((7e4, dtype is DType.FLOAT16), (-7e4, dtype is DType.FLOAT16), (6e4, False)):
+        reference = Reference(np.array([exact]), np.array([abs(exact)]), np.ones(1), dtype)
+        stored = dtype.to_storage(np.array([math.copysign(np.inf, exact)]))
+        assert worst_error(reference, stored) == (0.0 if is_right else np.inf)
 
 
 def test_the_terms_of_a_result_without_an_array_of_its_size() -> None:

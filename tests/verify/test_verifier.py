@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from sparsegen.operators import (
     SpmmProblem,
 )
 from sparsegen.settings import Settings
+from sparsegen.verify import verifier as verifiers
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.verifier import DeviceVerifier, HostVerifier, Verifier, verifier
 
@@ -163,6 +165,30 @@ def test_the_emulator_is_verified_on_the_host() -> None:
     operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
     found = verifier(problem, MATRIX, operands, backends.open_executor(backends.emulator_device()))
     assert isinstance(found, HostVerifier) and not found.source
+
+
+def test_cuda_devices_verify_what_fits_into_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator stands in for a CUDA device."""
+    problem = SpmmProblem(24, 40, 9)
+    operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
+    executor = backends.open_executor(backends.emulator_device())
+    monkeypatch.setattr(type(executor), "device", replace(executor.device, backend="cuda"))
+    made: list[Problem] = []
+
+    def on_device(of: Problem, *others: Any) -> Any:
+        made.append(of)
+        return marked
+
+    marked = object()
+    monkeypatch.setattr(DeviceVerifier, "of", on_device)
+    assert verifier(problem, MATRIX, operands, executor) is marked and made == [problem]
+    monkeypatch.setattr(verifiers, "MOST_ON_DEVICE", 24 * 9)
+    assert verifier(problem, MATRIX, operands, executor) is marked
+    monkeypatch.setattr(verifiers, "MOST_ON_DEVICE", 24 * 9 - 1)
+    assert isinstance(verifier(problem, MATRIX, operands, executor), HostVerifier)
+    monkeypatch.setattr(verifiers, "MOST_ON_DEVICE", 24 * 9)
+    monkeypatch.setattr(DeviceVerifier, "of", lambda *asked: None)
+    assert isinstance(verifier(problem, MATRIX, operands, executor), HostVerifier), "it has no kernels"
 
 
 def test_an_operator_without_kernels_is_verified_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

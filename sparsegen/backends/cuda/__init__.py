@@ -1,1 +1,1 @@
-"""CUDA devices: PyCUDA and the driver run, NVRTC or nvcc compile."""
+"""CUDA devices: PyCUDA and the driver run, NVRTC, PyCUDA or nvcc compile."""

@@ -1,4 +1,4 @@
-"""Compile servers: child processes with NVRTC in them, as many as compile at once.
+"""Compile servers: child processes with a compiler in them, NVRTC or PyCUDA's, as many as compile at once.
 
 A server takes 0.06 s to start, a tenth of what one compile takes with nvcc, so that even a single compile is worth one.
 It keeps some 25 MB to itself, and so ends when it has had nothing to do for a while.
@@ -14,29 +14,34 @@ from functools import cache
 
 from sparsegen.backends.compiler_process import trouble
 from sparsegen.backends.cuda.nvrtc import Compilation, Installation, Source
+from sparsegen.backends.cuda.pycuda_compiler import NvccOfPycuda
 from sparsegen.errors import CompileError, MachineError
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 IDLE_SECONDS = 30.0
+NVRTC_SERVES = "sparsegen.backends.cuda.nvrtc:serve"
 
 
 class CompileServers:
     """A pool that grows with the compiles under way. Safe to use from many threads.
 
     Args:
-        installation: what the servers load.
+        installation: what the servers load; can be pickled.
         target: the function of a `Connection` that serves, as `ChildProcess` takes it.
+        compiler: its name, for messages.
         idle_seconds: after how long without work a server ends.
     """
 
     def __init__(
         self,
-        installation: Installation,
-        target: str = "sparsegen.backends.cuda.nvrtc:serve",
+        installation: Installation | NvccOfPycuda,
+        target: str = NVRTC_SERVES,
+        compiler: str = "NVRTC",
         *,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        self._installation, self._target, self._idle_seconds = installation, target, idle_seconds
+        self._installation, self._target, self._compiler = installation, target, compiler
+        self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
         # With the time since when; the last one takes the next compile.
         self._idle: list[tuple[ChildProcess, float]] = []
@@ -68,17 +73,17 @@ class CompileServers:
             compilation = server.receive(timeout)
             healthy = True
         except ChildTimeoutError:
-            raise CompileError(f"NVRTC did not end within {timeout:g} s") from None
+            raise CompileError(f"{self._compiler} did not end within {timeout:g} s") from None
         except ChildDiedError as error:
             if error.was_killed:
                 raise MachineError(
-                    f"NVRTC was killed: {error}; run the command again, which goes on"
+                    f"{self._compiler} was killed: {error}; run the command again, which goes on"
                 ) from None
-            raise CompileError(f"NVRTC crashed: {error}") from None
+            raise CompileError(f"{self._compiler} crashed: {error}") from None
         except CompileError as error:
             healthy = True
             if why := trouble(error.log):
-                raise MachineError(f"NVRTC failed, and not by what it compiled: {why}") from error
+                raise MachineError(f"{self._compiler} failed, and not by what it compiled: {why}") from error
             raise
         finally:
             if healthy:
@@ -136,6 +141,8 @@ class CompileServers:
 
 
 @cache
-def compile_servers(installation: Installation) -> CompileServers:
-    """This process's servers of an NVRTC; all toolchains share them."""
-    return CompileServers(installation)
+def compile_servers(
+    installation: Installation | NvccOfPycuda, target: str = NVRTC_SERVES, compiler: str = "NVRTC"
+) -> CompileServers:
+    """This process's servers of a compiler; all toolchains share them."""
+    return CompileServers(installation, target, compiler)

@@ -1,8 +1,7 @@
-"""CUDA source -> cubin with nvcc or NVRTC, in an atomic on-disk cache; many variants compile at once.
+"""CUDA source -> cubin with NVRTC, PyCUDA's compiler or nvcc, in an atomic on-disk cache; many compile at once.
 
-NVRTC takes half of nvcc's time or less, and makes other code, as fast. PyCUDA's own compiler module calls nvcc, but
-keeps neither the source nor the resource usage, and knows no time limit; so both are called directly, and PyCUDA loads
-what they made.
+NVRTC takes half of nvcc's time or less, and makes other code, as fast. PyCUDA's compiler module runs nvcc, as we do
+where neither is asked for; it knows no time limit, and so runs in a process of its own like NVRTC.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from typing import Any
 
 from sparsegen.backends.cache import CompileCache
 from sparsegen.backends.compiler_process import run_compiler
-from sparsegen.backends.cuda.compile_servers import compile_servers
+from sparsegen.backends.cuda.compile_servers import CompileServers, compile_servers
 from sparsegen.backends.cuda.nvrtc import Compilation, Source
-from sparsegen.backends.cuda.toolkit import FoundNvrtc, find_nvrtc, nvcc_version
+from sparsegen.backends.cuda.pycuda_compiler import SERVES, NvccOfPycuda
+from sparsegen.backends.cuda.toolkit import Compiler, FoundNvrtc, find_nvrtc, nvcc_version, wanted_compiler
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
@@ -90,7 +90,7 @@ def compile_with_nvrtc(
 
 
 class CudaToolchain:
-    """NVRTC, or nvcc where there is none of its release, for one architecture.
+    """NVRTC, or nvcc where there is none of its release, for one architecture; or what ``SPARSEGEN_COMPILER`` names.
 
     Safe to use from many threads; no compile runs in this process.
 
@@ -98,6 +98,7 @@ class CudaToolchain:
     kernels that use shared memory, which nvcc addresses with 32 bits and NVRTC with 64: of the 34 golden sources, 13.0
     of both makes equal instructions for 10 and takes equal registers for 28 (sm_90a). Times are the same in the mean
     (docs/performance.md), but not of every variant. So each has a fingerprint of its own, with nvcc's build in it.
+    PyCUDA runs nvcc with the same options, and so has nvcc's fingerprint.
 
     Args:
         compute_capability: (major, minor) of the device.
@@ -112,8 +113,22 @@ class CudaToolchain:
 
     @cached_property
     def nvrtc(self) -> FoundNvrtc | None:
-        """What compiles; None if nvcc does."""
+        """The NVRTC that compiles; None if nvcc does, by itself or through PyCUDA."""
         return find_nvrtc(self.settings, self.nvcc)
+
+    @property
+    def compiler(self) -> Compiler:
+        """What compiles."""
+        if self.nvrtc is not None:
+            return Compiler.NVRTC
+        return wanted_compiler(self.settings) or Compiler.NVCC
+
+    @cached_property
+    def _servers(self) -> CompileServers:
+        """The processes that compile, where it is not nvcc alone."""
+        if self.nvrtc is not None:
+            return compile_servers(self.nvrtc.installation)
+        return compile_servers(NvccOfPycuda(self.nvcc), SERVES, "PyCUDA")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -124,8 +139,8 @@ class CudaToolchain:
 
     def warm_up(self, jobs: int) -> None:
         """See `Toolchain.warm_up`: compile servers, which take longer to start than many a kernel to compile."""
-        if self.nvrtc is not None:
-            compile_servers(self.nvrtc.installation).start(jobs)
+        if self.compiler is not Compiler.NVCC:
+            self._servers.start(jobs)
 
     def make_ready(self) -> None:
         """Nothing: compiles share nothing that takes long."""
@@ -160,9 +175,13 @@ class CudaToolchain:
 
     def _compile_into(self, work: Path, source: str, shown: Path, timeout: float) -> str:
         """Writes the cubin; the compiler's log. Messages and profilers find ``shown``, which stays in the cache."""
-        if self.nvrtc is None:
+        if self.compiler is Compiler.NVCC:
             return self._run_nvcc(work, source, shown, timeout)
-        made = compile_with_nvrtc(self.nvrtc, source, str(shown), self.architecture, timeout=timeout)
+        if self.nvrtc is not None:
+            made = compile_with_nvrtc(self.nvrtc, source, str(shown), self.architecture, timeout=timeout)
+        else:
+            options = (f"-arch={self.architecture}", *NVCC_OPTIONS)
+            made = self._servers.compile(Source(source, str(shown), options, work), timeout=timeout)
         (work / CUBIN_NAME).write_bytes(made.image)
         return made.log
 

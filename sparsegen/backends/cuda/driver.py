@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from uuid import UUID
 
 from sparsegen.errors import LaunchError
+
+UUID_BYTES = 16
 
 
 @cache
@@ -21,6 +24,8 @@ def libcuda() -> ctypes.CDLL:
     library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
     library.cuCtxGetCurrent.argtypes = [pointer]
     library.cuCtxSetCurrent.argtypes = [pointer]
+    library.cuDeviceGet.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int]
+    library.cuDeviceGetUuid_v2.argtypes = [pointer, ctypes.c_int]
     library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     return library
 
@@ -29,6 +34,18 @@ def check(status: int, message: str) -> None:
     """Raises LaunchError with the message and the driver's own words where a call failed."""
     if status:
         raise LaunchError(f"{message}: {error_text(status)}")
+
+
+def device_uuid(index: int) -> str:
+    """What names a GPU, or the part of one that MIG gives, to every process of its machine: ``GPU-`` and a UUID.
+
+    Raises:
+        LaunchError: there is no such device.
+    """
+    device, found = ctypes.c_int(), (ctypes.c_char * UUID_BYTES)()
+    check(libcuda().cuDeviceGet(ctypes.byref(device), index), f"there is no GPU {index}")
+    check(libcuda().cuDeviceGetUuid_v2(found, device), f"GPU {index} tells no UUID")
+    return f"GPU-{UUID(bytes=found.raw)}"
 
 
 def error_text(status: int) -> str:

@@ -27,11 +27,13 @@ class Source:
     Attributes:
         name: the file that messages and line information name; it need not exist.
         options: for an architecture ``sm_NN``, machine code is made; for ``compute_NN``, PTX.
+        folder: where a compiler that needs files puts them; None for the system's folder of temporary files.
     """
 
     text: str
     name: str
     options: tuple[str, ...]
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,14 @@ class Nvrtc:
             self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
             raise DeviceUnavailableError(
-                f"{library} does not load as NVRTC ({error}): mend it, or set SPARSEGEN_NVRTC=off to compile with nvcc"
+                f"{library} does not load as NVRTC ({error}): mend it, or set SPARSEGEN_COMPILER=nvcc"
             ) from error
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         if (major.value, minor.value) != release:
             raise DeviceUnavailableError(
                 f"{library} is NVRTC {major.value}.{minor.value} beside the builtins of {release[0]}.{release[1]}: "
-                "set SPARSEGEN_NVRTC to the library of nvcc's release, or to off to compile with nvcc"
+                "set SPARSEGEN_NVRTC to the library of nvcc's release, or SPARSEGEN_COMPILER=nvcc"
             )
 
     def compile(self, source: Source) -> Compilation:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.cuda.driver import check, libcuda
+from sparsegen.backends.cuda.driver import check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
-from sparsegen.errors import DeviceUnavailableError, LaunchError
+from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchError
 from sparsegen.kernels.base import Array, Device, cuda_key
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
@@ -78,6 +78,7 @@ def describe(device: Any, index: int) -> Device:
         shared_memory_per_multiprocessor=device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
         l2_bytes=device.get_attribute(attribute.L2_CACHE_SIZE),
         index=index,
+        uuid=device_uuid(index),
         clock_mhz=device.get_attribute(attribute.CLOCK_RATE) / 1000 or None,
         memory_bytes_per_us=_memory_bytes_per_us(device),
     )
@@ -179,7 +180,9 @@ class CudaExecutor:
         try:
             return CudaBuffer(nbytes)
         except driver().MemoryError as error:
-            raise LaunchError(f"cannot allocate {nbytes} bytes on {self.device.name}: {error}") from error
+            raise DeviceMemoryError(
+                f"cannot allocate {nbytes} bytes on {self.device.name}: {error}"
+            ) from error
 
     def fill(self, buffer: Buffer, byte: int) -> None:
         if buffer.nbytes:
@@ -251,6 +254,7 @@ def _nvml_handle(pci_bus_id: str) -> tuple[Any, Any] | None:
         return None
 
 
+@cache
 def driver_version() -> str:
     """NVIDIA's driver, like ``580.159.03``, as NVML tells it or else Linux; empty where neither does."""
     try:

@@ -12,18 +12,42 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
 from sparsegen.backends.cuda.nvrtc import Installation
-from sparsegen.errors import DeviceUnavailableError
+from sparsegen.errors import ConfigError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 Release = tuple[int, int]  # major, minor
-OFF = "off"  # SPARSEGEN_NVRTC=off: nvcc compiles
 HEADER_HEAD = 16384  # characters of cuda_runtime_api.h, in which its version stands
+
+
+class Compiler(StrEnum):
+    """What makes machine code; the last two run nvcc."""
+
+    NVRTC = "nvrtc"
+    PYCUDA = "pycuda"
+    NVCC = "nvcc"
+
+
+def wanted_compiler(settings: Settings) -> Compiler | None:
+    """What ``SPARSEGEN_COMPILER`` names; None: NVRTC where there is one of nvcc's release, else nvcc.
+
+    Raises:
+        ConfigError: it names none of them.
+    """
+    if settings.compiler is None:
+        return None
+    try:
+        return Compiler(settings.compiler)
+    except ValueError:
+        raise ConfigError(
+            f"SPARSEGEN_COMPILER={settings.compiler} is none of {', '.join(Compiler)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +98,37 @@ def find_nvrtc(settings: Settings, nvcc: Path) -> FoundNvrtc | None:
     """The NVRTC to compile with, or None where nvcc has to.
 
     The first that is found in the toolkit's folders of libraries and the wheel ``nvidia-cuda-nvrtc``, unless
-    ``SPARSEGEN_NVRTC`` names the library, or is ``off``. Only one of nvcc's own major.minor counts, with headers of
-    that version; patch releases are not told apart.
+    ``SPARSEGEN_NVRTC`` names the library; none where ``SPARSEGEN_COMPILER`` names another compiler. Only one of nvcc's
+    own major.minor counts, with headers of that version; patch releases are not told apart.
 
     Raises:
-        DeviceUnavailableError: what ``SPARSEGEN_NVRTC`` names cannot be used; the message says why.
+        DeviceUnavailableError: what ``SPARSEGEN_NVRTC`` names cannot be used, or ``SPARSEGEN_COMPILER`` is ``nvrtc``
+            and there is none; the message says why.
+        ConfigError: ``SPARSEGEN_COMPILER`` names no compiler.
     """
-    if settings.nvrtc == OFF:
+    wanted = wanted_compiler(settings)
+    if wanted not in (None, Compiler.NVRTC):
         return None
     release = nvcc_version(nvcc).release
     include = None if release is None else _find_headers(settings, nvcc, release)
     if release is None or include is None:
         why = f"{nvcc} names no release" if release is None else "no CUDA headers of its release were found"
-        if settings.nvrtc is None:
+        if settings.nvrtc is None and wanted is None:
             logger.info("compiling with nvcc, and not with NVRTC: %s", why)
             return None
         raise DeviceUnavailableError(
-            f"SPARSEGEN_NVRTC cannot be used: {why}; set CUDA_HOME to nvcc's toolkit, or SPARSEGEN_NVRTC={OFF} to "
-            "compile with nvcc"
+            f"NVRTC cannot be used: {why}; set CUDA_HOME to nvcc's toolkit, or SPARSEGEN_COMPILER=nvcc"
         )
     if settings.nvrtc is None:
         libraries = (
             folder / f"libnvrtc.so.{release[0]}" for folder in _library_folders(settings, nvcc, release)
         )
         found = next(filter(None, (_installation(library, release) for library in libraries)), None)
+        if found is None and wanted is Compiler.NVRTC:
+            raise DeviceUnavailableError(
+                f"SPARSEGEN_COMPILER=nvrtc cannot be used: there is no NVRTC of nvcc's release {_dotted(release)}; pip "
+                "install nvidia-cuda-nvrtc of that release, or set SPARSEGEN_COMPILER=nvcc"
+            )
         if found is None:
             logger.info("compiling with nvcc: no NVRTC of its release %s was found", _dotted(release))
             return None
@@ -106,7 +137,8 @@ def find_nvrtc(settings: Settings, nvcc: Path) -> FoundNvrtc | None:
         if found is None:
             raise DeviceUnavailableError(
                 f"SPARSEGEN_NVRTC={settings.nvrtc} cannot be used: it has to be a libnvrtc.so with "
-                f"libnvrtc-builtins.so.{_dotted(release)} of nvcc's release beside it; correct it, or unset it"
+                f"libnvrtc-builtins.so.{_dotted(release)} of nvcc's release beside it; correct it, or unset it, or set "
+                "SPARSEGEN_COMPILER=nvcc"
             )
     logger.info("compiling with NVRTC: %s has nvcc's release %s", found.library, _dotted(release))
     return FoundNvrtc(found, include)

@@ -13,8 +13,12 @@ import os
 from sparsegen.kernels.base import Device
 
 
-def device() -> Device:
-    """The CPU in the guise of an H100, so that families declare the same configs valid on both."""
+def device(index: int = 0) -> Device:
+    """The CPU in the guise of an H100, so that families declare the same configs valid on both.
+
+    Args:
+        index: where the CPU passes for several devices, which one.
+    """
     return Device(
         key="emulator",
         name="emulator (CPU)",
@@ -24,4 +28,5 @@ def device() -> Device:
         shared_memory_per_block=232448 - 1024,
         shared_memory_per_multiprocessor=233472,
         l2_bytes=50 << 20,
+        index=index,
     )

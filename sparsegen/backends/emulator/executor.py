@@ -77,11 +77,12 @@ class EmulatorExecutor:
 
     Args:
         threads: OS threads for a grid's blocks; default one for each CPU.
+        device: which of the devices that the CPU passes for; default the first.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, device: Device | None = None) -> None:
         self._threads = threads or os.cpu_count() or 1
-        self._device = emulator_device()
+        self._device = device or emulator_device()
         self._loaded: dict[Path, EmulatorKernel] = {}
 
     @property

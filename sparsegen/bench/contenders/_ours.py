@@ -11,7 +11,7 @@ from sparsegen.bench.contender import Contender, Stopwatch, Way
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import Workbench
-from sparsegen.dispatch.choice import Choice
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features

@@ -64,7 +64,7 @@ class SparsegenSteps(Contender):
             operator = prepare_attention(
                 bench.matrix,
                 heads=problem.batch,
-                width=problem.k,
+                head_dim=problem.k,
                 dtype=problem.dtype,
                 scale=float(bench.operand("scale")[0]),
                 way=Attention.STEPS,

@@ -6,7 +6,8 @@ from sparsegen.bench.contender import MissingError
 from sparsegen.bench.contenders._ours import Ours
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import TUNED
-from sparsegen.dispatch.choice import Choice, How, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers

@@ -1,11 +1,12 @@
-"""Our dispatch for somebody who has tuned nothing: the packaged seeds and rules of thumb."""
+"""Our dispatch for somebody who has tuned nothing: the packaged seeds and heuristics."""
 
 from __future__ import annotations
 
 from sparsegen.bench.contenders._ours import Ours
 from sparsegen.bench.parcel import Parcel
 from sparsegen.bench.results import UNTUNED
-from sparsegen.dispatch.choice import Choice, choose
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.seeds_reader import seeds

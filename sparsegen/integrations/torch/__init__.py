@@ -30,7 +30,8 @@ from sparsegen.integrations.torch.block_mask_formats import (
     to_torch_bsr,
 )
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block_mask
-from sparsegen.integrations.torch.conversion import ConversionReport, ConvertedLayer, DenseLayer, convert
+from sparsegen.integrations.torch.conversion import convert
+from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d

@@ -34,10 +34,10 @@ def sparse_attention(
     While a gradient may be asked for, the weights are kept for it: a number for each head and nonzero.
 
     Args:
-        q: any leading dimensions (batch, heads) × queries × width.
-        k, v: the same leading dimensions × keys × width.
+        q: any leading dimensions (batch, heads) × queries × head_dim.
+        k, v: the same leading dimensions × keys × head_dim.
         pattern: queries × keys; all heads share it. A query without a nonzero gets zeros.
-        scale: default 1 / √width.
+        scale: default 1 / √head_dim.
 
     Returns:
         Of q's shape, contiguous.
@@ -46,23 +46,23 @@ def sparse_attention(
         OperandError: shapes, dtypes or devices that do not fit.
     """
     if q.dim() < 2:
-        raise OperandError(f"q: expected ... × queries × width, got {tuple(q.shape)}")
+        raise OperandError(f"q: expected ... × queries × head_dim, got {tuple(q.shape)}")
     queries, keys = pattern.shape
-    lead, width = q.shape[:-2], q.shape[-1]
+    lead, head_dim = q.shape[:-2], q.shape[-1]
     for name, tensor, rows in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
-        if tensor.shape != (*lead, rows, width):
+        if tensor.shape != (*lead, rows, head_dim):
             raise OperandError(
-                f"{name}: expected shape {(*lead, rows, width)} for a mask of {queries} queries × {keys} keys, "
+                f"{name}: expected shape {(*lead, rows, head_dim)} for a mask of {queries} queries × {keys} keys, "
                 f"got {tuple(tensor.shape)}"
             )
     heads = math.prod(lead)
-    factor = max(width, 1) ** -0.5 if scale is None else scale
+    factor = max(head_dim, 1) ** -0.5 if scale is None else scale
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out: Tensor
     out, _ = torch.ops.sparsegen.attention(
-        q.reshape(heads, queries, width),
-        k.reshape(heads, keys, width),
-        v.reshape(heads, keys, width),
+        q.reshape(heads, queries, head_dim),
+        k.reshape(heads, keys, head_dim),
+        v.reshape(heads, keys, head_dim),
         factor,
         keeps,
         pattern.handle,
@@ -78,14 +78,14 @@ class SparseAttention(PatternModule):
     layer's operands.
 
     Attributes:
-        heads, width, scale: as given.
+        heads, head_dim, scale: as given.
     """
 
     def __init__(
         self,
         mask: Any,
         heads: int,
-        width: int,
+        head_dim: int,
         *,
         scale: float | None = None,
         device: torch.device | str | None = None,
@@ -96,39 +96,41 @@ class SparseAttention(PatternModule):
             mask: what `sparsegen.as_csr` takes, queries × keys, or a `SparsePattern`, which is shared; of a dense one
                 the places that are not zero. `sparsegen.masks` makes some.
             heads: how many, all with this mask.
-            width: of a head.
-            scale: default 1 / √width.
+            head_dim: the columns of Q, K and V.
+            scale: default 1 / √head_dim.
             device: of the buffers that hold the mask for state dicts.
 
         Raises:
             MatrixError: the mask is malformed.
-            OperandError: heads or width below 1.
+            OperandError: heads or head_dim below 1.
         """
         heads = arguments.whole(heads, "heads", OperandError)
-        width = arguments.whole(width, "width", OperandError)
-        if heads < 1 or width < 1:
-            raise OperandError(f"expected at least one head and column, got heads={heads}, width={width}")
-        if max(heads, width) > MAX_INDEX:
+        head_dim = arguments.whole(head_dim, "head_dim", OperandError)
+        if heads < 1 or head_dim < 1:
             raise OperandError(
-                f"expected at most {MAX_INDEX} heads and columns, got heads={heads}, width={width}"
+                f"expected at least one head and column, got heads={heads}, head_dim={head_dim}"
+            )
+        if max(heads, head_dim) > MAX_INDEX:
+            raise OperandError(
+                f"expected at most {MAX_INDEX} heads and columns, got heads={heads}, head_dim={head_dim}"
             )
         super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
-        self.heads, self.width = heads, width
-        self.scale = width**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+        self.heads, self.head_dim = heads, head_dim
+        self.scale = head_dim**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend.
 
         Args:
-            q: any leading dimensions × heads × queries × width.
-            k, v: the same × heads × keys × width.
+            q: any leading dimensions × heads × queries × head_dim.
+            k, v: the same × heads × keys × head_dim.
 
         Raises:
             OperandError: shapes, dtypes or devices that do not fit.
         """
-        if q.dim() < 3 or q.shape[-3] != self.heads or q.shape[-1] != self.width:
+        if q.dim() < 3 or q.shape[-3] != self.heads or q.shape[-1] != self.head_dim:
             raise OperandError(
-                f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × width {self.width}, "
+                f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × head_dim {self.head_dim}, "
                 f"got {tuple(q.shape)}"
             )
         if torch.is_autocast_enabled(q.device.type):
@@ -139,7 +141,7 @@ class SparseAttention(PatternModule):
     def extra_repr(self) -> str:
         queries, keys = self.pattern.shape
         return (
-            f"heads={self.heads}, width={self.width}, queries={queries}, keys={keys}, "
+            f"heads={self.heads}, head_dim={self.head_dim}, queries={queries}, keys={keys}, "
             f"nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse)"
         )
 
@@ -250,7 +252,7 @@ def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
 
 
 def _fused(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:
-    """Attention of contiguous heads × rows × width in one launch."""
+    """Attention of contiguous heads × rows × head_dim in one launch."""
     heads = q.shape[0]
     prepared = pattern.prepared(Product.ATTENTION, q.shape[-1], q, scale=scale, batch=heads)
     assert prepared is not None  # kernels run for such tensors: the way says so

@@ -7,12 +7,13 @@ from typing import Protocol
 from torch import Tensor
 
 from sparsegen.integrations.torch import plain
+from sparsegen.integrations.torch.dense_products import DensePrepared
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, kernel_device
 from sparsegen.integrations.torch.prepared import Prepared
 
 
 class Steps(Protocol):
-    """Dense operands are contiguous, heads × rows × width; values heads × nonzeros, in CSR order."""
+    """Dense operands are contiguous, heads × rows × head_dim; values heads × nonzeros, in CSR order."""
 
     def scores(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """(A · Bᵀ) at the pattern."""
@@ -31,7 +32,7 @@ class Steps(Protocol):
 
 
 def steps(pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> Steps:
-    """Those that run for so many heads at once of tensors like this one, ... × rows × width."""
+    """Those that run for so many heads at once of tensors like this one, ... × rows × head_dim."""
     if kernel_device(like) is None:
         return PlainSteps(pattern, scale)
     return KernelSteps(pattern, like, scale, heads)
@@ -42,12 +43,12 @@ class KernelSteps:
 
     def __init__(self, pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> None:
         self._pattern, self._like, self._scale, self._heads = pattern, like, scale, heads
-        self._width = like.shape[-1]
+        self._head_dim = like.shape[-1]
 
-    def _prepared(self, product: Product) -> Prepared:
+    def _prepared(self, product: Product) -> Prepared | DensePrepared:
         softmaxes = (Product.SOFTMAX, Product.SOFTMAX_BACKWARD)
-        width, scale = (0, self._scale) if product in softmaxes else (self._width, 1.0)
-        found = self._pattern.prepared(product, width, self._like, scale=scale, batch=self._heads)
+        head_dim, scale = (0, self._scale) if product in softmaxes else (self._head_dim, 1.0)
+        found = self._pattern.prepared(product, head_dim, self._like, scale=scale, batch=self._heads)
         assert found is not None  # `steps` asked
         return found
 

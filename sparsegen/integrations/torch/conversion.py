@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,12 @@ from typing import Any
 from torch import nn
 
 from sparsegen import api, arguments
+from sparsegen.dispatch.dense_or_sparse import Verdict
+from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime
-from sparsegen.errors import PruningError
+from sparsegen.errors import OperandError, PruningError
+from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.in_situ import InSitu, decide
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import DTYPES
 from sparsegen.kernels.base import Device
@@ -21,85 +25,14 @@ from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName
 
+log = logging.getLogger(__name__)
+
+ASSUMED_TOKENS = (
+    16,
+    128,
+    512,
+)  # where nobody says how many there will be: a layer stays dense if that wins for all
 READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # of the layers in it, beside calling them
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertedLayer:
-    """A layer that became sparse.
-
-    Attributes:
-        shape: (out, in) features.
-        time: of one product, as far as it was measured; None without a number of tokens.
-    """
-
-    name: str
-    shape: tuple[int, int]
-    nonzeros: int
-    time: LayerTime | None
-
-    @property
-    def sparsity(self) -> float:
-        size = self.shape[0] * self.shape[1]
-        return 1 - self.nonzeros / size if size else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DenseLayer:
-    """A layer with a matrix of weights that stayed as it was, and the reason in a few words."""
-
-    name: str
-    kind: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConversionReport:
-    """What `convert` did.
-
-    Attributes:
-        tokens: the number that products were looked up for; None if none was given.
-        converted, dense: in the model's order.
-    """
-
-    tokens: int | None
-    converted: tuple[ConvertedLayer, ...]
-    dense: tuple[DenseLayer, ...]
-
-    def __str__(self) -> str:
-        lines = [f"{len(self.converted)} sparse, {len(self.dense)} left dense"]
-        for layer in self.converted:
-            out_features, in_features = layer.shape
-            lines.append(
-                f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse{self._said(layer.time)}"
-            )
-        lines += [f"  {layer.name} ({layer.kind}) stays dense: {layer.reason}" for layer in self.dense]
-        return "\n".join(lines)
-
-    def _said(self, time: LayerTime | None) -> str:
-        if time is None:
-            return ""
-        if time.sparse_us is None:
-            return "; its time was not measured"
-        dense = "" if time.dense_us is None else f", dense {time.dense_us:.1f} µs"
-        return f"; {time.sparse_us:.1f} µs{dense} for {self.tokens} tokens ({time.grounds})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "tokens": self.tokens,
-            "converted": [
-                {
-                    "name": layer.name,
-                    "shape": list(layer.shape),
-                    "nonzeros": layer.nonzeros,
-                    "sparsity": layer.sparsity,
-                    "time": None if layer.time is None else layer.time.to_dict(),
-                }
-                for layer in self.converted
-            ],
-            "dense": [{"name": d.name, "kind": d.kind, "reason": d.reason} for d in self.dense],
-        }
 
 
 def convert(
@@ -112,15 +45,17 @@ def convert(
     nm: tuple[int, int] | None = None,
     exclude: Sequence[str] = (),
     tokens: int | None = None,
+    dense: Dense | str = Dense.AUTO,
+    example_inputs: Any = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
-    """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run.
+    """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run without example inputs.
 
     A layer stays dense where its weight belongs to another module too, where the module that holds it reads the weight
-    itself, where it cannot be pruned or nothing of it would be left, and, given ``tokens``, where the tuning database
-    knows a dense product to be faster on this pattern or one that is near. What was never measured is converted, and
-    the report says so: `sparsegen.tune` with ``layout="column"`` and the pruned weight measures it.
+    itself, where it cannot be pruned or nothing of it would be left, and where a dense product is known or estimated to
+    be faster: for ``tokens``, or without them for each of `ASSUMED_TOKENS`. Where estimates do not tell, the layer
+    becomes sparse, and decides at its first call by timing both (`SparsePattern.run_dense`).
 
     Args:
         model: not itself a linear layer; for one there is `SparseLinear.from_dense`.
@@ -128,53 +63,93 @@ def convert(
             layers with different numbers of inputs differ in size from the start, and one cut could empty a layer.
         exclude: globs of the names of modules that stay dense.
         tokens: rows of the activations (batch times sequence) that the layers will mostly see.
+        dense: ``"auto"`` as said above; ``"never"``: what can be sparse is, and no dense product ever runs in it;
+            ``"always"``: the pruned layers run dense products alone.
+        example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, to call the model with. Then
+            it is decided inside the model which layers become sparse, in place of single products' times (`in_situ`):
+            like layers together, where the whole model gets faster with them, on a GPU as a captured CUDA graph, with
+            weights that do not train. So a converted model is never slower than the dense one was.
         device, db: of `sparsegen.prepare`, for the times.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
+        OperandError: example inputs that are none of these, or with ``dense="always"``.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     exclude = arguments.texts(exclude, "exclude", PruningError)
     tokens = None if tokens is None else arguments.whole(tokens, "tokens", PruningError, least=1)
-    dense = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in _obstacles(model, exclude)}
+    policy = Dense.parse(dense)
+    if example_inputs is not None and policy is Dense.ALWAYS:
+        raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
+    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in _obstacles(model, exclude)}
     layers = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name and name not in dense
+        if isinstance(module, nn.Linear) and name and name not in left
     }
     if not layers:
-        raise PruningError("no linear layer of this model can be sparse" + _listed(list(dense.values())))
+        raise PruningError("no linear layer of this model can be sparse" + _listed(list(left.values())))
     if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
         scope = Scope.LAYER
     weights = {name: module.weight for name, module in layers.items()}
     pruned = prune(weights, pattern=pattern, sparsity=sparsity, scope=scope, block=block, nm=nm)
     for copied in pruned.report.copied:
-        dense[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
+        left[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
     for name in pruned.report.emptied:
-        dense[name] = DenseLayer(name, "Linear", "nothing of it would be left")
-    times = {} if tokens is None else _times(pruned.report, layers, tokens, device, db)
-    for name, time in times.items():
-        if time.sparse_us is not None and time.dense_us is not None and time.dense_us <= time.sparse_us:
-            why = (
-                f"dense is faster for {tokens} tokens: {time.dense_us:.1f} µs, sparse {time.sparse_us:.1f} µs"
-            )
-            near = "" if time.grounds is Grounds.EXACT else " on a pattern that is near"
-            dense[name] = DenseLayer(name, "Linear", why + near)
+        left[name] = DenseLayer(name, "Linear", "nothing of it would be left")
+    asked = ASSUMED_TOKENS if tokens is None else (tokens,)
+    times = _times(pruned.report, layers, asked, device, db)
+    asks = policy is Dense.AUTO and example_inputs is None
+    for name in times.keys() - left.keys() if asks else ():
+        if why := _why_dense(times[name], asked):
+            left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear.from_dense(module, pruned.weights[name])
+        name: SparseLinear.from_dense(module, pruned.weights[name], run_dense=policy)
         for name, module in layers.items()
-        if name not in dense
+        if name not in left
     }
-    converted = []
-    for name, layer in ready.items():
-        holder, _, own_name = name.rpartition(".")
-        setattr(model.get_submodule(holder), own_name, layer)
-        converted.append(ConvertedLayer(name, layer.pattern.shape, layer.pattern.nnz, times.get(name)))
+    found = None
+    if example_inputs is None:
+        for name, layer in ready.items():
+            holder, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(holder), own_name, layer)
+    else:
+        found = decide(model, {name: layers[name] for name in ready}, ready, example_inputs)
+        for name in ready.keys() - set(found.kept):
+            left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+    converted = [
+        ConvertedLayer(name, layer.pattern.shape, layer.pattern.nnz, times.get(name, ()))
+        for name, layer in ready.items()
+        if name not in left
+    ]
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
-    return ConversionReport(
-        tokens, tuple(converted), tuple(sorted(dense.values(), key=lambda d: order[d.name]))
-    )
+    dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
+    report = ConversionReport(asked, tokens is None, tuple(converted), dense_layers, found)
+    log.info("%s", report.summary)
+    return report
+
+
+def _why_not(name: str, found: InSitu) -> str:
+    """Why a layer stays dense that was tried inside the model."""
+    if name in found.uncalled:
+        return "the example inputs do not reach it"
+    step = next(step for step in found.steps if name in step.layers)
+    return f"the model is no faster with it sparse: {step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
+
+
+def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
+    """Why a layer stays dense, if dense is faster for all numbers of tokens; else empty."""
+    if any(time.verdict is not Verdict.DENSE for time in times):
+        return ""
+    said = []
+    for n, time in zip(tokens, times, strict=True):
+        if time.sparse_us is None or time.dense_us is None:
+            said.append(f"{n} tokens (by estimates)")
+        else:
+            near = "" if time.grounds is Grounds.EXACT else " on a pattern that is near"
+            said.append(f"{n} tokens: {time.dense_us:.1f} µs, sparse {time.sparse_us:.1f} µs{near}")
+    return f"dense is faster for {'; for '.join(said)}"
 
 
 def _obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
@@ -201,17 +176,19 @@ def _obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, 
 def _times(
     report: PruneReport,
     layers: dict[str, nn.Linear],
-    tokens: int,
+    tokens: Sequence[int],
     device: Device | str | None,
     db: str | Path | None,
-) -> dict[str, LayerTime]:
-    """What is known of the product with each layer, by name."""
-    found: dict[str, LayerTime] = {}
+) -> dict[str, tuple[LayerTime, ...]]:
+    """What is known of the product with each layer, by name: for each number of tokens."""
+    found: dict[str, tuple[LayerTime, ...]] = {}
     for torch_dtype in {layer.weight.dtype for layer in layers.values()} & DTYPES.keys():
-        times = api.pruned_times(
-            report, n=tokens, dtype=DTYPES[torch_dtype], layout="column", device=device, db=db
-        )
-        found |= {t.layer: t for t in times.layers if layers[t.layer].weight.dtype is torch_dtype}
+        dtype = DTYPES[torch_dtype]
+        for n in tokens:
+            times = api.pruned_times(report, n=n, dtype=dtype, layout="column", device=device, db=db)
+            for t in times.layers:
+                if layers[t.layer].weight.dtype is torch_dtype:
+                    found[t.layer] = (*found.get(t.layer, ()), t)
     return found
 
 

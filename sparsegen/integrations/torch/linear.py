@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsegen import api, arguments
-from sparsegen.dispatch.choice import OnMiss
+from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.products import linear
 from sparsegen.matrix.formats import describe
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
+from sparsegen.tuning_db.records import MeasuredAs
 
 
 class SparseLinear(PatternModule):
@@ -25,9 +26,10 @@ class SparseLinear(PatternModule):
 
     The values are a parameter and train; the pattern stays. While they require a gradient each call brings them to
     where the kernels read them; frozen (``requires_grad_(False)``) they are brought there once, and are constants to a
-    CUDA graph. A state dict holds the pattern too (``row_offsets`` and ``column_indices``), and loading one takes it
-    over: what was prepared for the old pattern goes, and calls prepare what they need for the new one. Under autocast
-    the operands are cast like a dense layer's.
+    CUDA graph. Where a dense product takes less time than any kernel, it runs, and its full weight follows the values
+    (`SparsePattern.run_dense`). A state dict holds the pattern too (``row_offsets`` and ``column_indices``), and
+    loading one takes it over: what was prepared for the old pattern goes, and calls prepare what they need for the new
+    one. Under autocast the operands are cast like a dense layer's.
 
     Attributes:
         in_features, out_features: as of ``torch.nn.Linear``.
@@ -65,6 +67,7 @@ class SparseLinear(PatternModule):
         *,
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,
+        run_dense: Dense | str = Dense.AUTO,
     ) -> SparseLinear:
         """The sparse layer with some of a dense one's weights, on its device and of its dtype.
 
@@ -73,6 +76,7 @@ class SparseLinear(PatternModule):
                 sparsity the weights that are not zero stay.
             sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
             pattern: of `sparsegen.prune`.
+            run_dense: whether dense products may run, where they take less time; see `SparsePattern`.
 
         Raises:
             PruningError: a mask and a sparsity, or a sparsity that cannot be met.
@@ -93,7 +97,7 @@ class SparseLinear(PatternModule):
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
         layer = cls(
-            SparsePattern(kept),
+            SparsePattern(kept, run_dense=run_dense),
             bias=dense.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
@@ -119,7 +123,14 @@ class SparseLinear(PatternModule):
         return dense.train(self.training)
 
     def prepared(
-        self, tokens: int, *, on_miss: OnMiss | str = OnMiss.NEAREST, db: str | Path | None = None
+        self,
+        tokens: int,
+        *,
+        on_miss: OnMiss | str = OnMiss.NEAREST,
+        dense: Dense | str | None = None,
+        probe: bool = True,
+        l2: MeasuredAs | str | None = None,
+        db: str | Path | None = None,
     ) -> PreparedLinear:
         """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
@@ -127,8 +138,8 @@ class SparseLinear(PatternModule):
 
         Args:
             tokens: of a call, over all leading dimensions.
-            on_miss, db: as of `sparsegen.prepare`. With ``on_miss="dense"`` W is kept dense where cuBLAS is known to be
-                faster.
+            on_miss, probe, l2, db: as of `sparsegen.prepare`.
+            dense: likewise; default the pattern's ``run_dense``.
 
         Raises:
             DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
@@ -146,6 +157,9 @@ class SparseLinear(PatternModule):
             layout="column",
             epilogue="none" if self.bias is None else "bias",
             on_miss=on_miss,
+            dense=self.pattern.run_dense if dense is None else dense,
+            probe=probe,
+            l2=l2,
             device=where,
             db=db,
         )
@@ -165,9 +179,11 @@ class SparseLinear(PatternModule):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
+        dense_bytes = self.pattern.dense_bytes
+        dense = f", full weight of {dense_bytes} bytes for dense products" if dense_bytes else ""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse)"
+            f"bias={self.bias is not None}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse){dense}"
         )
 
     def _take_pattern(self, pattern: SparsePattern) -> None:

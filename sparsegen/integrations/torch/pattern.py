@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,8 +17,10 @@ from torch import Tensor
 from sparsegen import api, backends
 from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.attention.steps import at_once
-from sparsegen.dispatch.choice import OnMiss
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.dense_products import DensePrepared, SharedWeight
 from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -26,7 +29,7 @@ from sparsegen.operators import DType
 from sparsegen.settings import Settings
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
-# Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each width.
+# Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each head_dim.
 MOST_PREPARED = 16
 
 
@@ -55,36 +58,52 @@ class SparsePattern:
 
     Attributes:
         shape: (out, in), or (queries, keys).
+        run_dense: whether PyTorch's dense products may run in the place of kernels: where they take less time (timed on
+            the spot where estimates do not tell), never, or always. All of one dtype share one full weight.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO) -> None:
         """Take the pattern of a matrix; its values play no part.
 
         Args:
             matrix: what `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
+            run_dense: as ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
 
         Raises:
             MatrixError: it is malformed.
+            ConfigError: an unknown word.
         """
+        self.run_dense = Dense.parse(run_dense)
         csr = as_csr(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
-        self._prepared: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[Any, ...], Prepared | DensePrepared] = OrderedDict()
+        self._weights: WeakValueDictionary[tuple[torch.dtype, torch.device], SharedWeight] = (
+            WeakValueDictionary()
+        )
         self._ways: dict[tuple[Any, ...], Way] = {}
         self._places: dict[tuple[torch.device, bool], tuple[Tensor, Tensor, Tensor]] = {}
         self._lock = threading.Lock()
         _patterns[self.handle] = self
 
     @classmethod
-    def of_csr(cls, shape: tuple[int, int], row_offsets: Tensor, column_indices: Tensor) -> SparsePattern:
+    def of_csr(
+        cls,
+        shape: tuple[int, int],
+        row_offsets: Tensor,
+        column_indices: Tensor,
+        *,
+        run_dense: Dense | str = Dense.AUTO,
+    ) -> SparsePattern:
         """The pattern with these index arrays, which are checked.
 
         Raises:
             MatrixError: they are no pattern of that shape with sorted columns.
         """
         offsets, columns = (t.detach().cpu().numpy() for t in (row_offsets, column_indices))
-        return cls(CsrMatrix(shape, offsets, columns, np.ones(columns.shape, dtype=np.float32)))
+        matrix = CsrMatrix(shape, offsets, columns, np.ones(columns.shape, dtype=np.float32))
+        return cls(matrix, run_dense=run_dense)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -104,10 +123,15 @@ class SparsePattern:
         return f"SparsePattern({self.shape[0]} × {self.shape[1]}, {self.nnz} nonzeros)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SparsePattern, (self.matrix,)
+        return partial(SparsePattern, run_dense=str(self.run_dense)), (self.matrix,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparsePattern:
-        return SparsePattern(self.matrix)
+        return SparsePattern(self.matrix, run_dense=self.run_dense)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the full weights that dense products multiply by; 0 where sparse ones run."""
+        return sum(weight.nbytes for weight in list(self._weights.values()))
 
     def places(self, device: torch.device, *, transposed: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, columns and the numbers of the nonzeros (int64, on the device), in CSR order of W or of Wᵀ."""
@@ -132,10 +156,10 @@ class SparsePattern:
         has_bias: bool = False,
         scale: float = 1.0,
         batch: int = 1,
-    ) -> Prepared | None:
+    ) -> Prepared | DensePrepared | None:
         """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        The softmaxes take no tokens, attention the width for them, and these alone a scale. The items of a batch of
+        The softmaxes take no tokens, attention head_dim instead, and these alone a scale. The items of a batch of
         weighted products have values of their own. None where PyTorch's own product is to run: see `kernel_device`.
         """
         where = kernel_device(like)
@@ -158,7 +182,7 @@ class SparsePattern:
         has_bias: bool,
         scale: float,
         batch: int,
-    ) -> Prepared:
+    ) -> Prepared | DensePrepared:
         shared: dict[str, Any] = {"dtype": DTYPES[like.dtype], "device": where, "batch": batch}
         match product:
             case Product.SAMPLED:
@@ -173,20 +197,35 @@ class SparsePattern:
                 return Prepared(
                     api.prepare(self.matrix, operator="sparse_softmax_backward", scale=scale, **shared)
                 )
-        return Prepared(
-            api.prepare(
-                self.matrix,
-                n=tokens,
-                layout="column" if product in (Product.FORWARD, Product.TRANSPOSED) else "row",
-                epilogue="bias" if has_bias else "none",
-                transpose=product in (Product.TRANSPOSED, Product.WEIGHTED_TRANSPOSED),
-                item_values="own" if batch > 1 else None,
-                **shared,
-            )
+        is_linear = product in (Product.FORWARD, Product.TRANSPOSED)
+        transposed = product in (Product.TRANSPOSED, Product.WEIGHTED_TRANSPOSED)
+        operator = api.prepare(
+            self.matrix,
+            n=tokens,
+            layout="column" if is_linear else "row",
+            epilogue="bias" if has_bias else "none",
+            transpose=transposed,
+            item_values="own" if batch > 1 else None,
+            dense=self.run_dense if is_linear else Dense.NEVER,
+            **shared,
         )
+        choice = operator.choice
+        if operator.variant is not None:
+            return Prepared(operator)
+        del operator  # with a full weight of its own
+        assert isinstance(choice, Choice)
+        return DensePrepared(self._weight(like), choice, transposed=transposed)
+
+    def _weight(self, like: Tensor) -> SharedWeight:
+        """The full weight for products with such tensors, which all of them share."""
+        key = (like.dtype, like.device)
+        found = self._weights.get(key)
+        if found is None:
+            found = self._weights[key] = SharedWeight(self.matrix, like.dtype, like.device)
+        return found
 
     def attention_way(self, heads: int, like: Tensor) -> Way:
-        """How attention without gradients runs for so many heads of tensors like this one, ... × rows × width.
+        """How attention without gradients runs for so many heads of tensors like this one, ... × rows × head_dim.
 
         What `sparsegen.prepare_attention` would choose when it is first asked; the steps where PyTorch's own products
         run.

@@ -40,7 +40,11 @@ class PatternModule(nn.Module):
         there = isinstance(offsets, Tensor) and isinstance(columns, Tensor)
         if there and not (_equal(offsets, self.row_offsets) and _equal(columns, self.column_indices)):
             try:
-                self._take_pattern(SparsePattern.of_csr(self.pattern.shape, offsets, columns))
+                self._take_pattern(
+                    SparsePattern.of_csr(
+                        self.pattern.shape, offsets, columns, run_dense=self.pattern.run_dense
+                    )
+                )
             except MatrixError as error:
                 errors: list[str] = args[-1]
                 errors.append(f"{prefix}row_offsets, {prefix}column_indices: {error}")

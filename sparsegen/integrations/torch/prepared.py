@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 VECTOR_BYTES = 16  # the widest load
+
+
+class Follower:
+    """Brings a tensor's values to what multiplies them: always while they train; while frozen, when they have changed.
+
+    PyTorch counts the changes of a tensor, but not those through ``.data``, which optimizers and averages of weights
+    make; so only of a tensor that requires no gradient is the count trusted.
+
+    Args:
+        update: takes the new values.
+    """
+
+    def __init__(self, update: Callable[[Tensor], None]) -> None:
+        self._update = update
+        self._values: weakref.ref[Tensor] | None = None
+        self._state: tuple[int, int] | None = None
+
+    def follow(self, values: Tensor) -> None:
+        """Have these values."""
+        is_frozen = not values.requires_grad and not values.is_inference()
+        state = (values._version, values.data_ptr()) if is_frozen else None
+        if (
+            state is not None
+            and self._values is not None
+            and self._values() is values
+            and self._state == state
+        ):
+            return
+        self._update(values)
+        self._values, self._state = weakref.ref(values), state
 
 
 class Prepared:
@@ -23,8 +54,8 @@ class Prepared:
         self.operator = operator
         self.was_captured = False
         self._takes_tensors = operator.device.backend == "cuda"
-        self._values: weakref.ref[Tensor] | None = None
-        self._state: tuple[int, int] | None = None
+        # By way of the object: who wraps an operator's method sees its calls.
+        self._follower = Follower(lambda values: self.operator.update_values(values))
         self._turn = threading.Lock()
 
     def __call__(
@@ -42,27 +73,9 @@ class Prepared:
         """
         with self._turn:
             if values is not None:
-                self._follow(values)
+                self._follower.follow(values)
             self.was_captured |= is_capturing(operands[0])
             return self._run(operands, bias, out)
-
-    def _follow(self, values: Tensor) -> None:
-        """Bring the values to the operator: always while they train; while they are frozen, when they have changed.
-
-        PyTorch counts the changes of a tensor, but not those through ``.data``, which optimizers and averages of
-        weights make; so only of a tensor that requires no gradient is the count trusted.
-        """
-        is_frozen = not values.requires_grad and not values.is_inference()
-        state = (values._version, values.data_ptr()) if is_frozen else None
-        if (
-            state is not None
-            and self._values is not None
-            and self._values() is values
-            and self._state == state
-        ):
-            return
-        self.operator.update_values(values)
-        self._values, self._state = weakref.ref(values), state
 
     def _run(self, operands: tuple[Tensor, ...], bias: Tensor | None, out: Tensor | None) -> Tensor:
         operands = tuple(map(aligned, operands))

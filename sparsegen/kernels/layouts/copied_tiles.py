@@ -1,4 +1,4 @@
-"""What families of products with masks of blocks share whose tiles the copy engine of Hopper brings (TMA)."""
+"""The common part of families of masked products that load their tiles by TMA, Hopper's copy engine."""
 
 from __future__ import annotations
 
@@ -20,39 +20,44 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DsdProblem, DType, MaskedProblem
 
-THREADS = 384  # two warpgroups that multiply, and one whose first warp brings tiles
-TILE_M = 128  # rows of the result per block, 64 for each warpgroup
-PIECE = 64  # rows or columns of a box, of 128 bytes
+THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
+TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
+PIECE = 64  # rows or columns of a box; 64 elements are 128 bytes
 PIECE_BYTES = PIECE * PIECE * 2
 RING_BYTES = 24 * PIECE_BYTES
 OUTPUT_BYTES = 4 * PIECE_BYTES
-BARRIER_BYTES = 1024  # and notes and mail: what the kernels need of it, rounded up
+BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
 COUNTER_BYTES = 8
 CHUNK = 8  # elements of 16 bytes
-MOST_ROWS = 0xFFFF * PIECE  # that notes can number
-# As fitted on an H100: the share of the tensor cores' rate by columns of a tile; a tile's start, end and stores.
+MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
+# Fitted on an H100: the share of the tensor cores' rate that tiles of so many columns reach, and microseconds of the
+# kernel's start and of a tile's prologue and epilogue.
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
 START_US, TILE_US = 2.0, 1.2
-EVEN_DENSITY = 0.97  # from which on a short tail costs more than it evens out
+EVEN_DENSITY = (
+    0.97  # density from which on rows are so equally long that a short tail costs more than it saves
+)
 MOST_TAIL = 16
 
 
 class Order(StrEnum):
-    """How clusters of blocks come to their tiles."""
+    """How clusters of thread blocks get their next tile."""
 
-    COUNTED = "counted"  # whoever is done takes the next one, of a counter in memory
-    PLACED = "placed"  # by their position, to and fro
+    COUNTED = "counted"  # dynamically: a cluster that is done increments a counter in device memory
+    PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
 
 
 @dataclass(frozen=True)
 class CopiedTilesConfig(Config):
     """One point of the tuning space of the `CopiedTiles` families."""
 
-    tile_n: int = tunable(256, (64, 128, 256), "columns of the result per block")
-    cluster: int = tunable(2, (1, 2), "blocks side by side that share the loads of A's tiles")
-    raster: int = tunable(16, (4, 8, 16), "tiles of rows that are walked through before the next columns")
+    tile_n: int = tunable(256, (64, 128, 256), "columns of the result per thread block")
+    cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
+    raster: int = tunable(16, (4, 8, 16), "row tiles that are processed before the next column tile")
     order: str = tunable(
-        Order.COUNTED.value, tuple(o.value for o in Order), "whether tiles come from a counter or by position"
+        Order.COUNTED.value,
+        tuple(o.value for o in Order),
+        "dynamic (a counter) or static (by position) scheduling of tiles",
     )
 
 
@@ -61,10 +66,11 @@ C = TypeVar("C", bound=CopiedTilesConfig)
 
 
 class CopiedTiles(Family[P, C]):
-    """Blocks stay: a warp walks the mask's words and has the copy engine bring live tiles, two warpgroups multiply.
+    """A persistent kernel: a producer warp loads the live tiles by TMA, and two consumer warpgroups multiply them.
 
-    Rows come in the mask's order, those with most live blocks first. Of two rows of 64 that share a tile, each skips
-    the blocks that are dead for it alone; nothing of a dead block is read.
+    The producer reads the mask's words. Tiles take their rows in the mask's order, rows with most live blocks first.
+    Two groups of 64 rows share a tile; each skips the blocks that are dead in its own rows. The kernel reads no dead
+    block.
     """
 
     size_names = ("m", "k", "n")
@@ -128,7 +134,7 @@ class CopiedTiles(Family[P, C]):
         }[name]
         sizes = (inner, rows) if contiguous else (rows, inner)
         box_rows = PIECE
-        if name == b and side.b_by_inner:  # as many columns of B as come together
+        if name == b and side.b_by_inner:  # one box holds all columns of B that a stage needs
             box_rows = self._unit(side, config) if side.samples else config.tile_n
         return TensorMap(
             array=name,
@@ -144,7 +150,9 @@ class CopiedTiles(Family[P, C]):
 
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
-        columns = PIECE if side.samples else config.tile_n * config.cluster  # the fewest of a cluster's tile
+        columns = (
+            PIECE if side.samples else config.tile_n * config.cluster
+        )  # of the narrowest tile of a cluster
         tiles = self._row_tiles(side) * -(-side.columns // columns)
         clusters = max(1, min(tiles, device.multiprocessors // config.cluster))
         return Launch(
@@ -154,11 +162,13 @@ class CopiedTiles(Family[P, C]):
             starts_early=True,
         )
 
-    def guess(self, problem: P, features: Features, device: Device) -> C:
-        """Wide tiles where there are enough of them; few ones by position, and without a cluster."""
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
+        """Wide tiles if they fill the device; otherwise narrower tiles, scheduled by position and without clusters."""
         side, share = Side.of(problem), problem.density.share
         start = self.config_type()
-        whole = self._row_tiles(side) * side.columns / device.multiprocessors  # columns of tiles for each
+        whole = (
+            self._row_tiles(side) * side.columns / device.multiprocessors
+        )  # columns of row tiles for each of them
         live = whole * share if side.samples else whole
         if live >= 2 * 256:
             return replace(start, cluster=1 if side.samples else 2)
@@ -170,9 +180,8 @@ class CopiedTiles(Family[P, C]):
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         c, rates, side = config, device.expected_rates, Side.of(problem)
         share = problem.density.share
-        union = (
-            share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
-        )  # that a row of the tile lives
+        # The probability that a block is live in at least one of a tile's rows.
+        union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
         tiles = self._row_tiles(side) * -(-side.columns // c.tile_n) * (union if side.samples else 1.0)
         rounds = max(1.0, tiles / device.multiprocessors)
         steps: float = -(-side.inner // PIECE)
@@ -190,7 +199,7 @@ class CopiedTiles(Family[P, C]):
 
     @staticmethod
     def _unit(side: Side, config: CopiedTilesConfig) -> int:
-        """Columns of a sampled result that come together."""
+        """The columns of a sampled result that are computed or skipped together."""
         return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
 
 
@@ -198,14 +207,14 @@ class CopiedTiles(Family[P, C]):
 class WalkedTilesConfig(CopiedTilesConfig):
     """One point of the tuning space of the `WalkedTiles` families."""
 
-    tail: int = tunable(2, (2, 4, 16), "the same in the last group, whose rows are shortest")
+    tail: int = tunable(2, (2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
 
 
 W = TypeVar("W", bound=WalkedTilesConfig)
 
 
 class WalkedTiles(CopiedTiles[P, W]):
-    """The masked matrix is a factor: tiles take as long as their rows have live blocks."""
+    """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows."""
 
     template = "masked/tma_masked.cu.j2"
 
@@ -216,8 +225,8 @@ class WalkedTiles(CopiedTiles[P, W]):
             c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
         )
 
-    def guess(self, problem: P, features: Features, device: Device) -> W:
-        """Where next to all is live rows are equally long, and the last group is walked like the others."""
-        found = CopiedTiles.guess(self, problem, features, device)
+    def heuristic(self, problem: P, features: Features, device: Device) -> W:
+        """If nearly all blocks are live, rows are equally long, and the last group is processed like the others."""
+        found = CopiedTiles.heuristic(self, problem, features, device)
         is_even = problem.density.share > EVEN_DENSITY
         return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found

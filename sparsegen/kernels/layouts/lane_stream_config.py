@@ -77,7 +77,7 @@ def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
 
 
 def shaped(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> LaneStreamConfig:
-    """The config with so many warps in a block, and with as many blocks, shared as the guess has them."""
+    """The config with so many warps in a block, and with as many blocks, shared as in the heuristic config."""
     steps = _steps_of_a_block(problem, config, warps, device)
     warps_m, warps_k = _warps_over_rows_and_columns(problem, config, warps, steps, device)
     config = replace(config, warps_m=warps_m, warps_k=warps_k)

@@ -1,7 +1,7 @@
-"""What families of products with masks of blocks share: tiles of the result on warps' tensor cores.
+"""The common part of families of masked products that compute tiles of the result with warp-level tensor cores.
 
-All of them compute A · B over a contraction, with a mask on A's blocks or on the result's. `Side` says how the three
-operators are that.
+Each of the three operators is a product A · B in which a mask covers the blocks of A or of the result. `Side` describes
+an operator's problem as such a product.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from sparsegen.operators import (
 )
 
 WARP = 32
-PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
+PITCH_BYTES = (
+    16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
+)
 START_US = 2.0
-REACHED = 0.6  # of the tensor cores' rate by mma.sync of large tiles on an H100
+REACHED = 0.6  # share of the tensor cores' rate that mma.sync reaches with large tiles on an H100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,13 @@ class Side:
     """A masked product as A · B.
 
     Attributes:
-        rows, columns, inner: of the result, and the contraction's length.
-        row_block, inner_block: sides of the mask's blocks along the result's rows and along the contraction; of a
-            sampled product the second lies along the result's columns.
-        a_by_inner, b_by_inner: whether the contraction is the direction in which A and B are contiguous.
-        samples: the mask is of the result.
-        transposes: the mask's columns lie along the result's rows.
-        by_columns: the result is stored with its columns behind one another.
+        rows, columns, inner: the result's rows and columns, and the length of the contraction.
+        row_block, inner_block: the sides of a mask block along the result's rows and along the contraction; in a
+            sampled product, the second one is along the result's columns.
+        a_by_inner, b_by_inner: whether A and B are contiguous along the contraction.
+        samples: whether the mask covers the result.
+        transposes: whether the mask's columns correspond to the result's rows.
+        by_columns: whether the result is stored in column-major order.
     """
 
     rows: int
@@ -67,7 +69,7 @@ class Side:
 
     @classmethod
     def of(cls, problem: MaskedProblem) -> Side:
-        """The product that an operator's problem is."""
+        """An operator's problem as a product."""
         p, block = problem, problem.block
         if isinstance(p, DsdProblem):
             return cls(p.m, p.n, p.k, block.rows, block.columns, True, p.w_layout is Layout.COLUMN)
@@ -82,7 +84,7 @@ class Side:
 
     @property
     def mask_rows(self) -> int:
-        """Blocks along the result's rows."""
+        """The number of mask blocks along the result's rows."""
         return -(-self.rows // self.row_block)
 
 
@@ -90,26 +92,26 @@ class Side:
 class MaskedTilesConfig(Config):
     """One point of the tuning space of the `MaskedTiles` families."""
 
-    tile_m: int = tunable(128, (32, 64, 128), "rows of the result per block")
-    tile_n: int = tunable(128, (32, 64, 128, 256), "columns of the result per block")
-    step: int = tunable(32, (16, 32, 64), "elements of the contraction that a step brings")
+    tile_m: int = tunable(128, (32, 64, 128), "rows of the result per thread block")
+    tile_n: int = tunable(128, (32, 64, 128, 256), "columns of the result per thread block")
+    step: int = tunable(32, (16, 32, 64), "elements of the contraction per pipeline stage")
     warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
     warps_n: int = tunable(4, (1, 2, 4), "warps side by side along the columns")
-    stages: int = tunable(3, (2, 3, 4, 5), "steps in shared memory")
+    stages: int = tunable(3, (2, 3, 4, 5), "pipeline stages in shared memory")
 
 
 P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=MaskedTilesConfig)
 
-# Tiles of falling size, each with its warps.
-GUESSES = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
+# tile_m, tile_n, warps_m and warps_n, from large tiles to small ones.
+HEURISTIC_CONFIGS = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
 
 
 class MaskedTiles(Family[P, C]):
-    """A block computes one tile of the result, walking the live blocks of its mask rows word by word.
+    """A thread block computes one tile of the result. It finds the live blocks of its mask rows word by word.
 
-    Tiles take their rows in the order of the mask, those with most live blocks first. Of a tile that is higher than a
-    block, dead rows are filled with zeros where another is live; nothing of a dead block is read.
+    Tiles take their rows in the mask's order, rows with most live blocks first. If a tile spans several mask rows and a
+    block is live in only some of them, the kernel fills the other rows with zeros. It reads no dead block.
     """
 
     size_names = ("m", "k", "n")
@@ -173,11 +175,11 @@ class MaskedTiles(Family[P, C]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def guess(self, problem: P, features: Features, device: Device) -> C:
-        """The largest tiles of which there are enough to fill the device."""
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
+        """The largest tiles that fill the device; if none do, the smallest ones with one more pipeline stage."""
         side = Side.of(problem)
         step = min(32, side.inner_block) if problem.dtype is not DType.FLOAT32 else min(16, side.inner_block)
-        for tile_m, tile_n, warps_m, warps_n in GUESSES:
+        for tile_m, tile_n, warps_m, warps_n in HEURISTIC_CONFIGS:
             found = self.config_type(
                 tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, stages=3
             )
@@ -192,18 +194,18 @@ class MaskedTiles(Family[P, C]):
         density = problem.density.share
         if not side.samples:
             mask_rows = max(1, c.tile_m // side.row_block)
-            density = 1 - (1 - density) ** mask_rows  # that one of a tile's mask rows is live
+            density = 1 - (1 - density) ** mask_rows  # the probability that one of a tile's mask rows is live
         rounds = -(-tiles // device.multiprocessors)
         each = c.tile_m * c.tile_n * side.inner * density
         rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         if problem.dtype is DType.FLOAT32:
-            rate *= 3  # one product of TF32, not three
+            rate *= 3  # one TF32 product, where `tensor_products_per_us` assumes three
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * each / rate)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
-        """Tiles along the rows: several blocks of the mask each, or several for each block."""
+        """The number of tiles along the rows; a tile spans several mask blocks, or a mask block several tiles."""
         if config.tile_m >= side.row_block:
             return -(-side.mask_rows // (config.tile_m // side.row_block))
         return side.mask_rows * (side.row_block // config.tile_m)
@@ -214,12 +216,12 @@ class MaskedTiles(Family[P, C]):
 
     @staticmethod
     def _sums(config: MaskedTilesConfig) -> int:
-        """Of a thread."""
+        """The sums that each thread keeps in registers."""
         return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
 
     @staticmethod
     def _shared_bytes(problem: P, config: C) -> int:
-        """Of all stages."""
+        """The bytes of all pipeline stages."""
         side, size = Side.of(problem), problem.dtype.itemsize
 
         def tile(extent: int, by_inner: bool) -> int:

@@ -130,7 +130,7 @@ class RowWise(Family[P, R]):
         moved = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, cycles / device.cycles_per_us)
 
-    def guess(self, problem: P, features: Features, device: Device) -> R:
+    def heuristic(self, problem: P, features: Features, device: Device) -> R:
         vector = 16 // problem.dtype.itemsize
         threads = 4
         while threads < 512 and threads * vector * 2 < features.row_mean:

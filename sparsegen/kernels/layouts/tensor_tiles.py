@@ -14,14 +14,14 @@ from sparsegen.matrix.formats import MAX_INDEX, Array
 STEP = 8  # nonzeros per load
 WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
-MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better guess
+MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better choice
 LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most
 USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # of blocks
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 
 
 def fills_blocks(features: Features) -> bool:
-    """Whether tiles stored whole are the better guess."""
+    """Whether tiles stored whole are the better choice."""
     return features.block_fill >= MOSTLY_FULL
 
 

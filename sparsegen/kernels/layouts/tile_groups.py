@@ -1,8 +1,8 @@
-"""Rows of a layer in groups of 16 that share columns, columns in blocks of 16 that share rows: tiles for tensor cores.
+"""An inspector that finds tiles for tensor cores: groups of 16 rows that share columns, blocks of 16 columns.
 
-Rows with equal sets of columns come to stand together, and so do columns that the same groups use; both are cut every
-16. What is equal in sets of 16 or more fills its tiles whole, what is nearly equal meets a few more tiles, and any
-matrix at all is represented. Nothing is assumed of how a network was made.
+It sorts rows with equal sets of columns next to each other, then columns that the same groups use, and cuts both into
+sets of 16. Sets of 16 or more equal rows or columns give dense tiles; sets that are only similar need more tiles. It
+can represent any matrix and assumes nothing about how a network was generated.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from sparsegen.matrix.csr import Array
 
 SIDE = 16  # rows of a group, columns of a block
-BANKS = 8  # runs of 16 bytes that shared memory gives at once
+BANKS = 8  # runs of 16 bytes that shared memory delivers in one access
 NONE = -1  # no row, no column
 
 
 class LayerKind(IntEnum):
-    """How the groups of a layer take their blocks; kernels know these numbers.
+    """How the groups of a layer use blocks; kernels know these numbers.
 
-    ``PAIRS``: every group takes two blocks. ``CHAINS``: so that of two groups that follow each other in a run, the next
-    one takes one block and keeps the other. ``TWINS``: so that it keeps both, every second time.
+    ``PAIRS``: every group uses two blocks. ``CHAINS``: in addition, each group of a run reuses one block of the group
+    before it. ``TWINS``: every second group of a run reuses both blocks of the group before it.
     """
 
     GENERAL = 0
@@ -37,13 +37,13 @@ class TileGroups:
     """The groups, blocks and tiles of one layer.
 
     Attributes:
-        kind: how groups take blocks.
-        rows: int64, groups × 16: rows of the layer, `NONE` where a group has fewer.
-        block: int64, of each column its block.
-        columns: int64, blocks × 16: columns, `NONE` where a block has fewer.
-        first: int64, groups + 1: where the tiles of each group begin.
-        tiles: int64: the blocks of all groups' tiles. A group of a layer that is not general has two, in the order in
-            which the kernel keeps them.
+        kind: how groups use blocks.
+        rows: int64 [groups, 16], the rows of each group, padded with `NONE`.
+        block: int64 [columns], the block of each column.
+        columns: int64 [blocks, 16], the columns of each block, padded with `NONE`.
+        first: int64 [groups + 1], where the tiles of each group begin.
+        tiles: int64 [tiles], the block of each tile, group by group. Unless the kind is ``GENERAL``, each group has two
+            tiles, in the order in which the kernel holds their blocks.
     """
 
     kind: LayerKind
@@ -55,11 +55,11 @@ class TileGroups:
 
     @property
     def count(self) -> int:
-        """Of groups."""
+        """The number of groups."""
         return len(self.rows)
 
     def blocks_loaded(self, run: int) -> int:
-        """How many blocks a kernel loads that takes groups in runs."""
+        """The number of blocks that a kernel loads if it processes the groups in runs."""
         if self.kind is LayerKind.GENERAL:
             return self.tiles.size
         place = np.arange(self.count) % run
@@ -71,12 +71,12 @@ class TileGroups:
 
     @classmethod
     def of(cls, offsets: Array, columns: Array, width: int, run: int) -> TileGroups:
-        """The groups of a layer.
+        """Find the groups of a layer.
 
         Args:
-            offsets, columns: its pattern in CSR.
-            width: columns there are.
-            run: groups that a warp takes one after another.
+            offsets, columns: the layer's pattern in CSR.
+            width: the layer's number of columns.
+            run: the number of groups that a warp processes one after another.
         """
         count = offsets.size - 1
         row = np.repeat(np.arange(count), np.diff(offsets))
@@ -104,23 +104,23 @@ class TileGroups:
 
 
 def spread(producers: Array, columns: Array) -> Array:
-    """A place in its block for each column, such that neither blocks nor the groups that write them meet conflicts.
+    """Order the columns within each block such that neither writing nor reading them causes bank conflicts.
 
-    Columns of a block and rows of a group are edges between blocks and groups, 16 at each. Three times edges are halved
-    evenly at both ends (Euler splits), which gives them 8 colours, each twice at every block and group. A column's
-    place modulo 8 is its colour, so that 8 rows of a fragment lie in different banks where they are written and where
-    they are read.
+    The neurons between two layers are the edges of a bipartite graph: each connects the group that writes it with the
+    block that reads it, and every vertex has 16 edges. Three Euler splits, each of which halves the edges evenly at all
+    vertices, give the edges 8 colours, each of which occurs twice at every vertex. The colour of a column is its place
+    modulo 8. Therefore 8 rows of a fragment are in different banks, both when they are written and when they are read.
 
     Args:
-        producers: int64, groups × 16: which rows of the layer before each group makes, with `NONE`.
-        columns: int64, blocks × 16, with `NONE`; as many of each.
+        producers: int64 [groups, 16], the rows of the previous layer that each group computes, padded with `NONE`.
+        columns: int64 [blocks, 16], padded with `NONE`; as many elements as ``producers``.
 
     Returns:
-        int64, blocks × 16: ``columns``, each at its place.
+        int64 [blocks, 16]: ``columns`` in their new order.
     """
     count = producers.size
     made, read = producers.ravel(), columns.ravel()
-    at = np.empty(count, dtype=np.int64)  # of the edges, which are numbered as the columns are
+    at = np.empty(count, dtype=np.int64)  # the edges, which have the numbers of the columns
     at[np.argsort(made, kind="stable")] = np.argsort(read, kind="stable")
     of_group = np.empty(count, dtype=np.int64)
     of_group[at] = np.arange(count) // SIDE
@@ -134,10 +134,10 @@ def spread(producers: Array, columns: Array) -> Array:
 
 
 def _halves(one: Array, other: Array) -> Array:
-    """0 or 1 for each edge, evenly at each vertex of either side: along closed trails it alternates.
+    """Split the edges evenly at each vertex of both sides: 0 or 1 for each edge, alternating along closed trails.
 
-    Edges are paired at each vertex. Going to the partner at one side and on to the partner at the other stays among
-    edges of one half; the half is the smallest edge that is met, against the partner's.
+    Edges are paired at each vertex. A step to the partner on one side and then to its partner on the other side stays
+    in the same half. An edge belongs to half 1 if the smallest edge that such steps reach is larger than its partner's.
     """
     here, there = _partners(one), _partners(other)
     onward = there[here]
@@ -153,7 +153,7 @@ def _halves(one: Array, other: Array) -> Array:
 
 
 def _partners(vertex: Array) -> Array:
-    """Of each edge another one at the same vertex, in pairs; every vertex has an even number of edges."""
+    """Pair the edges at each vertex, and return the partner of each edge; every vertex has an even number of edges."""
     pairs = np.argsort(vertex, kind="stable").reshape(-1, 2)
     partner = np.empty(vertex.size, dtype=np.int64)
     partner[pairs[:, 0]], partner[pairs[:, 1]] = pairs[:, 1], pairs[:, 0]
@@ -161,7 +161,7 @@ def _partners(vertex: Array) -> Array:
 
 
 def _scrambled(numbers: Array) -> Array:
-    """Numbers as uint64 whose sums tell sets apart."""
+    """Hash numbers to uint64 values such that different sets have different sums."""
     x = numbers.astype(np.uint64) + np.uint64(1)
     for shift, factor in ((31, 0x9E3779B97F4A7C15), (29, 0xBF58476D1CE4E5B9), (32, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
@@ -169,33 +169,33 @@ def _scrambled(numbers: Array) -> Array:
 
 
 def _sums(values: Array, offsets: Array) -> Array:
-    """Of each row, modulo 2⁶⁴."""
+    """The sum of each row, modulo 2⁶⁴."""
     running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)))
     found: Array = running[offsets[1:]] - running[offsets[:-1]]
     return found
 
 
 def _least(numbers: Array, offsets: Array, most: int) -> Array:
-    """The first number of each row, which is its least; ``most`` in an empty row."""
+    """The first and so least number of each row; ``most`` for an empty row."""
     padded = np.append(numbers, most)
     found: Array = np.where(np.diff(offsets) > 0, padded[np.minimum(offsets[:-1], numbers.size)], most)
     return found
 
 
 def _together(sets: Array, least: Array) -> Array:
-    """An order in which equal sets stand together, and those that begin alike near each other."""
+    """An order in which equal sets are adjacent, and sets with the same least element are close to each other."""
     return np.lexsort((sets, least))
 
 
 def in_rows(order: Array) -> Array:
-    """In rows of 16; the last one is filled up with `NONE`."""
+    """The order in rows of 16, of which the last is padded with `NONE`."""
     padded = np.full(-(-order.size // SIDE) * SIDE, NONE, dtype=np.int64)
     padded[: order.size] = order
     return padded.reshape(-1, SIDE)
 
 
 def _pairs(first: Array, tiles: Array) -> Array:
-    """Two blocks for each group, where it uses fewer some that it does not use, or one twice."""
+    """Two blocks for each group; a group that uses fewer gets the same block twice, or block 0."""
     counts = np.diff(first)
     padded = np.append(tiles, (0, 0))
     one = np.where(counts > 0, padded[np.minimum(first[:-1], tiles.size)], 0)
@@ -204,7 +204,7 @@ def _pairs(first: Array, tiles: Array) -> Array:
 
 
 def _trail(pairs: Array, blocks: int) -> Array:
-    """An order of groups in which each, where it can, shares a block with the one before: trails through the blocks."""
+    """An order of groups in which each shares a block with the one before, if possible: trails through the blocks."""
     left, right = pairs[:, 0].tolist(), pairs[:, 1].tolist()
     at: list[list[int]] = [[] for _ in range(blocks)]
     for group in range(len(left) - 1, -1, -1):
@@ -225,7 +225,7 @@ def _trail(pairs: Array, blocks: int) -> Array:
 
 
 def _oriented(pairs: Array, run: int) -> tuple[Array, LayerKind]:
-    """Each group's two blocks in the order in which a run keeps them, and what that makes of the layer."""
+    """Each group's two blocks in the order in which a run holds them, and the resulting kind of the layer."""
     if run > 1 and _are_twins(pairs, run):
         return np.sort(pairs, axis=1), LayerKind.TWINS
     turned = pairs.copy()
@@ -244,7 +244,11 @@ def _are_twins(pairs: Array, run: int) -> bool:
 
 
 def _chained(part: Array) -> bool:
-    """Turns the pairs of a run such that odd ones keep the second block of the one before, even ones the first."""
+    """Swap pairs of a run such that odd ones reuse the second block of the one before and even ones the first.
+
+    Returns:
+        Whether this is possible.
+    """
     if len(part) > 1 and part[0, 1] not in part[1]:
         part[0] = part[0, ::-1]
     for i in range(1, len(part)):

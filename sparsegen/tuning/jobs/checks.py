@@ -16,7 +16,15 @@ from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import ARCHITECTURES, Rates, estimated
 from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning_db.json_reader import Node
-from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Sample, Workload
+from sparsegen.tuning_db.records import (
+    Baseline,
+    DeviceRates,
+    MeasuredAs,
+    Measurement,
+    Outcome,
+    Sample,
+    Workload,
+)
 
 FASTER = 4.0  # times the estimated rates: no device of its kind is
 SHORTEST_US = 0.2  # an event takes longer
@@ -103,7 +111,7 @@ class Checks:
     def _sample(self, node: Node, sample: Sample, workload: Workload) -> None:
         if not SHORTEST_US <= sample.low_us <= sample.median_us <= sample.high_us <= LONGEST_US:
             node.refuse(f"times in order, between {SHORTEST_US:g} µs and an hour")
-        if sample.count > MOST_SAMPLES or not sample.cold:
+        if sample.count > MOST_SAMPLES or sample.measured_as is not MeasuredAs.COLD:
             node.refuse(f"at most {MOST_SAMPLES} calls, each with a cold L2")
         if self._device.backend == "cuda":
             cost = workload.problem.cost(workload.features.nnz)

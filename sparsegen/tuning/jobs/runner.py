@@ -31,7 +31,7 @@ from sparsegen.tuning.pipeline import CompileAhead
 from sparsegen.tuning.report import Budget, Progress
 from sparsegen.tuning.run import Limits, Run
 from sparsegen.tuning.space import Space
-from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.records import Measurement, Outcome
 
 Watch = Callable[[Task, int], AbstractContextManager[Progress]]
 
@@ -76,13 +76,13 @@ class Listed:
     def prefer(self, candidates: Iterable[Config]) -> None:
         """Nothing: whoever made the list chose its order."""
 
-    def tell(self, candidate: Config, time_us: float | None) -> None:
+    def tell(self, m: Measurement) -> None:
         """Nothing: a time changes no order."""
 
-    def hear(self, candidate: Config, time_us: float | None) -> None:
+    def hear(self, m: Measurement) -> None:
         """What somebody else tried is not tried again."""
-        if candidate in self._waiting:
-            self._waiting.remove(candidate)
+        if m.variant.config in self._waiting:
+            self._waiting.remove(m.variant.config)
 
 
 def require_fits(bundle: Bundle, device: Device) -> None:

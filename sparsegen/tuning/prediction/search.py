@@ -17,7 +17,7 @@ from sparsegen import backends, kernels
 from sparsegen.backends.cuda.inspection import find_disassembler, sass
 from sparsegen.backends.cuda.instructions import Instructions
 from sparsegen.backends.executor import CompiledKernel, Toolchain
-from sparsegen.dispatch.neighbours import NEIGHBOURS, guessed, nearest, predict
+from sparsegen.dispatch.neighbours import NEIGHBOURS, heuristic_configs, nearest, predict
 from sparsegen.errors import CompileError, ConfigError, DeviceUnavailableError, NoVariantError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily, Device
@@ -356,7 +356,7 @@ def instruction_count() -> Count:
 def _space(
     workload: Workload, device: Device, families: Sequence[AnyFamily], layers: Layer, *, whole: bool
 ) -> Space:
-    """Guesses, what was published and what similar workloads say, and the valid configs around them."""
+    """Heuristic configs, what was published and what similar workloads say, and the valid configs around them."""
     problem, features = workload.problem, workload.features
     kind = layers.list_workloads(kind=problem.kind, like=device)
     near = nearest(problem, features, device, kind)[:NEIGHBOURS]
@@ -368,11 +368,11 @@ def _space(
     votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
     similar = [p.config for p in predict(workload, device, votes, is_allowed)]
     names = [f.name for f in families]
-    guesses = [
-        *guessed(problem, features, device, names).values(),
+    heuristics = [
+        *heuristic_configs(problem, features, device, names).values(),
         *(c for f in families for c in (*f.alternatives(problem, features, device), *f.published())),
     ]
-    first = list(dict.fromkeys([*similar, *filter(is_allowed, guesses)]))
+    first = list(dict.fromkeys([*similar, *filter(is_allowed, heuristics)]))
     space = Space.build(families, problem, device, features=features, first=first, whole=whole)
     if not space.candidates:
         why = "; ".join([*space.left_out.values(), *space.pruned]) or "no family computes this operator"

@@ -69,7 +69,9 @@ class CsrDenseAdd(Family[DenseSparseAddProblem, CsrDenseAddConfig]):
     ) -> Launch:
         return Launch((problem.m, 1, 1), (config.threads, 1, 1))
 
-    def guess(self, problem: DenseSparseAddProblem, features: Features, device: Device) -> CsrDenseAddConfig:
+    def heuristic(
+        self, problem: DenseSparseAddProblem, features: Features, device: Device
+    ) -> CsrDenseAddConfig:
         return CsrDenseAddConfig()
 
     def analytic_us(

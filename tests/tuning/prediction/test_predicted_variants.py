@@ -16,7 +16,7 @@ from sparsegen.tuning_db.records import Workload
 
 
 def variant(number: int, model_us: float, us: float) -> dict[str, Any]:
-    picked = ("predicted", "guess", "random")[number % 3]
+    picked = ("predicted", "heuristic", "random")[number % 3]
     return {
         "family": "csr_spmm",
         "config": {"tile_n": number},
@@ -76,5 +76,5 @@ def test_what_is_recorded_is_predicted_guessed_and_random() -> None:
     assert dtype is DType.FLOAT32
     known = Workload.of(workload.problem(dtype), workload.matrix())
     chosen = script.candidates(known, find_target("h200").device)
-    counts = [list(chosen.values()).count(picked) for picked in ("predicted", "guess", "random")]
+    counts = [list(chosen.values()).count(picked) for picked in ("predicted", "heuristic", "random")]
     assert counts[0] == script.FIRST and counts[1] > 2 and counts[2] > script.RANDOM // 2

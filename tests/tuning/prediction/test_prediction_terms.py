@@ -64,7 +64,7 @@ def test_terms_of_waves_and_idle_multiprocessors() -> None:
 
 def test_what_is_not_compiled_has_no_terms_of_its_code() -> None:
     of = workload()
-    config = family("csr_spmm").guess(of.problem, of.features, H100)
+    config = family("csr_spmm").heuristic(of.problem, of.features, H100)
     before = Described.of(of, config, H100, None, 64).general
     after = Described.of(of, config, H100, Resources(64), 64).general
     assert set(after) - set(before) == {"registers", "spills"}

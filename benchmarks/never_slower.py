@@ -1,0 +1,236 @@
+"""From the first second, is anything slower than dense? Single products, an encoder, a decoder; nothing tuned.
+
+    python -m benchmarks.never_slower -o never_slower.json [--dlmc FOLDER] [--part products] [--part encoder] ...
+
+Needs a GPU that PyTorch can use. Everything is prepared with a database of its own, empty at the start.
+
+- products: 36 patterns that are in no packaged result, in both dtypes. With ``--dlmc`` they are the ``.smtx`` files of
+  a folder (of held-out layers), else random ones of DLMC's shapes with rows of different lengths. For each the default
+  choice, the variant (``dense="never"``), and `torch.nn.functional.linear`, in turn with a cold L2.
+- encoder: six layers of MiniLM's sizes with random pruned weights (80 and 90 %), 16, 128 and 512 tokens, called from
+  Python and as a CUDA graph; converted with ``example_inputs``, and without.
+- decoder: linear layers of LLaMA's sizes at 50 to 80 %, 8 tokens, as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+import scipy.sparse
+import torch
+from torch import nn
+
+import sparsegen
+from sparsegen.integrations.torch import convert
+
+SHAPES = ((512, 512), (512, 2048), (2048, 512), (1024, 1024), (256, 2304), (2048, 2048))
+SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+TOKENS = 256
+DTYPES = ("float32", "float16")
+SLOWER = 1.02  # than dense: beyond the noise
+ROUNDS, FLUSH_BYTES = 15, 256 << 20
+WIDTH, HEADS, HIDDEN, LAYERS = 384, 12, 1536, 6  # of MiniLM-L6
+DECODER = {"qkv": (6144, 4096), "out": (4096, 4096), "up": (11008, 4096), "down": (4096, 11008)}
+
+Run = Callable[[], Any]
+
+
+def times_us(runs: Sequence[Run], *, cold: bool) -> list[float]:
+    """Medians of calls in turn, between events; with a cold L2 each after writing over it."""
+    flush = torch.empty(FLUSH_BYTES if cold else 0, dtype=torch.uint8, device="cuda")
+    taken: list[list[float]] = [[] for _ in runs]
+    for number in range(ROUNDS + 3):
+        for run, times in zip(runs, taken, strict=True):
+            flush.zero_()
+            torch.cuda._sleep(40_000)  # until all is queued
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            if number >= 3:
+                times.append(start.elapsed_time(end) * 1e3)
+    return [median(times) for times in taken]
+
+
+def graph_of(run: Run) -> Run:
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def random_pattern(m: int, k: int, sparsity: float, seed: int) -> scipy.sparse.csr_array:
+    """Rows keep different numbers of weights, as those of pruned layers do."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((m, k)) * np.exp(0.3 * rng.standard_normal((m, 1)))
+    kept = np.abs(scores) > np.quantile(np.abs(scores), sparsity)
+    return scipy.sparse.csr_array(np.where(kept, rng.standard_normal((m, k)), 0.0).astype(np.float32))
+
+
+def patterns(folder: Path | None) -> Iterator[tuple[str, Any]]:
+    if folder is not None:
+        for path in sorted(folder.rglob("*.smtx"))[:36]:
+            yield path.stem, sparsegen.load_matrix(path)
+        return
+    for i, (m, k) in enumerate(SHAPES):
+        for j, sparsity in enumerate(SPARSITIES):
+            yield f"{m}x{k} {sparsity:g}", random_pattern(m, k, sparsity, 1000 + 10 * i + j)
+
+
+def products(folder: Path | None, db: str) -> Iterator[dict[str, Any]]:
+    for dtype in DTYPES:
+        for name, pattern in patterns(folder):
+            matrix = sparsegen.as_csr(pattern)
+            given: dict[str, Any] = {"n": TOKENS, "dtype": dtype, "layout": "column", "db": db}
+            began = time.perf_counter()
+            chosen = sparsegen.prepare(matrix, **given)
+            seconds = time.perf_counter() - began
+            never = sparsegen.prepare(matrix, **given, dense="never")
+            kind = getattr(torch, dtype)
+            weight = torch.from_numpy(matrix.to_dense()).to("cuda", kind)
+            x = torch.randn(TOKENS, matrix.shape[1], device="cuda", dtype=kind)
+            runs = (partial(chosen, x), partial(never, x), partial(nn.functional.linear, x, weight))
+            us = times_us(runs, cold=True)
+            yield {
+                "part": "products", "case": name, "dtype": dtype, "default_us": us[0], "sparse_us": us[1],
+                "dense_us": us[2], "ran": "dense" if chosen.variant is None else chosen.variant.family,
+                "prepared_seconds": seconds, "over_best": us[0] / min(us[1:]), "over_dense": us[0] / us[2],
+                "explained": chosen.explain(),
+            }  # fmt: skip
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.activation, self.down = nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            layer(x).view(-1, HEADS, WIDTH // HEADS).transpose(0, 1) for layer in (self.q, self.k, self.v)
+        )
+        seen = nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(-1, WIDTH)
+        x = self.first(x + self.out(seen))
+        return self.second(x + self.down(self.activation(self.up(x))))
+
+
+class DecoderLayers(nn.Module):
+    """The linear layers alone: attention is dense in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, (rows, columns) in DECODER.items():
+            setattr(self, name, nn.Linear(columns, rows, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.out(self.qkv(x)[:, :4096])
+        return x + self.down(nn.functional.silu(self.up(x)))
+
+
+def models(
+    part: str, make: Callable[[], nn.Module], width: int, sparsities: Sequence[float], tokens: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    for dtype in DTYPES:
+        for sparsity in sparsities:
+            for count in tokens:
+                torch.manual_seed(0)
+                kind = getattr(torch, dtype)
+                dense = make().to("cuda", kind).eval().requires_grad_(False)
+                x = torch.randn(count, width, device="cuda", dtype=kind)
+                by_model, by_layer = (make().to("cuda", kind).eval() for _ in range(2))
+                for copy in (by_model, by_layer):
+                    copy.load_state_dict(dense.state_dict())
+                    copy.requires_grad_(False)
+                began = time.perf_counter()
+                report = convert(by_model, sparsity=sparsity, tokens=count, example_inputs=x)
+                seconds = time.perf_counter() - began
+                convert(by_layer, sparsity=sparsity, tokens=count)
+                every = [partial(m, x) for m in (dense, by_model, by_layer)]
+                with torch.inference_mode():
+                    for run in every:
+                        run()
+                    eager = times_us(every, cold=False)
+                    graphs = times_us([graph_of(run) for run in every], cold=False)
+                names = ("dense_us", "converted_us", "converted_by_products_us")
+                for mode, us in (("eager", eager), ("graph", graphs)):
+                    yield {
+                        "part": part, "case": f"{sparsity:g} {count} tokens", "dtype": dtype, "mode": mode,
+                        **dict(zip(names, us, strict=True)), "over_dense": us[1] / us[0],
+                        "summary": report.summary, "conversion_seconds": seconds,
+                    }  # fmt: skip
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for part, dtype in dict.fromkeys((row["part"], row["dtype"]) for row in rows):
+        mine = [row for row in rows if (row["part"], row["dtype"]) == (part, dtype)]
+        over = [row["over_dense"] for row in mine]
+        slower = sum(one > SLOWER for one in over)
+        mean = math.exp(sum(map(math.log, over)) / len(over))
+        line = (
+            f"{part} {dtype}: {slower} of {len(mine)} slower than dense by over 2 %, worst {max(over):.2f}, "
+        )
+        line += f"geometric mean {mean:.3f} × dense"
+        best = [row["over_best"] for row in mine if "over_best" in row]
+        if best:
+            line += f", {math.exp(sum(map(math.log, best)) / len(best)):.3f} × the best of both"
+        yield line
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option(
+    "--dlmc",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="A folder of held-out .smtx files; default random patterns.",
+)
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["products", "encoder", "decoder"]),
+    help="default: all",
+)
+def main(output: Path, dlmc: Path | None, parts: tuple[str, ...]) -> None:
+    if not torch.cuda.is_available():
+        raise click.ClickException("this needs an NVIDIA GPU that PyTorch can use")
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        db = str(Path(folder) / "tuning.db")
+
+        def encoder() -> nn.Module:
+            return nn.Sequential(*(EncoderLayer() for _ in range(LAYERS)))
+
+        os.environ["SPARSEGEN_DB"] = db  # layers of PyTorch take it from there
+        every: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+            "products": lambda: products(dlmc, db),
+            "encoder": lambda: models("encoder", encoder, WIDTH, (0.8, 0.9), (16, 128, 512)),
+            "decoder": lambda: models("decoder", DecoderLayers, 4096, (0.5, 0.6, 0.7, 0.8), (8,)),
+        }
+        for part in parts or every:
+            for row in every[part]():
+                rows.append(row)
+                click.echo(f"{row['part']} {row['case']} {row['dtype']}: {row['over_dense']:.3f} × dense")
+                state = {"device": torch.cuda.get_device_name(), "rows": rows, "summary": list(summary(rows))}
+                output.write_text(json.dumps(state, indent=1) + "\n")
+    for line in summary(rows):
+        click.echo(line)
+
+
+if __name__ == "__main__":
+    main()

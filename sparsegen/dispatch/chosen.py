@@ -1,0 +1,146 @@
+"""What dispatch answers: the variant to run or the dense product in its place, with what is known of the times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict, compare
+from sparsegen.dispatch.neighbours import Neighbour
+from sparsegen.dispatch.options import Dense
+from sparsegen.kernels import family_of
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.config import Config
+from sparsegen.operators import Problem
+from sparsegen.system.quantities import microseconds
+
+
+class How(StrEnum):
+    """Where a choice comes from, the best source first."""
+
+    PINNED = "pinned"
+    EXACT = "exact"
+    BUCKET = "bucket"
+    PREDICTED = "predicted"
+    NEAREST = "nearest"
+    DEFAULT = "default"
+    NAMED = "named"  # by the caller; nothing was looked up
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant to run, or the dense product in its place, and why.
+
+    Attributes:
+        how, why: where the variant comes from, as a word and in a sentence.
+        expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
+        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT), or what `sparsegen tune --for`
+            predicted of the variant (PREDICTED, and EXACT where it did so before); None where neither is known.
+        dense: the time of a dense product; None where none computes this.
+        probed_us: of the variant, timed beside the dense product where it was first prepared; None if it was not.
+        policy: whether dense may run, as it was asked for.
+        obstacle: why the dense product does not run though it should; else empty.
+        neighbours: the measured workloads that were asked.
+    """
+
+    problem: Problem
+    config: Config
+    how: How
+    why: str
+    expected_us: float | None = None
+    predicted_us: float | None = None
+    dense: Time | None = None
+    probed_us: float | None = None
+    policy: Dense = Dense.AUTO
+    obstacle: str = ""
+    neighbours: tuple[Neighbour, ...] = ()
+
+    @property
+    def family(self) -> AnyFamily:
+        """The config's."""
+        return family_of(self.config)
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether it is pinned, or rests on measurements of this workload or its bucket."""
+        return self.how in (How.PINNED, How.EXACT, How.BUCKET)
+
+    @property
+    def sparse(self) -> Time | None:
+        """The variant's time; None where nothing is known."""
+        if self.probed_us is not None:
+            return Time.of_sparse(self.probed_us, Source.MEASURED)
+        if self.expected_us is not None:
+            source = {How.EXACT: Source.MEASURED, How.PINNED: Source.MEASURED, How.BUCKET: Source.ALIKE}.get(
+                self.how, Source.NEAR
+            )
+            return Time.of_sparse(self.expected_us, source)
+        if self.predicted_us is not None and math.isfinite(self.predicted_us):
+            return Time.of_sparse(self.predicted_us, Source.PREDICTED)
+        return None
+
+    @property
+    def dense_us(self) -> float | None:
+        """Microseconds of the dense product, measured or estimated; None where none computes this."""
+        return None if self.dense is None else self.dense.us
+
+    @property
+    def dense_is_faster(self) -> bool:
+        """Whether a dense product is measured or estimated to take less time."""
+        return self.dense is not None and self.sparse is not None and self.dense.us < self.sparse.us
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether dense or sparse is faster; OPEN where estimates overlap, or the variant's time is not known."""
+        return compare(self.sparse, self.dense)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a probe is needed to tell what is to run."""
+        return self.policy is Dense.AUTO and not self.obstacle and self.verdict is Verdict.OPEN
+
+    @property
+    def use_dense(self) -> bool:
+        """Whether the dense product runs instead of the variant."""
+        if self.obstacle or self.policy is Dense.NEVER:
+            return False
+        return self.policy is Dense.ALWAYS or self.dense_is_faster
+
+    def explain(self) -> str:
+        """The choice in words, several lines."""
+        values = self.config.settings.replace(" ", ", ")
+        lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
+        if self.sparse is not None:
+            lines.append(f"  takes {self.sparse}")
+        if self.how is How.EXACT and self.predicted_us is not None:
+            lines.append(f"  {microseconds(self.predicted_us)} were predicted")
+        if self.dense is not None:
+            lines.append(f"  dense takes {self.dense}: {self._decision()}")
+        elif self.use_dense:
+            lines.append(f"  the dense product runs instead (dense={self.policy})")
+        lines += [
+            f"  asked: {_sizes(n.workload.problem)}, {n.workload.features.nnz} nonzeros, "
+            f"{n.distance:.2f} octaves away"
+            for n in self.neighbours
+        ]
+        return "\n".join(lines)
+
+    def _decision(self) -> str:
+        """What runs, dense or sparse, and why."""
+        if self.policy is Dense.ALWAYS and not self.obstacle:
+            return f"it runs instead (dense={self.policy})"
+        if not self.dense_is_faster:
+            sure = "" if self.verdict is Verdict.SPARSE else ", as far as estimates tell"
+            return f"sparse wins{sure}"
+        sure = "" if self.verdict is Verdict.DENSE else ", as far as estimates tell"
+        if self.obstacle:
+            return f"dense wins{sure}, but {self.obstacle}: sparse runs"
+        return f"dense wins{sure}, " + (
+            "it runs instead" if self.use_dense else f"but sparse runs (dense={self.policy})"
+        )
+
+
+def _sizes(problem: Problem) -> str:
+    items = f"{problem.batch} items of " if problem.batch > 1 else ""
+    return items + " × ".join(map(str, problem.sizes.values()))

@@ -1,0 +1,124 @@
+"""Dense or sparse: which product takes less time, and whether what is known of both is enough to say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled
+from sparsegen.errors import ConfigError
+from sparsegen.kernels.base import Device
+from sparsegen.operators import OPERATORS, HasDense, Problem, SpmmProblem
+from sparsegen.system.quantities import microseconds
+from sparsegen.tuning_db.ranking import preference
+from sparsegen.tuning_db.records import Baseline, MeasuredAs
+
+DENSE = "cublas"  # the contender that a dense product is
+
+
+class Source(StrEnum):
+    """What a time rests on, the surest first."""
+
+    MEASURED = "measured"
+    SAME_SIZES = "measured on equal sizes"
+    ALIKE = "measured on a matrix that is much alike"
+    NEAR = "estimated from measurements that are near"
+    PREDICTED = "predicted from the device's rates"
+
+
+# Nine of ten times are within such a factor. On the packaged results with a workload's own pattern left out: sparse
+# times of the same bucket 1.05, by neighbours 1.46, dense ones of equal sizes 1.05; with the shape left out dense ones
+# 1.2. Nothing is known of devices without measurements: there the factors of predictions are guesses.
+SPARSE_WITHIN = {Source.MEASURED: 1.02, Source.ALIKE: 1.05, Source.NEAR: 1.46, Source.PREDICTED: 1.5}
+DENSE_WITHIN = {Source.MEASURED: 1.02, Source.SAME_SIZES: 1.05, Source.NEAR: 1.2, Source.PREDICTED: 1.35}
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A time in microseconds, and what it rests on.
+
+    Attributes:
+        within: the factor that nine of ten such times are off by at the most.
+    """
+
+    us: float
+    source: Source
+    within: float
+
+    @classmethod
+    def of_sparse(cls, us: float, source: Source) -> Time:
+        return cls(us, source, SPARSE_WITHIN[source])
+
+    @classmethod
+    def of_dense(cls, us: float, source: Source) -> Time:
+        return cls(us, source, DENSE_WITHIN[source])
+
+    @property
+    def is_measured(self) -> bool:
+        return self.source is Source.MEASURED
+
+    def __str__(self) -> str:
+        off = "" if self.is_measured else f", within {self.within:g} ×"
+        return f"{microseconds(self.us)} ({self.source}{off})"
+
+
+class Verdict(StrEnum):
+    """What two times say."""
+
+    SPARSE = "sparse"
+    DENSE = "dense"
+    OPEN = "open"  # estimates that overlap
+
+
+def has_dense(problem: Problem) -> bool:
+    """Whether a dense product computes it."""
+    return isinstance(problem, HasDense) and problem.batch == 1
+
+
+def require_dense(problem: Problem) -> None:
+    """Raises ConfigError where no dense product computes it."""
+    if not isinstance(problem, HasDense):
+        able = ", ".join(kind.operator for kind in OPERATORS.values() if issubclass(kind, HasDense))
+        raise ConfigError(
+            f"dense = always is for {able}: there is no dense {problem.operator} to run instead"
+        )
+    if problem.batch > 1:
+        raise ConfigError(f"dense = always runs one item; prepare them without it (batch = {problem.batch})")
+
+
+def compare(sparse: Time | None, dense: Time | None) -> Verdict:
+    """Which is faster, if one of them is beyond what the times may be off; two measured times always tell."""
+    if dense is None:
+        return Verdict.SPARSE
+    if sparse is None:
+        return Verdict.OPEN
+    if sparse.is_measured and dense.is_measured:
+        return Verdict.DENSE if dense.us < sparse.us else Verdict.SPARSE
+    if dense.us * dense.within < sparse.us / sparse.within:
+        return Verdict.DENSE
+    if sparse.us * sparse.within < dense.us / dense.within:
+        return Verdict.SPARSE
+    return Verdict.OPEN
+
+
+def measured_dense_us(baselines: Iterable[Baseline], wanted: MeasuredAs | None) -> float | None:
+    """The latest time of the dense product, of the kind that is asked for or most like it; None without any."""
+    times = {b.sample.measured_as: b.sample.median_us for b in baselines if b.contender == DENSE}
+    return next((times[kind] for kind in preference(wanted) if kind in times), None)
+
+
+def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
+    """What a probe measures as, where these times count: a graph's launches find the L2 warm."""
+    return MeasuredAs.WARM if wanted is MeasuredAs.GRAPH else wanted or MeasuredAs.COLD
+
+
+def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) -> Time | None:
+    """By the model of dense products, put right by the nearest that was measured; None where it is not of such."""
+    if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
+        return None
+    us = dense_time_us(problem, device, known)
+    sizes = (problem.m, problem.k, problem.n, problem.layout)
+    if any((k.problem.m, k.problem.k, k.problem.n, k.problem.layout) == sizes for k in known):
+        return Time.of_dense(us, Source.SAME_SIZES)
+    return Time.of_dense(us, Source.NEAR if known else Source.PREDICTED)

@@ -1,0 +1,71 @@
+"""What callers ask of dispatch, as words: what to do on a miss, whether dense may run, which times to go by."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sparsegen.errors import ConfigError
+from sparsegen.tuning_db.records import MeasuredAs
+
+
+class OnMiss(StrEnum):
+    """What to do when neither this workload nor its bucket was measured."""
+
+    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's guess
+    DEFAULT = "default"  # the family's guess
+    TUNE = "tune"  # `sparsegen.prepare` tunes; `choose` itself answers as for NEAREST
+    ERROR = "error"  # NoVariantError
+
+    @classmethod
+    def parse(cls, value: OnMiss | str) -> OnMiss:
+        """Raises ConfigError for a word that is none of these."""
+        try:
+            return cls(value)
+        except ValueError:
+            hint = (
+                "; dense products are chosen by dense=" if isinstance(value, str) and value == "dense" else ""
+            )
+            raise ConfigError(f"on_miss = {value!r} is none of {', '.join(cls)}{hint}") from None
+
+
+class Dense(StrEnum):
+    """Whether a dense product may run in a variant's place."""
+
+    AUTO = "auto"  # where it takes less time
+    NEVER = "never"
+    ALWAYS = "always"
+
+    @classmethod
+    def parse(cls, value: Dense | str) -> Dense:
+        """Raises ConfigError for a word that is none of these."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise ConfigError(f"dense = {value!r} is none of {', '.join(cls)}") from None
+
+
+class Verify(StrEnum):
+    """When a variant's result is held against the reference."""
+
+    FIRST_USE = "first-use"  # of its source digest on a device with a driver
+    NEVER = "never"
+
+    @classmethod
+    def parse(cls, value: Verify | str) -> Verify:
+        """Raises ConfigError for a word that is none of these."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise ConfigError(f"verify = {value!r} is none of {', '.join(cls)}") from None
+
+
+def parse_kind(value: MeasuredAs | str | None) -> MeasuredAs | None:
+    """The kind of times to go by; None for the usual order.
+
+    Raises:
+        ConfigError: a word that is none.
+    """
+    try:
+        return None if value is None else MeasuredAs(value)
+    except ValueError:
+        raise ConfigError(f"l2 = {value!r} is none of {', '.join(MeasuredAs)}") from None

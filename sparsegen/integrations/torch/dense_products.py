@@ -1,0 +1,77 @@
+"""The dense products that run in the place of a pattern's sparse ones: one full weight for all of them."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.integrations.torch.prepared import Follower, is_capturing
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.plan.dense_weight import DenseWeight
+
+
+class SharedWeight:
+    """The full weight of a pattern, of one dtype on one device; it lives as long as a product that multiplies it.
+
+    Attributes:
+        turn: held while it gets new values and is multiplied.
+    """
+
+    def __init__(self, pattern: CsrMatrix, dtype: torch.dtype, device: torch.device) -> None:
+        self._weight = DenseWeight(pattern, dtype, device)
+        self._follower = Follower(self._update)
+        self.turn = threading.Lock()
+
+    @property
+    def tensor(self) -> Tensor:
+        """out × in features."""
+        found: Tensor = self._weight.tensor
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self._weight.nbytes
+
+    def follow(self, values: Tensor) -> None:
+        """Have these values at the pattern."""
+        self._follower.follow(values)
+
+    def _update(self, values: Tensor) -> None:
+        self._weight.update(values, keeps_places=values.requires_grad)
+
+
+class DensePrepared:
+    """A pattern's product by cuBLAS, called as `Prepared` is.
+
+    Attributes:
+        choice: why it is dense.
+        weight: what it multiplies by.
+        was_captured: whether a CUDA graph launches it, so that its weight must live on.
+    """
+
+    def __init__(self, weight: SharedWeight, choice: Choice, *, transposed: bool) -> None:
+        self.weight, self.choice = weight, choice
+        self._transposed = transposed
+        self.was_captured = False
+
+    def __call__(
+        self,
+        *operands: Tensor,
+        values: Tensor | None = None,
+        bias: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """X · Wᵀ + bias, or X · W if transposed, for the one operand X, with these values of W."""
+        (x,) = operands
+        with self.weight.turn:
+            if values is not None:
+                self.weight.follow(values)
+            self.was_captured |= is_capturing(x)
+            weight = self.weight.tensor
+            result = torch.mm(x, weight) if self._transposed else linear(x, weight, bias)
+        return result if out is None else out.copy_(result)

@@ -1,0 +1,73 @@
+"""A variant's result held against the reference where it first runs: on a device, with a driver."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import numpy as np
+
+from sparsegen.errors import DeviceMemoryError, LaunchError
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import Problem
+from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.tuning_db.records import Check, Outcome, Workload
+from sparsegen.verify.variants import CheckedCall
+
+log = logging.getLogger(__name__)
+
+DRAWN = (1 << 20) + 1  # random numbers of a large operand, which repeat; odd, so that its rows differ
+MOST_HOST_FLOP = 2e8  # of a reference that the host computes; a tenth of a second
+
+
+class FewDraws(np.random.Generator):
+    """Draws a million normal numbers for any larger array, and repeats them: what takes longest is drawing."""
+
+    def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
+        count = 1 if size is None else int(np.prod(size))
+        if out is not None or count <= DRAWN:
+            return super().standard_normal(size, dtype, out)
+        return np.resize(super().standard_normal(DRAWN, dtype), size)
+
+
+def can_be_checked(problem: Problem, matrix: CsrMatrix, backend: str) -> bool:
+    """Whether a reference takes little time: one by the device, or a small one."""
+    by_device = backend == "cuda" and type(problem).reference_on is not Problem.reference_on
+    return by_device or problem.cost(matrix.nnz).flop <= MOST_HOST_FLOP
+
+
+def checked(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix, driver: str) -> Check | None:
+    """What one launch on random operands gives; None where there is no memory to tell.
+
+    The operands that are kept, and values that the items of a batch have of their own, are afterwards as before.
+
+    Raises:
+        SparsegenError: the device's reference differs from the host's, so that nothing can be verified.
+    """
+    began = time.monotonic()
+    bound, executor = launcher.prepared, launcher.prepared.executor
+    own = bound.packed.arrays[bound.packed.values] if problem.value_sets > 1 and bound.packed.values else None
+    outcome, reason, worst = Outcome.OK, "", None
+    try:
+        before = None if own is None else np.empty(own.nbytes, np.uint8)
+        if own is not None and before is not None:
+            with executor.entered():
+                executor.synchronize()
+                executor.download(own, before)
+        call = CheckedCall(bound, problem, matrix, FewDraws(np.random.PCG64(1)))
+        worst = call.worst
+        if not worst <= 1:
+            outcome, reason = Outcome.WRONG, call.explain()
+        if own is not None and before is not None:
+            with executor.entered():
+                executor.overwrite(own, before)
+                executor.synchronize()
+    except DeviceMemoryError as error:
+        log.info("%s is not checked: %s", launcher.variant.family, error)
+        return None
+    except LaunchError as error:
+        outcome, reason = Outcome.CRASHED, str(error)
+    workload = Workload.of(problem, matrix)
+    seconds = time.monotonic() - began
+    return Check(workload, launcher.device, launcher.variant, driver, outcome, seconds, reason, worst)

@@ -1,0 +1,201 @@
+"""From a choice to what runs: checked where it first runs, and timed beside the dense product where estimates do not
+tell which is faster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sparsegen import backends
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.dense_or_sparse import Source, Time, probed_as
+from sparsegen.dispatch.options import Dense
+from sparsegen.errors import DatabaseError, DeviceUnavailableError, LaunchError, WrongResultError
+from sparsegen.kernels.base import Array, Device
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.first_use import can_be_checked, checked
+from sparsegen.measure.probe import ROUNDS, SAMPLES, is_capturing, probed_us
+from sparsegen.operators import Launcher
+from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
+from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.records import Check, MeasuredAs, Outcome, Probe, Workload
+
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Store
+
+log = logging.getLogger(__name__)
+
+MOST_FAILED = 3  # variants in a row: then it is not they
+
+# What was found right in this process: device, driver, source digest.
+_verified: set[tuple[str, str, str]] = set()
+
+# Probes of this process that no database could take, so that each is made once.
+_unrecorded: dict[tuple[str, Workload, str], tuple[float, float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What `sparsegen.prepare` was asked for.
+
+    Attributes:
+        location: of the database that is written.
+        kind: of times that count.
+        database: that says what was verified.
+        choose: the choice without the variants that failed these checks.
+        verifies: whether a variant is checked on its first use.
+        probes: whether a variant and the dense product may be timed on the spot.
+        pattern, kept, value_order: as of `VariantLauncher`.
+    """
+
+    matrix: CsrMatrix
+    device: Device
+    location: str
+    database: Layer
+    choose: Callable[[Sequence[Check]], Choice]
+    kept: Mapping[str, Any]
+    pattern: str | None
+    value_order: Array | None
+    verifies: bool
+    probes: bool
+    kind: MeasuredAs | None
+
+    def launcher(self, choice: Choice) -> Launcher:
+        """What runs: the variant or the dense product, whichever is faster.
+
+        A variant that gives a wrong result on its first use is recorded, and the next best one takes its place.
+
+        Raises:
+            DeviceUnavailableError: dense was to run whatever is faster, and it cannot.
+            CompileError, LaunchError: the variant cannot be built or loaded, or crashed on its first use.
+            WrongResultError: the caller named a variant that is wrong, or `MOST_FAILED` are.
+        """
+        failed: list[Check] = []
+        while True:
+            choice = self._with_obstacle(choice)
+            if choice.use_dense and not (choice.is_open and self._may_probe()):
+                return self._dense(choice)
+            sparse = self._sparse(choice)
+            check = self._checked(sparse, choice)
+            if check is None:
+                break
+            failed.append(check)
+            self._refuse(check, choice, len(failed))
+            choice = self.choose(failed)
+        if not (choice.is_open and self._may_probe()):
+            return sparse
+        dense = self._dense(choice)
+        probed = self._probed(choice, sparse, dense)
+        sparse.choice = dense.choice = probed
+        return dense if probed.use_dense else sparse
+
+    def _checked(self, sparse: VariantLauncher, choice: Choice) -> Check | None:
+        """The check that the variant failed, if it was checked now and failed."""
+        problem, digest = choice.problem, sparse.variant.source_digest
+        if not self.verifies or is_capturing():
+            return None
+        driver = backends.driver_version(self.device)
+        key = (self.device.key, driver, digest)
+        if key in _verified or self.database.is_verified(self.device, driver, digest):
+            sparse.verified = "verified on such a device with this driver before"
+            return None
+        if not can_be_checked(problem, self.matrix, self.device.backend):
+            sparse.verified = "not verified on this device and driver: the reference would take too long"
+            return None
+        check = checked(sparse, problem, self.matrix, driver)
+        if check is None:
+            sparse.verified = "not verified on this device and driver: there is not enough memory"
+            return None
+        record(self.location, lambda store: store.add_check(check))
+        if check.outcome is not Outcome.OK:
+            return check
+        _verified.add(key)
+        sparse.verified = (
+            f"verified on this first use in {check.seconds * 1e3:.0f} ms: largest error "
+            f"{check.worst_error or 0.0:.3g} of its bound"
+        )
+        return None
+
+    def _refuse(self, check: Check, choice: Choice, failed: int) -> None:
+        """Say what failed; raise where no other variant may take its place."""
+        what = "crashed" if check.outcome is Outcome.CRASHED else "gives wrong results"
+        said = f"{choice.family.name} ({check.variant.config}) {what} on {self.device.name}: {check.reason}"
+        if check.outcome is Outcome.CRASHED and self.device.backend == "cuda":
+            raise LaunchError(f"{said}; it is recorded, and a new process takes another variant")
+        if choice.how in (How.NAMED, How.PINNED) or failed >= MOST_FAILED:
+            raise WrongResultError(said)
+        log.warning("%s; it is recorded, and another variant is taken", said)
+
+    def _with_obstacle(self, choice: Choice) -> Choice:
+        """The choice, knowing whether a dense product can run at all."""
+        if choice.policy is Dense.NEVER or (choice.policy is Dense.AUTO and choice.dense is None):
+            return choice
+        why = obstacle(self.device, choice.policy)
+        if why and choice.policy is Dense.ALWAYS:
+            raise DeviceUnavailableError(f"dense = always, but {why}")
+        return replace(choice, obstacle=why)
+
+    def _may_probe(self) -> bool:
+        return self.probes and not is_capturing()
+
+    def _sparse(self, choice: Choice) -> VariantLauncher:
+        return VariantLauncher(
+            choice,
+            self.matrix,
+            executor=shared_executor(self.device),
+            toolchain=backends.toolchain(self.device),
+            kept=self.kept,
+            pattern=self.pattern,
+            value_order=self.value_order,
+        )
+
+    def _dense(self, choice: Choice) -> DenseLauncher:
+        return DenseLauncher(
+            choice,
+            self.matrix,
+            self.device,
+            kept=self.kept,
+            pattern=self.pattern,
+            value_order=self.value_order,
+        )
+
+    def _probed(self, choice: Choice, sparse: VariantLauncher, dense: DenseLauncher) -> Choice:
+        """The choice with both times; as it was, by estimates, where they cannot be taken."""
+        workload = Workload.of(choice.problem, self.matrix)
+        kind = probed_as(self.kind)
+        key = (f"{self.device.key} {kind}", workload, sparse.variant.source_digest)
+        if key not in _unrecorded:
+            try:
+                # An executor for the moment: what it overwrites the L2 with is four times as large.
+                with closing(backends.open_executor(self.device)) as executor:
+                    times = probed_us(sparse, dense, choice.problem, self.matrix, executor, kind)
+            except LaunchError as error:
+                log.warning("dense or sparse is decided by estimates, as they cannot be timed: %s", error)
+                return choice
+            driver = backends.driver_version(self.device)
+            probe = Probe(workload, self.device, sparse.variant, *times, ROUNDS * SAMPLES, kind, driver)
+            if not record(self.location, lambda store: store.add_probe(probe)):
+                _unrecorded[key] = times
+            sparse_us, dense_us = times
+        else:
+            sparse_us, dense_us = _unrecorded[key]
+        return replace(choice, probed_us=sparse_us, dense=Time.of_dense(dense_us, Source.MEASURED))
+
+
+def record(location: str, write: Callable[[Store], None]) -> bool:
+    """Write to a database; False, and a warning, where that cannot be done."""
+    from sparsegen.tuning_db.store import Store
+
+    try:
+        with Store.open(location) as store:
+            write(store)
+    except DatabaseError as error:
+        log.warning("what was found out here is forgotten with this process: %s", error)
+        return False
+    return True

@@ -1,0 +1,70 @@
+"""The sparse matrix with its zeros, as a PyTorch tensor that dense products multiply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegen.kernels.base import Array
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.plan.arrays import host_values
+
+
+class DenseWeight:
+    """A full m × k tensor of which the places of a pattern get new values.
+
+    Attributes:
+        tensor: m × k, row-major, with zeros outside the pattern.
+    """
+
+    def __init__(self, pattern: CsrMatrix, dtype: Any, place: Any) -> None:
+        """Zeros; `update` fills the pattern, by default in CSR order.
+
+        Args:
+            pattern: whose values play no part.
+            dtype, place: the tensor's, of PyTorch.
+        """
+        import torch
+
+        self._torch, self._pattern = torch, pattern
+        self._order: Array | None = None
+        self._kept: tuple[Any, Any | None] | None = None
+        with torch.inference_mode(False):  # so that it can get new values within and without
+            self.tensor = torch.zeros(pattern.shape, dtype=dtype, device=place)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, of the places too while these are kept."""
+        kept = () if self._kept is None else self._kept
+        return int(self.tensor.nbytes) + sum(int(array.nbytes) for array in kept if array is not None)
+
+    def update(self, values: Any, *, keeps_places: bool = False) -> None:
+        """New values at the pattern, an array of any library or a tensor anywhere, one for each nonzero.
+
+        Args:
+            keeps_places: keep the nonzeros' places on the device, 8 bytes each, as values that train need: otherwise
+                they are sent again for each update.
+        """
+        torch = self._torch
+        if not isinstance(values, torch.Tensor):
+            values = torch.as_tensor(np.array(host_values(values)))  # a copy: it may be read-only
+        with torch.inference_mode(False), torch.no_grad():
+            stored = values.detach().to(self.tensor.device, self.tensor.dtype)
+            places, order = self._kept or self._sent()
+            if keeps_places:
+                self._kept = places, order
+            self.tensor.view(-1)[places] = stored if order is None else stored[order]
+
+    def reorder(self, order: Array) -> None:
+        """Values of later updates come in this order: for each nonzero its number among them."""
+        self._order, self._kept = order.astype(np.int64), None
+
+    def _sent(self) -> tuple[Any, Any | None]:
+        """The nonzeros' places in the tensor, and their order among the values."""
+        torch, pattern, place = self._torch, self._pattern, self.tensor.device
+        lengths = torch.as_tensor(np.diff(pattern.row_offsets), device=place)
+        begins = torch.arange(pattern.shape[0], device=place) * pattern.shape[1]
+        places = torch.repeat_interleave(begins, lengths)
+        places += torch.as_tensor(np.array(pattern.column_indices), device=place)
+        return places, None if self._order is None else torch.as_tensor(self._order, device=place)

@@ -1,0 +1,157 @@
+"""Recorded exhaustive searches: what became of every candidate of a space, compact enough to lie in a repository.
+
+One file holds several, as JSON compressed by xz. Configs stand in columns: for each family the values of each tunable,
+as places among its choices.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsegen import kernels
+from sparsegen.errors import ImportFileError, SparsegenError
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
+from sparsegen.matrix.features import Features
+from sparsegen.system.publish import publish_file
+from sparsegen.tuning.study import time_us
+from sparsegen.tuning_db.exchange import workload_dict
+from sparsegen.tuning_db.json_reader import parse_json
+from sparsegen.tuning_db.problem_reader import read_problem
+from sparsegen.tuning_db.records import Measurement, Outcome, Workload
+
+FORMAT = "sparsegen-recorded-searches/1"
+DIGITS = 5  # of a time; medians of a variant vary more
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of a candidate: its median in µs, or None where it failed."""
+
+    config: Config
+    outcome: Outcome
+    time_us: float | None
+    registers: int | None = None
+    spill_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An exhaustive search.
+
+    Attributes:
+        name: of the space.
+        is_modelled: times were computed by a model, and nothing was measured.
+    """
+
+    name: str
+    workload: Workload
+    device: Device
+    tried: tuple[Tried, ...]
+    is_modelled: bool = False
+
+    @classmethod
+    def of(cls, name: str, measurements: Sequence[Measurement]) -> Recording:
+        """The last measurement of each config, in the order of the first; of finalists only where there is no other.
+
+        Args:
+            measurements: of one workload on one device, at least one.
+        """
+        found: dict[Config, Measurement] = {}
+        for m in sorted(measurements, key=lambda m: m.final, reverse=True):
+            found[m.variant.config] = m
+        order = dict.fromkeys(m.variant.config for m in measurements if m.variant.config.is_known)
+        tried = tuple(
+            Tried(config, m.outcome, time_us(m), m.registers, m.spill_bytes)
+            for config in order
+            if (m := found[config])
+        )
+        return cls(name, measurements[0].workload, measurements[0].device, tried)
+
+    @property
+    def best_us(self) -> float:
+        """The lowest time; infinite where every candidate failed."""
+        return min((t.time_us for t in self.tried if t.time_us is not None), default=math.inf)
+
+
+def write(path: Path, recordings: Iterable[Recording]) -> None:
+    """Write a file, whole or not at all."""
+    document = {"format": FORMAT, "searches": [_dict(r) for r in recordings]}
+    with publish_file(path) as file:
+        file.write(lzma.compress(json.dumps(document, separators=(",", ":")).encode(), preset=9))
+
+
+def read(path: Path) -> list[Recording]:
+    """Read a file.
+
+    Raises:
+        ImportFileError: it cannot be read, is none of these, or names families or values that are not installed.
+    """
+    try:
+        text = lzma.decompress(path.read_bytes()).decode()
+        document = json.loads(text)
+        if document["format"] != FORMAT:
+            raise ImportFileError(f"{path} is {document['format']}, not {FORMAT}")
+        return [_recording(found) for found in document["searches"]]
+    except OSError as error:
+        raise ImportFileError(f"{path} cannot be read: {error.strerror}") from error
+    except ImportFileError:
+        raise
+    except (lzma.LZMAError, ValueError, KeyError, IndexError, TypeError, SparsegenError) as error:
+        raise ImportFileError(
+            f"{path} holds no recorded searches that this version knows: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _dict(r: Recording) -> dict[str, Any]:
+    families: dict[str, list[Config]] = {}
+    for t in r.tried:
+        families.setdefault(t.config.family_name, []).append(t.config)
+    in_order = [t for name in families for t in r.tried if t.config.family_name == name]
+    return {
+        "name": r.name,
+        "is_modelled": r.is_modelled,
+        "workload": workload_dict(r.workload),
+        "device": {name: value for name, value in asdict(r.device).items() if name != "rates"},
+        "families": {
+            name: {
+                t.name: [t.choices.index(getattr(c, t.name)) for c in configs] for t in configs[0].tunables()
+            }
+            for name, configs in families.items()
+        },
+        "outcomes": [t.outcome.value for t in in_order],
+        "times_us": [t.time_us if t.time_us is None else float(f"{t.time_us:.{DIGITS}g}") for t in in_order],
+        "registers": [t.registers for t in in_order],
+        "spill_bytes": [t.spill_bytes for t in in_order],
+    }
+
+
+def _recording(found: dict[str, Any]) -> Recording:
+    configs: list[Config] = []
+    for name, columns in found["families"].items():
+        kind = kernels.families()[name].config_type
+        tunables = {t.name: t for t in kind.tunables()}
+        if tunables.keys() != columns.keys():
+            raise ImportFileError(f"{name} has the tunables {', '.join(tunables)}, not {', '.join(columns)}")
+        for places in zip(*columns.values(), strict=True):
+            pairs = zip(columns, places, strict=True)
+            configs.append(kind(**{tunable: tunables[tunable].choices[place] for tunable, place in pairs}))
+    rows = zip(
+        configs, found["outcomes"], found["times_us"], found["registers"], found["spill_bytes"], strict=True
+    )
+    tried = tuple(Tried(config, Outcome(outcome), *facts) for config, outcome, *facts in rows)
+    workload, device = found["workload"], found["device"]
+    problem = read_problem(parse_json(json.dumps(workload["problem"]), "a recorded search"))
+    return Recording(
+        found["name"],
+        Workload(problem, workload["fingerprint"], Features(**workload["features"])),
+        Device(**device | {"compute_capability": tuple(device["compute_capability"])}),
+        tried,
+        found["is_modelled"],
+    )

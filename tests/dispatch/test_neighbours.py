@@ -1,0 +1,209 @@
+"""Which measured workloads are near, and how much each of them says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from tuning_samples import DIGEST, H100, failed, other_operators, timed, workload
+
+from sparsegen.dispatch import neighbours
+from sparsegen.dispatch.choice import BUCKET_RADIUS, Choice, How, choose
+from sparsegen.dispatch.neighbours import Neighbour, Prediction, nearest, predict
+from sparsegen.dispatch.regression import Point
+from sparsegen.kernels import family
+from sparsegen.kernels.base import Array, Device
+from sparsegen.matrix.features import Features
+from sparsegen.operators import DType, Epilogue
+from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.records import Measurement, Outcome, Variant, Workload
+
+OTHER_H100 = replace(H100, key="another H100")
+
+
+def distances(asked: Workload, known: list[Measurement], device: Device = H100) -> list[tuple[str, float]]:
+    """The keys of the devices of all that is known, and how far away it is, nearest first."""
+    tuned = MemoryLayer(known, []).list_workloads()
+    found = nearest(asked.problem, asked.features, device, tuned)
+    return [(neighbour.device.key, neighbour.distance) for neighbour in found]
+
+
+def chosen(asked: Workload, known: list[Measurement]) -> Choice:
+    return choose(asked.problem, asked.features, asked.fingerprint, H100, MemoryLayer(known, []))
+
+
+def test_another_device_is_an_octave_further_away() -> None:
+    of = workload()
+    known = [timed(10, of, device=OTHER_H100), timed(10, of)]
+    assert distances(of, known) == [(H100.key, 0.0), (OTHER_H100.key, 1.0)]
+    assert distances(of, known, OTHER_H100) == [(OTHER_H100.key, 0.0), (H100.key, 1.0)]
+
+
+def test_what_is_half_an_octave_away_here_comes_before_equal_work_on_another_device() -> None:
+    of = workload(64)
+    here, there = timed(10, workload(96)), timed(10, of, device=OTHER_H100)
+    assert [key for key, _ in distances(of, [there, here])] == [H100.key, OTHER_H100.key]
+
+
+def test_another_epilogue_is_half_an_octave_further_away() -> None:
+    of = workload()
+    other = replace(of, problem=replace(of.problem, epilogue=Epilogue.BIAS))
+    assert distances(of, [timed(10, other)]) == [(H100.key, 0.5)]
+
+
+BASE = Features(m=127, k=255, nnz=4095, row_mean=31.0, row_cov=0.25, row_max=63, block_fill=0.039)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"m": 255},
+        {"k": 1023},
+        {"nnz": 16383},
+        {"row_mean": 63.0},
+        {"row_cov": 1.25},
+        {"row_max": 255},
+        {"block_fill": 0.159},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_feature_counts(change: dict[str, float]) -> None:
+    """An octave is twice as many rows, four times as many nonzeros, or lengths that vary more by their mean."""
+    problem = workload().problem
+    known = Workload(problem, "0" * 64, BASE)
+    asked = Workload(problem, "1" * 64, replace(BASE, **change))
+    [(_, found)] = distances(asked, [timed(10, known)])
+    assert found == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("change", [{"n": 128}, {"batch": 4}], ids=lambda change: next(iter(change)))
+def test_every_size_of_the_problem_counts(change: dict[str, int]) -> None:
+    known = workload(64)
+    asked = replace(known, problem=replace(known.problem, **change))
+    [(_, found)] = distances(asked, [timed(10, known)])
+    assert found == pytest.approx(1.0)
+
+
+def test_workloads_whose_rows_vary_alike_are_nearer() -> None:
+    even, uneven = workload(tag="a", row_cov=0.1), workload(tag="b", row_cov=2.0)
+    measured = [
+        *(timed(us, even, tile_n=tile) for us, tile in ((10, 32), (15, 64))),
+        *(timed(us, uneven, tile_n=tile) for us, tile in ((15, 32), (10, 64))),
+    ]
+    for row_cov, tile in ((0.3, 32), (1.8, 64)):
+        choice = chosen(workload(tag="asked", row_cov=row_cov), measured)
+        assert (choice.how, choice.config.tile_n) == (How.NEAREST, tile)
+
+
+def test_other_kinds_and_what_only_failed_are_no_neighbours() -> None:
+    of = workload()
+    half = replace(of, problem=replace(of.problem, dtype=DType.FLOAT16))
+    known = [timed(10, half), *other_operators(), failed(Outcome.CRASHED)]
+    assert distances(of, known) == []
+    assert distances(half, known) == [(H100.key, 0.0)]
+
+
+def test_the_nearest_twelve_are_asked() -> None:
+    known = [timed(10, workload(tag=str(i), nnz=4000 + 100 * i)) for i in range(15)]
+    found = chosen(workload(tag="asked", nnz=3000), known).neighbours
+    assert [n.workload.features.nnz for n in found] == [4000 + 100 * i for i in range(12)]
+
+
+def vote(measured: list[tuple[float, list[Measurement]]]) -> list[Prediction]:
+    """What neighbours at given distances say together; all of them are equal to what is asked."""
+    of = workload()
+    near = [(Neighbour(of, H100, distance), found) for distance, found in measured]
+    return predict(of, H100, near, is_allowed=lambda config: True)
+
+
+def test_a_neighbour_half_an_octave_away_says_half_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thirds and one third of the logs."""
+    monkeypatch.setattr(neighbours, "REGRESSED", 0.0)
+    here = [timed(320, tile_n=32), timed(10, tile_n=64)]
+    there = [timed(80, tile_n=32), timed(160, tile_n=64)]
+    found = {p.config.tile_n: p for p in vote([(0.0, here), (0.5, there)])}
+    assert found[32].slowdown == pytest.approx(32 ** (2 / 3))
+    assert found[64].slowdown == pytest.approx(2 ** (1 / 3))
+    flop = workload().problem.cost(workload().features.nnz).flop
+    assert found[64].seconds_per_flop * flop == pytest.approx(10e-6 * 16 ** (1 / 3))
+
+
+def test_a_config_that_a_neighbour_has_not_tried_is_rated_by_similar_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of those counts 0.35 for every tunable in which it differs; a number differs by half of its octaves."""
+    monkeypatch.setattr(neighbours, "REGRESSED", 0.0)
+    here = [timed(10, tile_n=32), timed(40, tile_n=32, row_order="natural")]
+    there = [timed(20, tile_n=64)]
+    flop = workload().problem.cost(workload().features.nnz).flop
+    found = {p.config.settings: p.seconds_per_flop * flop * 1e6 for p in vote([(0.0, here), (0.0, there)])}
+    octaves = math.log2(65 / 33) / 2
+    near, far = 0.35**octaves, 0.35 ** (octaves + 1)
+    here_log = (near * math.log(10) + far * math.log(40)) / (near + far)
+    assert found[there[0].variant.config.settings] == pytest.approx(math.sqrt(20 * math.exp(here_log)))
+    assert found[here[0].variant.config.settings] == pytest.approx(math.sqrt(10 * 20))
+
+
+def test_vote_and_regression_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Point]] = []
+
+    def expect(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Array:
+        asked.append(known)
+        return np.full(len(wanted), math.log(4.0))
+
+    monkeypatch.setattr(neighbours, "expected", expect)
+    found = vote([(0.0, [timed(20, tile_n=32), timed(10, tile_n=64)])])
+    slowdowns = {p.config.tile_n: p.slowdown for p in found if p.config.tile_n in (32, 64)}
+    assert slowdowns == {32: pytest.approx(math.sqrt(2 * 4)), 64: pytest.approx(math.sqrt(1 * 4))}
+    assert {point.config.tile_n for point in asked[0]} == {32, 64}
+
+
+def test_the_regression_knows_the_fastest_and_some_of_each_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Point]] = []
+
+    def expect(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> Array:
+        asked.append(known)
+        return np.zeros(len(wanted))
+
+    monkeypatch.setattr(neighbours, "expected", expect)
+    csr = [
+        timed(10 + i, tile_n=tile, rows_per_block=rows, threads_per_row=threads)
+        for i, (tile, rows, threads) in enumerate(product((32, 64, 128), (1, 2, 4), (8, 16, 32)))
+    ]
+    others = [
+        replace(timed(100 + i), variant=Variant(family("uspmm").config(vsize=1 + i % 2, nwarp=2**i), DIGEST))
+        for i in range(5)
+    ]
+    vote([(0.0, [*others, *csr])])
+    known = [point.config for point in asked[0]]
+    assert known == [m.variant.config for m in [*csr[:24], *others[:4]]]
+
+
+def test_many_workloads_that_are_alike_count_as_one_to_the_regression(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight equal ones further away would outvote the one that is near: that is why both are asked."""
+    near = workload(tag="near", nnz=3600)
+    measured = [timed(10, near, tile_n=32), timed(12, near, tile_n=64)]
+    for i in range(8):
+        far = workload(tag=str(i), nnz=6000)
+        measured += [timed(10, far, tile_n=64), timed(12, far, tile_n=32)]
+    asked = workload(tag="asked", nnz=3000)
+    assert chosen(asked, measured).config.tile_n == 32
+    monkeypatch.setattr(neighbours, "REGRESSED", 0.0)
+    assert chosen(asked, measured).config.tile_n == 64, "the vote alone"
+
+
+def test_a_bucket_is_of_this_device_however_near_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "OTHER_DEVICE", 0.0)
+    asked = workload(tag="asked", nnz=3000)
+    nearer = timed(10, workload(tag="near", nnz=3010), device=OTHER_H100, tile_n=64)
+    choice = chosen(asked, [nearer])
+    assert choice.neighbours[0].distance < BUCKET_RADIUS and choice.how is How.NEAREST
+    choice = chosen(asked, [nearer, timed(10, workload(tag="own", nnz=3100), tile_n=32)])
+    assert (choice.how, choice.config.tile_n) == (How.BUCKET, 32)
+    assert choice.neighbours[0].device == H100

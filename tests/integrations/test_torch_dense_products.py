@@ -1,0 +1,107 @@
+"""Dense products in the place of sparse ones: the same results, one full weight, gradients and new values."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from sparsegen.errors import ConfigError  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E402
+from sparsegen.integrations.torch.dense_products import DensePrepared  # noqa: E402
+from sparsegen.integrations.torch.pattern import Product  # noqa: E402
+
+OUT, IN = 24, 40
+
+
+@pytest.fixture(autouse=True)
+def on_the_emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    torch.manual_seed(1)
+
+
+def layer(run_dense: str, **kind: Any) -> SparseLinear:
+    return SparseLinear.from_dense(nn.Linear(IN, OUT, **kind), sparsity=0.75, run_dense=run_dense)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_results_and_gradients_are_those_of_the_layer_with_zeros(dtype: str) -> None:
+    sparse = layer("always", dtype=getattr(torch, dtype))
+    same = sparse.to_dense()
+    x = torch.randn(2, 3, IN, dtype=same.weight.dtype)
+    y = sparse(x.requires_grad_())
+    torch.testing.assert_close(y, same(x))
+    (dx,) = torch.autograd.grad(y.square().sum(), x)
+    torch.testing.assert_close(dx, torch.autograd.grad(same(x).square().sum(), x)[0])
+    dense = {key[0] for key, p in sparse.pattern._prepared.items() if isinstance(p, DensePrepared)}
+    assert dense == {Product.FORWARD, Product.TRANSPOSED}
+    sparse(x).sum().backward()
+    assert sparse.values.grad.shape == sparse.values.shape
+
+
+def test_one_full_weight_serves_all_products_and_follows_the_values() -> None:
+    sparse = layer("always").requires_grad_(False)
+    for tokens in (1, 2, 5):
+        sparse(torch.randn(tokens, IN))
+    weights = {id(p.weight) for p in sparse.pattern._prepared.values()}
+    assert len(weights) == 1 and sparse.pattern.dense_bytes == 4 * OUT * IN
+    assert f"full weight of {4 * OUT * IN} bytes" in repr(sparse)
+    x = torch.randn(2, IN)
+    before = sparse(x)
+    sparse.values.mul_(2)
+    torch.testing.assert_close(sparse(x) - sparse.bias, 2 * (before - sparse.bias))
+    with torch.inference_mode():
+        torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+    sparse.values.zero_()
+    torch.testing.assert_close(sparse(x), sparse.bias.expand(2, OUT), msg="after a call in inference mode")
+
+
+def test_training_steps_take_effect() -> None:
+    sparse = layer("always")
+    optimizer = torch.optim.SGD(sparse.parameters(), lr=0.1)
+    x = torch.randn(3, IN)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sparse(x).square().sum().backward()
+        optimizer.step()
+        torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+
+
+def test_the_full_weight_goes_with_the_last_product() -> None:
+    sparse = layer("always")
+    sparse(torch.randn(2, IN))
+    assert sparse.pattern.dense_bytes
+    sparse.pattern._prepared.clear()
+    gc.collect()
+    assert sparse.pattern.dense_bytes == 0
+
+
+def test_the_word_goes_with_the_pattern() -> None:
+    never = layer("never")
+    never(torch.randn(2, IN))
+    assert not any(isinstance(p, DensePrepared) for p in never.pattern._prepared.values())
+    for copied in (copy.deepcopy(never), pickle.loads(pickle.dumps(never))):
+        assert copied.pattern.run_dense == "never"
+    other = layer("always")
+    other.load_state_dict(never.state_dict())
+    assert other.pattern.run_dense == "always" and other.pattern.nnz == never.pattern.nnz
+    with pytest.raises(ConfigError, match="auto, never, always"):
+        SparsePattern(torch.ones(2, 2), run_dense="often")
+
+
+def test_prepared_layers_run_dense_on_request() -> None:
+    sparse = layer("auto")
+    prepared = sparse.prepared(6, dense="always")
+    x = torch.randn(2, 3, IN)
+    torch.testing.assert_close(prepared(x), sparse.to_dense()(x).detach())
+    assert "dense, " in repr(prepared) and prepared.nbytes == 4 * OUT * IN
+    assert sparse.prepared(6).operator.variant is not None, (
+        "nothing is known of dense products on the emulator"
+    )

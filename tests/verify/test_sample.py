@@ -1,0 +1,64 @@
+"""A device's reference is held against the host's: what may differ by rounding, and what may not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparsegen.errors import SparsegenError
+from sparsegen.matrix.generators import random_rows
+from sparsegen.operators import Problem, Reference, SddmmProblem, SpmmProblem
+from sparsegen.verify.sample import require_sample
+
+MATRIX = random_rows(24, 40, 0.3, 0.6, 3)
+PROBLEMS: list[Problem] = [SpmmProblem(24, 40, 9), SddmmProblem(24, 40, 9), SpmmProblem(24, 40, 9, batch=3)]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """In the place of a `DeviceReference`: a reference on the host, as a device would have it."""
+
+    whole: Reference
+
+    def part(self, start: int, count: int) -> Computed:
+        exact, magnitude = (
+            np.ravel(a)[start : start + count] for a in (self.whole.exact, self.whole.magnitude)
+        )
+        return Computed(replace(self.whole, exact=exact, magnitude=magnitude))
+
+    def download(self, shape: tuple[int, ...], device: object) -> Reference:
+        assert self.whole.exact.shape == shape
+        return self.whole
+
+
+def check(problem: Problem, exact: float = 1.0, magnitude: float = 1.0, **changes: Any) -> None:
+    """Require the sample of a reference that is off by these factors."""
+    operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
+    right = problem.reference(MATRIX, operands)
+    made = replace(right, exact=right.exact * exact, magnitude=right.magnitude * magnitude)
+    found: Any = Computed(replace(made, **changes))
+    require_sample(problem, MATRIX, operands, found, device=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_rounding_of_float64_and_of_magnitudes_in_float32_is_allowed(problem: Problem) -> None:
+    check(problem)
+    check(problem, exact=1 + 1e-14, magnitude=1 - 1e-6)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize(
+    "change", [{"exact": 1 + 1e-6}, {"magnitude": 1 + 1e-3}, {"magnitude": 0.5}], ids=str
+)
+def test_what_float32_would_give_is_no_reference(problem: Problem, change: dict[str, float]) -> None:
+    with pytest.raises(SparsegenError, match=r"float64 result of .* is wrong"):
+        check(problem, **change)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_nan_is_no_number(problem: Problem) -> None:
+    with pytest.raises(SparsegenError, match=r"is wrong: nan"):
+        check(problem, exact=np.nan)
