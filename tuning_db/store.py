@@ -56,7 +56,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
 
 T = TypeVar("T")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
-AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow
+AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow | PredictionRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
 
