@@ -206,8 +206,8 @@ def merge(other: str, db: str | None, as_json: bool) -> None:
 
 
 def report(as_json: bool, store: Store, added: Added, *notes: str) -> None:
-    data = {"location": store.location, "measurements": added.measurements, "baselines": added.baselines}
-    text = f"added {added.measurements} measurements and {added.baselines} baselines to {store.location}"
+    data = {"location": store.location} | _counts(added)
+    text = f"added {_amount(added)} to {store.location}"
     emit(as_json, data | ({"notes": notes} if notes else {}), Text("\n".join((text, *notes))))
 
 
@@ -230,18 +230,27 @@ def forget(
         raise click.UsageError("say what to forget: MATRIX, --failed, --family or --device")
     with open_store(db, read_only=False) as store:
         found = store.count(selection)
-        if found.measurements + found.baselines and not yes:
+        if any(_counts(found).values()) and not yes:
             if as_json:
                 raise click.UsageError("forget --json needs --yes")
             click.confirm(f"Forget {_amount(found)} in {store.location}?", abort=True)
         forgotten = store.forget(selection)
         location = store.location
-    data = {"location": location, "measurements": forgotten.measurements, "baselines": forgotten.baselines}
+    data = {"location": location} | _counts(forgotten)
     emit(as_json, data, Text(f"forgot {_amount(forgotten)} in {location}"))
 
 
-def _amount(found: Forgotten) -> str:
-    return f"{found.measurements} measurements and {found.baselines} baselines"
+def _counts(found: Added | Forgotten) -> dict[str, int]:
+    return {
+        "measurements": found.measurements,
+        "baselines": found.baselines,
+        "predictions": found.predictions,
+    }
+
+
+def _amount(found: Added | Forgotten) -> str:
+    predictions = f" and {found.predictions} predictions" if found.predictions else ""
+    return f"{found.measurements} measurements and {found.baselines} baselines{predictions}"
 
 
 @command.command()

@@ -91,6 +91,7 @@ def as_data(choice: Choice) -> dict[str, Any]:
         "how": str(choice.how),
         "why": choice.why,
         "expected_us": choice.expected_us,
+        "predicted_us": choice.predicted_us,
         "sparse_us": None if choice.sparse is None else choice.sparse.us,
         "sparse_source": None if choice.sparse is None else str(choice.sparse.source),
         "dense_us": choice.dense_us,

@@ -12,6 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from sparsegen.cli import tune_for
 from sparsegen.cli.common import (
     Copied,
     EnumChoice,
@@ -80,6 +81,14 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @overflow_option
 @engine_options
 @db_option
+@click.option(
+    "--for",
+    "target",
+    metavar="TARGET",
+    shell_complete=tune_for.target_names,
+    help="Predict for a GPU that is not here: nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one. "
+    "Compiles, and runs nothing.",
+)
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
 @deterministic_option
@@ -100,6 +109,7 @@ def command(
     allow_overflow: bool,
     places: Places,
     db: str | None,
+    target: str | None,
     no_baselines: bool,
     again: bool,
     deterministic: bool,
@@ -120,6 +130,15 @@ def command(
         return load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
 
     workloads = [wanted.workload(None if matrix is None else read) for wanted in combinations]
+    if target is not None:
+        if places.named is not None or len(workloads) > 1:
+            raise click.UsageError(
+                "--for predicts one workload for a device that is not here: give no --device, and each option once"
+            )
+        wished = tune_for.Request(target, families, Budget(trials, budget, effort), db, again, allow_overflow)
+        if tune_for.run(wished, *workloads[0], as_json=as_json):
+            raise click.exceptions.Exit(INTERRUPTED)
+        return
     place = db or Settings.from_environment().db
     budgeted = Budget(trials, budget, effort)
     where = places.only

@@ -105,7 +105,9 @@ class Toy(Family[SpmmProblem, ToyConfig]):
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ToyConfig:
         return ToyConfig()
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: ToyConfig, device: Device
+    ) -> float:
         return 1.0
 
 

@@ -23,10 +23,12 @@ from sparsegen.operators import (
 )
 from sparsegen.tuning_db.records import (
     Baseline,
+    Basis,
     Check,
     MeasuredAs,
     Measurement,
     Outcome,
+    Prediction,
     Probe,
     Sample,
     Variant,
@@ -108,6 +110,20 @@ def timed(
 def failed(outcome: Outcome, reason: str = "it failed", *, at: int = 0, **values: Any) -> Measurement:
     return Measurement(
         workload(), H100, variant(**values), outcome, reason=reason, measured_at=START + timedelta(seconds=at)
+    )
+
+
+def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, **values: Any) -> Prediction:
+    """A predicted time on the H100, so many seconds after `START`."""
+    return Prediction(
+        of or workload(),
+        H100,
+        variant(**values),
+        microseconds,
+        Basis.MODEL,
+        "c0ffee00",
+        registers=64,
+        predicted_at=START + timedelta(seconds=at),
     )
 
 

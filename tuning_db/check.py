@@ -16,6 +16,7 @@ def check(store: Store) -> list[str]:
         measured = store.all_measurements()
         store.all_baselines()
         store.all_rates()
+        store.all_predictions()
         store.all_probes()
         store.all_checks()
     except DatabaseError as error:

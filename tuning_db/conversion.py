@@ -26,11 +26,13 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.records import (
     Baseline,
+    Basis,
     Check,
     DeviceRates,
     MeasuredAs,
     Measurement,
     Outcome,
+    Prediction,
     Probe,
     Sample,
     Tuned,
@@ -156,6 +158,12 @@ def baseline_columns(baseline: Baseline) -> Columns:
         "version": printable(baseline.version),
         "measured_at": baseline.measured_at,
     }
+
+
+def prediction_columns(prediction: Prediction) -> Columns:
+    """All but the references to other tables."""
+    names = ("predicted_us", "model", "registers", "spill_bytes", "predicted_at")
+    return {"basis": str(prediction.basis)} | {name: getattr(prediction, name) for name in names}
 
 
 def probe_columns(probe: Probe) -> Columns:
@@ -290,6 +298,20 @@ def to_baseline(row: Row) -> Baseline:
         version=row["version"],
         sample=sample,
         measured_at=to_moment(row["measured_at"]),
+    )
+
+
+def to_prediction(row: Row) -> Prediction:
+    return Prediction(
+        workload=to_workload(row),
+        device=to_device(row),
+        variant=to_variant(row),
+        predicted_us=row["predicted_us"],
+        basis=Basis(row["basis"]),
+        model=row["model"],
+        registers=row["registers"],
+        spill_bytes=row["spill_bytes"],
+        predicted_at=to_moment(row["predicted_at"]),
     )
 
 

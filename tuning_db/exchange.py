@@ -8,10 +8,10 @@ The document::
      "baselines": [{"workload": 0, "device": 0, "contender": ..., ...}]}
 
 Version 2 says that some devices have a member ``rates``: what they were measured to do. Version 3 says that there are
-times measured as "clean" or "graph", or measurements with a driver. Probes and checks are left out: they are of the
-machine that made them. ``workload`` and ``device`` are positions in the lists above them. A config passes only if its
-family knows every value (`Family.config`), so no text from a file can reach a template. Nothing is imported unless all
-is valid.
+times measured as "clean" or "graph", or measurements with a driver; version 4, that there is a list ``predictions``.
+Probes and checks are left out: they are of the machine that made them. ``workload`` and ``device`` are positions in the
+lists above them. A config passes only if its family knows every value (`Family.config`), so no text from a file can
+reach a template. Nothing is imported unless all is valid.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
+    Basis,
     DeviceRates,
     Measurement,
     Outcome,
+    Prediction,
     Variant,
     Workload,
 )
@@ -49,7 +51,7 @@ if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLA
 
 FORMAT = "sparsegen-tuning"
 # Each document has the oldest version that can say what it holds.
-VERSIONS = VERSION, VERSION_WITH_RATES, VERSION_WITH_KINDS = 1, 2, 3
+VERSIONS = VERSION, VERSION_WITH_RATES, VERSION_WITH_KINDS, VERSION_WITH_PREDICTIONS = 1, 2, 3, 4
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
 BIG = 2**63 - 1
 LARGEST_ERROR = 1e300
@@ -62,6 +64,7 @@ class Content:
     measurements: tuple[Measurement, ...]
     baselines: tuple[Baseline, ...]
     rates: tuple[DeviceRates, ...] = ()  # of a device the last
+    predictions: tuple[Prediction, ...] = ()
 
 
 # --- export ------------------------------------------------------------------------------------------------
@@ -74,10 +77,15 @@ def export_json(store: Store) -> tuple[str, int]:
     those by families of other operators: an import would refuse them.
     """
     everything = store.all_measurements()
-    kept = [m for m in everything if is_of_operator(m.variant.config, m.workload.problem.operator)]
+    kept = [m for m in everything if _is_importable(m)]
     left_out = len(everything) - len(kept) + sum(problem.measurements for problem in store.unknown_problems())
-    content = Content(tuple(kept), tuple(store.all_baselines()), tuple(store.all_rates()))
+    predictions = tuple(p for p in store.all_predictions() if _is_importable(p))
+    content = Content(tuple(kept), tuple(store.all_baselines()), tuple(store.all_rates()), predictions)
     return dump(content), left_out
+
+
+def _is_importable(record: Measurement | Prediction) -> bool:
+    return is_of_operator(record.variant.config, record.workload.problem.operator)
 
 
 def dump(content: Content) -> str:
@@ -85,7 +93,7 @@ def dump(content: Content) -> str:
     devices: dict[str, tuple[int, Device]] = {}
     workloads: dict[tuple[Problem, str], tuple[int, Workload]] = {}
 
-    def refer(record: Measurement | Baseline) -> dict[str, Any]:
+    def refer(record: Measurement | Baseline | Prediction) -> dict[str, Any]:
         device, workload = record.device, record.workload
         key = (workload.problem, workload.fingerprint)
         return {
@@ -95,6 +103,7 @@ def dump(content: Content) -> str:
 
     measurements = [refer(m) | measurement_dict(m) for m in content.measurements]
     baselines = [refer(b) | baseline_dict(b) for b in content.baselines]
+    predictions = [refer(p) | prediction_dict(p) for p in content.predictions]
     rates = {r.device.key: r for r in content.rates}
     for r in rates.values():
         devices.setdefault(r.device.key, (len(devices), r.device))
@@ -108,6 +117,7 @@ def dump(content: Content) -> str:
         "workloads": [workload_dict(workload) for _, workload in workloads.values()],
         "measurements": measurements,
         "baselines": baselines,
+        **({"predictions": predictions} if predictions else {}),
     }
     # One record a line: fit for version control, and no larger than it must be.
     parts = []
@@ -121,6 +131,8 @@ def dump(content: Content) -> str:
 
 def _version(content: Content) -> int:
     """The oldest that can say all of it."""
+    if content.predictions:
+        return VERSION_WITH_PREDICTIONS
     kinds = {m.sample.measured_as for m in content.measurements if m.sample is not None}
     kinds |= {b.sample.measured_as for b in content.baselines}
     if kinds.difference(COLD_OR_WARM) or any(m.driver for m in content.measurements):
@@ -149,6 +161,9 @@ MEASURED = {  # optional facts of a measurement: whether they are integers
     "prepare_seconds": False,
     "packed_bytes": True,
 }
+
+
+COMPILED = ("registers", "spill_bytes")  # optional facts of a prediction
 
 
 def measurement_dict(m: Measurement) -> dict[str, Any]:
@@ -180,6 +195,21 @@ def baseline_dict(b: Baseline) -> dict[str, Any]:
     }
 
 
+def prediction_dict(p: Prediction) -> dict[str, Any]:
+    """All but workload and device."""
+    facts = {name: getattr(p, name) for name in COMPILED if getattr(p, name) is not None}
+    return {
+        "family": p.variant.family,
+        "config": p.variant.config.to_dict(),
+        "source_digest": p.variant.source_digest,
+        "predicted_us": p.predicted_us,
+        "basis": str(p.basis),
+        "model": p.model,
+        **facts,
+        "predicted_at": p.predicted_at.isoformat(),
+    }
+
+
 # --- import ------------------------------------------------------------------------------------------------
 
 
@@ -193,7 +223,7 @@ def import_json(store: Store, text: str, source: str) -> Added:
         ImportFileError: it names the place in the document.
     """
     content = load(text, source)
-    return store.add_all(content.measurements, content.baselines, content.rates)
+    return store.add_all(content.measurements, content.baselines, content.rates, content.predictions)
 
 
 def import_file(store: Store, path: Path) -> Added:
@@ -220,7 +250,11 @@ def load(text: str, source: str) -> Content:
     if "version" not in head or head["version"].value not in VERSIONS:
         known = f"version {', '.join(map(str, VERSIONS))}; another needs another sparsegen"
         (head.get("version") or root).refuse(known)
-    fields = root.fields(("format", "version", "devices", "workloads", "measurements", "baselines"))
+    has_predictions = head["version"].value == VERSION_WITH_PREDICTIONS
+    fields = root.fields(
+        ("format", "version", "devices", "workloads", "measurements", "baselines"),
+        ("predictions",) if has_predictions else (),
+    )
     listed = [node.members() for node in fields["devices"].items()]
     devices = _once(fields["devices"], read_device, lambda device: device.key)
     workloads = _once(fields["workloads"], read_workload, lambda w: (w.problem, w.fingerprint))
@@ -231,6 +265,10 @@ def load(text: str, source: str) -> Content:
             read_rates(members["rates"], device)
             for members, device in zip(listed, devices, strict=True)
             if "rates" in members
+        ),
+        tuple(
+            _prediction(node, workloads, devices)
+            for node in (fields["predictions"].items() if "predictions" in fields else ())
         ),
     )
 
@@ -334,6 +372,24 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
         measured_at=f["measured_at"].moment(),
         driver=f["driver"].text(LONGEST_DRIVER) if "driver" in f else "",
         **facts,
+    )
+
+
+def _prediction(node: Node, workloads: list[Workload], devices: list[Device]) -> Prediction:
+    needed = ("workload", "device", "family", "config", "source_digest", "predicted_us", "basis", "model")
+    f = node.fields((*needed, "predicted_at"), COMPILED)
+    workload, basis = _pick(f["workload"], workloads), f["basis"].text(20)
+    if basis not in list(Basis):
+        f["basis"].refuse(f"one of {', '.join(Basis)}")
+    return Prediction(
+        workload=workload,
+        device=_pick(f["device"], devices),
+        variant=_variant(f, workload.problem),
+        predicted_us=f["predicted_us"].number(above=True),
+        basis=Basis(basis),
+        model=f["model"].text(64, "[0-9a-f]{8,64}"),
+        predicted_at=f["predicted_at"].moment(),
+        **{name: f[name].integer(0, BIG) for name in COMPILED if name in f},
     )
 
 

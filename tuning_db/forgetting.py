@@ -12,6 +12,7 @@ from sparsegen.tuning_db.models import (
     DeviceRow,
     MatrixRow,
     MeasurementRow,
+    PredictionRow,
     ProbeRow,
     ProblemRow,
     VariantRow,
@@ -61,6 +62,13 @@ class Selection:
             query = query.where(has_failed)
         return query
 
+    def predictions(self) -> sa.Select[int]:
+        """The ids of the predictions that are meant: none of them failed."""
+        query = self._of(sa.select(PredictionRow.id).join(PredictionRow.matrix).join(PredictionRow.device))
+        if self.family:
+            query = query.join(PredictionRow.variant).where(VariantRow.family == self.family)
+        return query.where(sa.false()) if self.failed_only else query
+
     def baselines(self) -> sa.Select[int]:
         """The ids of the baselines that are meant."""
         return self._of(sa.select(BaselineRow.id).join(BaselineRow.matrix).join(BaselineRow.device))
@@ -77,6 +85,7 @@ class Forgotten:
 
     measurements: int
     baselines: int
+    predictions: int = 0
 
 
 def count(connection: sa.Connection, selection: Selection) -> Forgotten:
@@ -86,7 +95,9 @@ def count(connection: sa.Connection, selection: Selection) -> Forgotten:
         return connection.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
 
     return Forgotten(
-        rows(selection.measurements()), rows(selection.baselines()) if selection.has_baselines else 0
+        rows(selection.measurements()),
+        rows(selection.baselines()) if selection.has_baselines else 0,
+        rows(selection.predictions()),
     )
 
 
@@ -98,12 +109,15 @@ def forget(connection: sa.Connection, selection: Selection) -> Forgotten:
     connection.execute(sa.delete(MeasurementRow).where(MeasurementRow.id.in_(selection.measurements())))
     connection.execute(sa.delete(ProbeRow).where(ProbeRow.id.in_(selection.probes())))
     connection.execute(sa.delete(CheckRow).where(CheckRow.id.in_(selection.checks())))
+    connection.execute(sa.delete(PredictionRow).where(PredictionRow.id.in_(selection.predictions())))
     if selection.has_baselines:
         connection.execute(sa.delete(BaselineRow).where(BaselineRow.id.in_(selection.baselines())))
-    measured = sa.union(*(sa.select(row.variant_id) for row in (MeasurementRow, ProbeRow, CheckRow)))
+    measured = sa.union(
+        *(sa.select(row.variant_id) for row in (MeasurementRow, ProbeRow, CheckRow, PredictionRow))
+    )
     connection.execute(sa.delete(VariantRow).where(VariantRow.id.not_in(measured)))
     for row, name in ((MatrixRow, "matrix_id"), (ProblemRow, "problem_id")):
-        tables = (MeasurementRow, BaselineRow, ProbeRow, CheckRow)
+        tables = (MeasurementRow, BaselineRow, ProbeRow, CheckRow, PredictionRow)
         known = sa.union(*(sa.select(getattr(table, name)) for table in tables))
         connection.execute(sa.delete(row).where(row.id.not_in(known)))
     return forgotten

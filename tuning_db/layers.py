@@ -29,6 +29,7 @@ from sparsegen.tuning_db.records import (
     DeviceRates,
     Measurement,
     Outcome,
+    Prediction,
     Probe,
     Tuned,
     Workload,
@@ -56,6 +57,8 @@ class Layer(Protocol):
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]: ...
 
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]: ...
+
+    def predictions(self, workload: Workload, device: Device) -> list[Prediction]: ...
 
     def rates(self, device: Device) -> Rates | None: ...
 
@@ -103,19 +106,22 @@ class MemoryLayer:
         rates: Iterable[DeviceRates] = (),
         probes: Iterable[Probe] = (),
         checks: Iterable[Check] = (),
+        predictions: Iterable[Prediction] = (),
     ) -> None:
         self._probes = sorted(probes, key=lambda p: p.measured_at)
         self._checks = sorted(checks, key=lambda c: c.measured_at)
         self._measurements: dict[Key, list[Measurement]] = defaultdict(list)
         self._baselines: dict[Key, list[Baseline]] = defaultdict(list)
         self._rates: dict[str, Rates] = {}
-        self.take(measurements, baselines, rates)
+        self._predictions: dict[Key, list[Prediction]] = defaultdict(list)
+        self.take(measurements, baselines, rates, predictions)
 
     def take(
         self,
         measurements: Iterable[Measurement],
         baselines: Iterable[Baseline],
         rates: Iterable[DeviceRates] = (),
+        predictions: Iterable[Prediction] = (),
     ) -> None:
         """Hold these records too; none is older than those that are held."""
         for m in sorted(measurements, key=lambda m: m.measured_at):
@@ -124,12 +130,17 @@ class MemoryLayer:
             self._baselines[_key(b.workload, b.device)].append(b)
         for r in sorted(rates, key=lambda r: r.measured_at):
             self._rates[r.device.key] = r.rates
+        for p in sorted(predictions, key=lambda p: p.predicted_at):
+            self._predictions[_key(p.workload, p.device)].append(p)
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         return list(self._measurements.get(_key(workload, device), ()))
 
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
         return list(self._baselines.get(_key(workload, device), ()))
+
+    def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
+        return list(self._predictions.get(_key(workload, device), ()))
 
     def rates(self, device: Device) -> Rates | None:
         return self._rates.get(device.key)
@@ -191,6 +202,11 @@ class Layers:
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
         """Those of the topmost layer that has any."""
         found = (layer.baselines(workload, device) for layer in self.layers)
+        return next((some for some in found if some), [])
+
+    def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
+        """Those of the topmost layer that has any."""
+        found = (layer.predictions(workload, device) for layer in self.layers)
         return next((some for some in found if some), [])
 
     def rates(self, device: Device) -> Rates | None:

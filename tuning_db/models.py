@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+BASES = ("model", "scaled")
 OUTCOMES = ("ok", "wrong", "crashed", "timed_out", "compile_failed")
 CHECKED = ("ok", "wrong", "crashed")
 KINDS = ("cold", "clean", "warm", "graph")  # of `records.MeasuredAs`
@@ -276,4 +277,32 @@ class CheckRow(ObservedRow, Base):
 
     device: Mapped[DeviceRow] = relationship(lazy="raise")
     matrix: Mapped[MatrixRow] = relationship(lazy="raise")
+    variant: Mapped[VariantRow] = relationship(lazy="raise")
+
+
+class PredictionRow(Base):
+    """What a variant should take on a device, by a cost model; nothing of it was measured there."""
+
+    __tablename__ = "predictions"
+    __table_args__ = (
+        UniqueConstraint("problem_id", "matrix_id", "device_id", "variant_id", "predicted_at"),
+        CheckConstraint(f"basis IN {BASES}", name="basis"),
+        Index(None, "device_id", "matrix_id"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    matrix_id: Mapped[int] = mapped_column(ForeignKey("matrices.id"))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    variant_id: Mapped[int] = mapped_column(ForeignKey("variants.id"))
+    predicted_us: Mapped[float]
+    basis: Mapped[str] = mapped_column(String(20))
+    model: Mapped[str] = mapped_column(String(64))
+    registers: Mapped[int | None]
+    spill_bytes: Mapped[int | None]
+    predicted_at: Mapped[datetime]
+
+    device: Mapped[DeviceRow] = relationship(lazy="raise")
+    matrix: Mapped[MatrixRow] = relationship(lazy="raise")
+    problem: Mapped[ProblemRow] = relationship(lazy="raise")
     variant: Mapped[VariantRow] = relationship(lazy="raise")

@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import median
 
 from sparsegen.tuning_db.incumbent import Interval, incumbent
-from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome, Variant
+from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome, Prediction, Variant
 
 TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by
 
@@ -105,6 +105,12 @@ def ranked(measurements: Iterable[Measurement], wanted: MeasuredAs | None = None
     )
     order = sorted(_by_time(finals.values()), key=lambda r: r.variant != kept)
     return order + _by_time(rest)
+
+
+def predicted(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """The newest prediction of each variant, the fastest first."""
+    newest = {p.variant: p for p in sorted(predictions, key=lambda p: p.predicted_at)}
+    return sorted(newest.values(), key=lambda p: (p.predicted_us, p.variant.config.simplicity))
 
 
 def best(measurements: Iterable[Measurement]) -> Measurement | None:

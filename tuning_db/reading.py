@@ -21,6 +21,7 @@ from sparsegen.tuning_db.records import (
     DeviceRates,
     Measurement,
     Outcome,
+    Prediction,
     Probe,
     Tuned,
     Workload,
@@ -68,6 +69,7 @@ _MEASUREMENT = (
     "final",
     "driver",
 )
+_PREDICTION = ("id", "predicted_us", "basis", "model", "registers", "spill_bytes", "predicted_at")
 _OF_WORKLOAD = (
     "JOIN devices d ON d.id = x.device_id JOIN matrices a ON a.id = x.matrix_id "
     "JOIN problems p ON p.id = x.problem_id"
@@ -96,6 +98,11 @@ VERIFIED = " UNION ALL ".join(
 BASELINES = (
     f"SELECT {_listed('x', '', (*_SAMPLE, 'contender', 'version'))}, {_DEVICE}, {_WORKLOAD} "
     f"FROM baselines x {_OF_WORKLOAD}"
+)
+PREDICTIONS = (
+    f"SELECT {_listed('x', '', _PREDICTION)}, {_DEVICE}, {_WORKLOAD}, "
+    f"{_listed('v', 'variant_', ('id', 'family', 'config', 'source_digest'))} "
+    f"FROM predictions x {_OF_WORKLOAD} JOIN variants v ON v.id = x.variant_id"
 )
 RATES = (
     f"SELECT {_listed('x', '', ('id', 'measured_at', *(f.name for f in fields(Rates))))}, {_DEVICE} "
@@ -175,6 +182,10 @@ class RecordsReader(ABC):
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
         """The baselines of this workload on this device, oldest first."""
         return self._baselines(EXACTLY, _exactly(workload, device))
+
+    def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
+        """What was predicted of this workload on this device, oldest first."""
+        return self._predictions(EXACTLY, _exactly(workload, device))
 
     def rates(self, device: Device) -> Rates | None:
         """What the device was last measured to do."""
@@ -273,6 +284,10 @@ class RecordsReader(ABC):
         """Everything, oldest first."""
         return self._baselines({}, {})
 
+    def all_predictions(self) -> list[Prediction]:
+        """Everything, oldest first."""
+        return self._predictions({}, {})
+
     def all_rates(self) -> list[DeviceRates]:
         """Everything, oldest first."""
         return self._rates({}, {})
@@ -304,6 +319,10 @@ class RecordsReader(ABC):
     def _baselines(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Baseline]:
         rows = self._rows(f"{BASELINES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
         return self._known(conversion.to_baseline, rows, ("baselines", *_OF_A_WORKLOAD))
+
+    def _predictions(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Prediction]:
+        rows = self._rows(f"{PREDICTIONS}{_where(conditions)} ORDER BY x.predicted_at, x.id", values)
+        return self._known(conversion.to_prediction, rows, ("predictions", *_OF_A_WORKLOAD, "variants"))
 
     def _known(self, convert: Callable[[Row], R], rows: Iterable[Row], tables: Sequence[str]) -> list[R]:
         """What the rows stand for; without those, and once a warning, that are damaged or of an unknown problem."""

@@ -117,6 +117,34 @@ class Measurement:
     driver: str = ""
 
 
+class Basis(StrEnum):
+    """What a predicted time rests on."""
+
+    MODEL = "model"  # the cost model alone
+    SCALED = "scaled"  # a time measured on a like device, by the ratio of the model's times on both
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a variant should take on a device that it never ran on: no measurement, and kept apart from them.
+
+    Attributes:
+        predicted_us: microseconds, with a cold L2.
+        model: the digest of the cost model's coefficients.
+        registers, spill_bytes: of a thread, as compiled for the device.
+    """
+
+    workload: Workload
+    device: Device
+    variant: Variant
+    predicted_us: float
+    basis: Basis
+    model: str
+    registers: int | None = None
+    spill_bytes: int | None = None
+    predicted_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """What somebody else's routine takes for the same workload on the same device."""

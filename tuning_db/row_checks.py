@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import MAX_INDEX
-from sparsegen.tuning_db.records import MeasuredAs, Outcome
+from sparsegen.tuning_db.records import Basis, MeasuredAs, Outcome
 
 Check = Callable[[Any], bool]
 BIG = 2**63 - 1
@@ -197,6 +197,14 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "seconds": _is_number,
         "driver": _text(LONGEST_DRIVER),
         "measured_at": _is_moment,
+    },
+    "predictions": {
+        "predicted_us": _is_time,
+        "basis": frozenset(Basis).__contains__,
+        "model": _text(64, "[0-9a-f]{8,64}"),
+        "registers": _or_none(_count),
+        "spill_bytes": _or_none(_count),
+        "predicted_at": _is_moment,
     },
     "baselines": {**_SAMPLE, "contender": _text(40, "[a-z0-9_]+"), "version": _text(200)},
 }

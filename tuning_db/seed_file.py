@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = "0005"  # of `schema_versions`, that these tables are of
+SCHEMA_VERSION = "0006"  # of `schema_versions`, that these tables are of
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 _TIMED = "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, measured_at TEXT"
@@ -44,6 +44,9 @@ TABLES = {
     "baselines": f"{_TIMED}, {_SAMPLE}, throttle_reasons INTEGER, contender TEXT, version TEXT",
     "probes": f"{_OBSERVED}, sparse_us REAL, dense_us REAL, sample_count INTEGER, measured_as TEXT",
     "checks": f"{_OBSERVED}, outcome TEXT, reason TEXT, worst_error REAL, seconds REAL",
+    "predictions": "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, "
+    "variant_id INTEGER, predicted_us REAL, basis TEXT, model TEXT, registers INTEGER, spill_bytes INTEGER, "
+    "predicted_at TEXT",  # empty: what is packaged was measured
     "sparsegen_version": "version_num TEXT",
 }
 INDEXES = {  # listing what was tuned reads the first one alone

@@ -40,12 +40,13 @@ from sparsegen.tuning_db.models import (
     DeviceRow,
     MatrixRow,
     MeasurementRow,
+    PredictionRow,
     ProbeRow,
     ProblemRow,
     VariantRow,
 )
 from sparsegen.tuning_db.reading import RecordsReader
-from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Probe, Workload
+from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Prediction, Probe, Workload
 from sparsegen.tuning_db.row_checks import Row
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
 
 T = TypeVar("T")
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
-AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow
+AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow | PredictionRow
 Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
 
@@ -66,6 +67,7 @@ class Added:
     measurements: int
     baselines: int
     rates: int = 0
+    predictions: int = 0
 
 
 class Store(RecordsReader):
@@ -208,6 +210,10 @@ class Store(RecordsReader):
         """Record what a device does; it is committed when this returns."""
         self.add_all([], [], [rates])
 
+    def add_prediction(self, p: Prediction) -> None:
+        """Record a predicted time; it is committed when this returns."""
+        self.add_all([], [], predictions=[p])
+
     def add_probe(self, probe: Probe) -> None:
         """Record what was timed where it was used; it is committed when this returns."""
         self._add_observed(ProbeRow, probe, conversion.probe_columns(probe))
@@ -232,15 +238,20 @@ class Store(RecordsReader):
         measurements: Iterable[Measurement],
         baselines: Iterable[Baseline],
         rates: Iterable[DeviceRates] = (),
+        predictions: Iterable[Prediction] = (),
     ) -> Added:
         """Record all of them, or on any error none; what is there already is left alone."""
-        records = list(measurements), list(baselines), list(rates)
+        records = list(measurements), list(baselines), list(rates), list(predictions)
         added = self._persistently(lambda: self._add(*records))
         self.generation = next(self._writes)
         return added
 
     def _add(
-        self, measurements: list[Measurement], baselines: list[Baseline], rates: list[DeviceRates]
+        self,
+        measurements: list[Measurement],
+        baselines: list[Baseline],
+        rates: list[DeviceRates],
+        predictions: list[Prediction],
     ) -> Added:
         """In one transaction; another one that follows it, of which nobody knows the end, adds nothing twice."""
         with self._writing() as connection:
@@ -249,6 +260,7 @@ class Store(RecordsReader):
                 sum(_add_measurement(connection, m, ids) for m in measurements),
                 sum(_add_baseline(connection, b, ids) for b in baselines),
                 sum(_add_rates(connection, r, ids) for r in rates),
+                sum(_add_prediction(connection, p, ids) for p in predictions),
             )
 
     def forget(self, selection: Selection) -> Forgotten:
@@ -333,6 +345,12 @@ def _add_measurement(connection: sa.Connection, m: Measurement, ids: Ids) -> boo
 def _add_baseline(connection: sa.Connection, b: Baseline, ids: Ids) -> bool:
     columns = conversion.baseline_columns(b) | _workload_ids(connection, b.workload, b.device, ids)
     return _insert_new(connection, BaselineRow, columns)
+
+
+def _add_prediction(connection: sa.Connection, p: Prediction, ids: Ids) -> bool:
+    columns = conversion.prediction_columns(p) | _workload_ids(connection, p.workload, p.device, ids)
+    columns["variant_id"] = _id_of(connection, VariantRow, conversion.variant_columns(p.variant), ids)
+    return _insert_new(connection, PredictionRow, columns)
 
 
 def _add_rates(connection: sa.Connection, r: DeviceRates, ids: Ids) -> bool:

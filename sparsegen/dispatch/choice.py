@@ -1,8 +1,10 @@
 """From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
 
 In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
-vote of the nearest measured workloads; the family's heuristic. Dispatch never tunes. A config from a database was
-checked when it was read; whether it may run here, its family's constraints say.
+vote of the nearest measured workloads; the family's heuristic. What was predicted for this workload and device
+(`sparsegen tune --for`) comes before the vote of other devices, and after that of this one: it is trusted less than
+what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config from a
+database was checked when it was read; whether it may run here, its family's constraints say.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from sparsegen.dispatch.neighbours import (
     suspects,
 )
 from sparsegen.dispatch.options import Dense, OnMiss, parse_kind
+from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
@@ -152,7 +155,7 @@ class _Search:
                 f"nothing was measured for {self.problem} on this pattern and {self.device.name}; "
                 "run `sparsegen tune`, or choose another on_miss"
             )
-        chosen = None if miss is OnMiss.DEFAULT else self.nearest(near)
+        chosen = None if miss is OnMiss.DEFAULT else self.predicted(near) or self.nearest(near)
         return chosen or self.default("a heuristic" if miss is OnMiss.DEFAULT else _not_near(near))
 
     # --- the five sources --------------------------------------------------------------------------------
@@ -184,7 +187,8 @@ class _Search:
             return None
         config, time_us = found
         why = f"the fastest of {len(ranking.times(self.own, self.kind))} variants measured on this very workload"
-        return self.choice(config, How.EXACT, why, expected_us=time_us)
+        choice = self.choice(config, How.EXACT, why, expected_us=time_us)
+        return replace(choice, predicted_us=predicted_us(self.workload, self.device, self.database, config))
 
     def bucket(self, near: Sequence[Neighbour]) -> Choice | None:
         for neighbour in near:
@@ -232,6 +236,15 @@ class _Search:
                 "on average weighted by nearness"
             )
         return self.choice(first.config, How.NEAREST, why, expected_us=expected_us, neighbours=asked)
+
+    def predicted(self, near: Sequence[Neighbour]) -> Choice | None:
+        asked = [n for n in near if n.distance <= FARTHEST]
+        found = fastest_predicted(self.workload, self.device, self.database, asked, self.is_allowed)
+        if found is None:
+            return None
+        prediction, why = found
+        choice = self.choice(prediction.variant.config, How.PREDICTED, why)
+        return replace(choice, predicted_us=prediction.predicted_us)
 
     def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
         """The heuristic config of a family that has no measurements here and should be much faster than all that do.

@@ -13,6 +13,7 @@ from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
+from sparsegen.system.quantities import microseconds
 
 
 class How(StrEnum):
@@ -21,6 +22,7 @@ class How(StrEnum):
     PINNED = "pinned"
     EXACT = "exact"
     BUCKET = "bucket"
+    PREDICTED = "predicted"
     NEAREST = "nearest"
     DEFAULT = "default"
     NAMED = "named"  # by the caller; nothing was looked up
@@ -33,7 +35,8 @@ class Choice:
     Attributes:
         how, why: where the variant comes from, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT); None for other sources.
+        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT), or what `sparsegen tune --for`
+            predicted of the variant (PREDICTED, and EXACT where it did so before); None where neither is known.
         dense: the time of a dense product; None where none computes this.
         probed_us: of the variant, timed beside the dense product where it was first prepared; None if it was not.
         policy: whether dense may run, as it was asked for.
@@ -110,6 +113,8 @@ class Choice:
         lines = [f"{self.family.name} ({self.how}): {self.why}", f"  {values}"]
         if self.sparse is not None:
             lines.append(f"  takes {self.sparse}")
+        if self.how is How.EXACT and self.predicted_us is not None:
+            lines.append(f"  {microseconds(self.predicted_us)} were predicted")
         if self.dense is not None:
             lines.append(f"  dense takes {self.dense}: {self._decision()}")
         elif self.use_dense:

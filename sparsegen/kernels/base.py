@@ -74,6 +74,12 @@ class Device:
         return L2_BYTES_PER_CYCLE * self.cycles_per_us
 
 
+def cuda_key(name: str, compute_capability: tuple[int, int]) -> str:
+    """What identifies a CUDA device: its driver's name for it, and its compute capability."""
+    major, minor = compute_capability
+    return f"{name.lower().replace(' ', '-')}-sm{major}{minor}"
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A sentence that says what must hold, and whether it does."""
@@ -177,17 +183,21 @@ class Family(ABC, Generic[P, C]):
         """The config for these features by rule, without any measurement; valid for every problem in `scope`."""
 
     @abstractmethod
-    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        """Microseconds that the heuristic config should take here with a cold L2; infinite where it cannot run.
+    def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
+        """Microseconds that a config should take on this device with a cold L2; infinite where it cannot run.
 
         The launch, and what the kernel does over what the device does in a microsecond (`Device.expected_rates`),
-        with constants fitted to measurements (docs/notes/predicted-times.md). It says which heuristic config to trust
-        where nothing was measured, and which family to try first.
+        with constants fitted to measurements of heuristic configs (docs/notes/predicted-times.md). What configs of a
+        family differ in beside that, `sparsegen.tuning.prediction` knows.
         """
 
     def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
         """What `pack` makes, bit for bit, made by the device; None where the family packs on the host alone."""
         return None
+
+    def expected_sizes(self, problem: P, features: Features, config: C) -> Mapping[str, int]:
+        """What `launch` asks of the packed matrix's sizes, as far as features tell; default nothing."""
+        return {}
 
     def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
         """Other configs, for what features do not tell; the tuner tries them soon after the heuristic config."""
@@ -209,6 +219,10 @@ class Family(ABC, Generic[P, C]):
         return iter(())
 
     # --- what every family gets ---
+
+    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
+        """`analytic_us` of the heuristic config: it says which one to trust where nothing was measured."""
+        return self.analytic_us(problem, features, self.heuristic(problem, features, device), device)
 
     def config(self, /, **values: Any) -> C:
         """A config from names and values; see `Config.parse`."""

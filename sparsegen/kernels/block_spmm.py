@@ -157,6 +157,11 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             value_source=lambda: source,
         )
 
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig
+    ) -> Mapping[str, int]:
+        return {"row_block_count": -(-problem.m // config.tile_m)}
+
     def launch(
         self, problem: SpmmProblem, config: BlockSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -169,8 +174,10 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
         held = held_share(features, c.tile_m, TILE_K)
         steps = -(-problem.k // TILE_K) * held
         columns = c.tile_n * c.cluster

@@ -222,9 +222,11 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: SparseNetworkProblem, features: Features, config: ClusterNetworkConfig, device: Device
+    ) -> float:
         """Of neurons that go from one multiprocessor to another, which is slower than all else."""
-        c = self.heuristic(problem, features, device)
+        c = config
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         away = problem.layers * positions_of(problem) * problem.n * living * (1 - 1 / c.cluster)
         cycles = 2 * away / SENT_BYTES_PER_CYCLE / device.multiprocessors

@@ -141,6 +141,11 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         sizes = {"tasks": len(tasks), "nnz": matrix.nnz}
         return self.with_values(problem, matrix, arrays, sizes)
 
+    def expected_sizes(
+        self, problem: SddmmProblem, features: Features, config: CsrSddmmConfig
+    ) -> Mapping[str, int]:
+        return {"tasks": round(self._strips(features, config))}
+
     def launch(
         self, problem: SddmmProblem, config: CsrSddmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -150,13 +155,20 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
             block=(c.threads_per_strip * c.strips_per_block, 1, 1),
         )
 
-    def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
-        strips = features.nnz / c.strip + features.m / 2
+    def analytic_us(
+        self, problem: SddmmProblem, features: Features, config: CsrSddmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
+        strips = self._strips(features, c)
         products = features.nnz * problem.k
         cycles = problem.batch * (products * PRODUCT_CYCLES[problem.dtype] + strips * STRIP_CYCLES)
         moved = MOVES * problem.cost(features.nnz).bytes
         return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
+
+    @staticmethod
+    def _strips(features: Features, config: CsrSddmmConfig) -> float:
+        """About how many strips rows are cut into: the last one of each is half full."""
+        return features.nnz / config.strip + features.m / 2
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
         vector = widest_vector(problem.k, problem.dtype)

@@ -242,8 +242,10 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             block=(c.threads_per_row * c.row_splits * c.rows_per_block, 1, 1),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
         row_major = problem.layout is Layout.ROW
         tiles = -(-problem.n // c.tile_n)
         product = PRODUCT_CYCLES[problem.dtype] if row_major else STRIDED_PRODUCT_CYCLES

@@ -197,6 +197,11 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         }
         return Packed(arrays, {"tasks": counts.size}, matrix.nnz)
 
+    def expected_sizes(
+        self, problem: SparseAttentionProblem, features: Features, config: FusedAttentionConfig
+    ) -> Mapping[str, int]:
+        return {"tasks": -(-features.m // config.tile_m)}
+
     def launch(
         self,
         problem: SparseAttentionProblem,
@@ -210,8 +215,13 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def predicted_us(self, problem: SparseAttentionProblem, features: Features, device: Device) -> float:
-        config = self.heuristic(problem, features, device)
+    def analytic_us(
+        self,
+        problem: SparseAttentionProblem,
+        features: Features,
+        config: FusedAttentionConfig,
+        device: Device,
+    ) -> float:
         of_head = self._microseconds(problem, features, config, device)
         return device.expected_rates.launch_us + problem.batch * of_head
 

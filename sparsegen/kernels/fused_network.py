@@ -174,8 +174,10 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
-        c = self.heuristic(problem, features, device)
+    def analytic_us(
+        self, problem: SparseNetworkProblem, features: Features, config: FusedNetworkConfig, device: Device
+    ) -> float:
+        c = config
         groups = problem.layers * -(-problem.neurons // SIDE)
         tiles = -(-problem.n // (device.multiprocessors * c.inputs))
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0

@@ -224,7 +224,9 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
             starts_early=True,
         )
 
-    def predicted_us(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: MaskedConv2dProblem, features: Features, config: HaloConvConfig, device: Device
+    ) -> float:
         p, rates = problem, device.expected_rates
         share = p.density.share
         if p.mask_of is MaskOf.INPUT:

@@ -254,6 +254,11 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             "counters": partition.groups * partition.warps_m * 4,
         }
 
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: LaneStreamConfig
+    ) -> Mapping[str, int]:
+        return {"used_blocks": partition_of(problem, config).used_blocks}
+
     def launch(
         self, problem: SpmmProblem, config: LaneStreamConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -263,7 +268,9 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: LaneStreamConfig, device: Device
+    ) -> float:
         rates, itemsize = device.expected_rates, problem.dtype.itemsize
         weights = problem.m * problem.k
         cycles = weights * (WEIGHT_CYCLES + COLUMN_CYCLES * max(0, problem.n - FEW_COLUMNS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -197,6 +198,11 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         sizes = {"tiles": panels.of_tile.size, "nnz": matrix.nnz}
         return self.with_values(problem, matrix, arrays, sizes)
 
+    def expected_sizes(
+        self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig
+    ) -> Mapping[str, int]:
+        return {"tiles": math.ceil(expected_tiles(features, config.tile_m, config.tile_n))}
+
     def launch(
         self, problem: SddmmProblem, config: MmaSddmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -206,8 +212,10 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
-        config, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig, device: Device
+    ) -> float:
+        rates = device.expected_rates
         tiles = self._microseconds(problem, features, config, device)
         moved = MOVES * problem.cost(features.nnz).bytes
         return rates.launch_us + START_US + REMAINS * tiles + moved / rates.copy_bytes_per_us

@@ -334,12 +334,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates, itemsize = (
-            self.heuristic(problem, features, device),
-            device.expected_rates,
-            problem.dtype.itemsize,
-        )
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig, device: Device
+    ) -> float:
+        c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
         costs = COSTS[problem.dtype]
         # A multiprocessor's blocks follow one another, and so do the tiles of each that hold a nonzero.
         rounds = -(-self._blocks(problem, c.tile_m, c.tile_n) // device.multiprocessors)

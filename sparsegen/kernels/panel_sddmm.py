@@ -195,6 +195,16 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         sizes = {"nnz": matrix.nnz, "longest": int(np.diff(groups.first).max(initial=0))}
         return self.with_values(problem, matrix, arrays, sizes)
 
+    def expected_sizes(
+        self, problem: SddmmProblem, features: Features, config: PanelSddmmConfig
+    ) -> Mapping[str, int]:
+        """Groups of tasks of a panel: as many as its rows with nonzeros make."""
+        return {
+            "longest": math.ceil(
+                self._tasks_of_panel(problem, features, config) / (WARP // config.threads_per_strip)
+            )
+        }
+
     def launch(
         self, problem: SddmmProblem, config: PanelSddmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -215,8 +225,10 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         places = config.turns * config.resident_blocks * multiprocessors
         return max(1, places // (max(1, self._panels(problem, config)) * problem.batch))
 
-    def predicted_us(self, problem: SddmmProblem, features: Features, device: Device) -> float:
-        config, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SddmmProblem, features: Features, config: PanelSddmmConfig, device: Device
+    ) -> float:
+        rates = device.expected_rates
         if self.broken_constraints(problem, config, device):
             return math.inf
         moved = MOVES * problem.cost(features.nnz).bytes
@@ -240,8 +252,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         shuffles and the lines of results take the same way. Instructions are issued meanwhile.
         """
         c, panels = config, max(1, self._panels(problem, config))
-        in_panel = features.row_mean * min(1.0, c.panel_n / max(1, problem.n))  # of a row
-        tasks = problem.batch * features.m * panels * -math.expm1(-in_panel)
+        tasks = problem.batch * panels * self._tasks_of_panel(problem, features, c)
         nonzeros = problem.batch * features.nnz + tasks * (c.strip - 1) / 2
         row_bytes = self._row_bytes(problem, c)
         row = row_bytes / BANK_BYTES
@@ -260,6 +271,12 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         idle = math.ceil(blocks / places) * places / blocks
         brought = blocks * self._shared_bytes(problem, c)
         return idle * reading / device.cycles_per_us + brought / device.l2_bytes_per_us
+
+    @staticmethod
+    def _tasks_of_panel(problem: SddmmProblem, features: Features, config: PanelSddmmConfig) -> float:
+        """Rows that have nonzeros in a panel, where these lie anywhere."""
+        in_panel = features.row_mean * min(1.0, config.panel_n / max(1, problem.n))  # of a row
+        return features.m * -math.expm1(-in_panel)
 
     @staticmethod
     def _shuffles(config: PanelSddmmConfig) -> int:

@@ -332,6 +332,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         names = [t.name for t in PanelSpmmConfig.tunables() if t.packs]
         return tuple(value for name, value in zip(names, key, strict=True) if name not in without)
 
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig
+    ) -> Mapping[str, int]:
+        return {"groups": -(-problem.m // config.rows_per_group)}
+
     def launch(
         self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -348,12 +353,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates, itemsize = (
-            self.heuristic(problem, features, device),
-            device.expected_rates,
-            problem.dtype.itemsize,
-        )
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig, device: Device
+    ) -> float:
+        c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
         items, tiles = problem.batch, -(-problem.n // c.tile_n)
         resident = self._resident_blocks(problem, c, device) * device.multiprocessors
         rows = c.warps * (32 // c.threads_per_row) * c.rows_per_group

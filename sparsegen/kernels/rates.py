@@ -65,23 +65,27 @@ class Architecture:
         tensor_flop: of float16 or bfloat16 that its tensor cores do in a cycle, dense, with sums in float32.
         clock_mhz: typical; and ``memory_bytes``, a typical memory's bytes in a microsecond for each multiprocessor.
             They stand in for what a description does not say.
+        resident_warps, resident_blocks: that a multiprocessor holds at the most (programming guide, "Technical
+            Specifications per Compute Capability").
     """
 
     lanes: int
     tensor_flop: int
     clock_mhz: float
     memory_bytes: float
+    resident_warps: int
+    resident_blocks: int
 
 
 ARCHITECTURES = {
-    (7, 0): Architecture(64, 1024, 1530, 11_000),
-    (7, 5): Architecture(64, 1024, 1590, 8_000),
-    (8, 0): Architecture(64, 2048, 1410, 18_000),
-    (8, 6): Architecture(128, 1024, 1700, 9_000),
-    (8, 9): Architecture(128, 1024, 2500, 6_500),
-    (9, 0): Architecture(128, 4096, 1980, 25_400),
-    (10, 0): Architecture(128, 8192, 1850, 54_000),
-    (12, 0): Architecture(128, 1024, 2400, 10_000),
+    (7, 0): Architecture(64, 1024, 1530, 11_000, 64, 32),
+    (7, 5): Architecture(64, 1024, 1590, 8_000, 32, 16),
+    (8, 0): Architecture(64, 2048, 1410, 18_000, 64, 32),
+    (8, 6): Architecture(128, 1024, 1700, 9_000, 48, 16),
+    (8, 9): Architecture(128, 1024, 2500, 6_500, 48, 24),
+    (9, 0): Architecture(128, 4096, 1980, 25_400, 64, 32),
+    (10, 0): Architecture(128, 8192, 1850, 54_000, 64, 32),
+    (12, 0): Architecture(128, 1024, 2400, 10_000, 48, 24),
 }
 FIRST_WITH_TF32 = (8, 0)
 

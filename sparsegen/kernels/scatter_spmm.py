@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -145,6 +146,13 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             },
         )
 
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: ScatterSpmmConfig
+    ) -> Mapping[str, int]:
+        panels = max(1, -(-problem.m // config.panel_m))
+        of_panel = math.ceil(features.nnz / (panels * config.task_nonzeros))
+        return {"task_count": panels * max(1, of_panel)}
+
     def launch(
         self, problem: SpmmProblem, config: ScatterSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -157,8 +165,10 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             block=(WARP * config.warps, 1, 1),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: ScatterSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
         products = problem.batch * features.nnz * problem.n
         moved = _sum_bytes(problem) + problem.batch * problem.k * problem.n * problem.dtype.itemsize
         in_panel = features.nnz / max(1, -(-problem.m // c.panel_m))

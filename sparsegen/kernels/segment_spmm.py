@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -162,6 +163,14 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             },
         )
 
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: SegmentSpmmConfig
+    ) -> Mapping[str, int]:
+        """Long rows are cut into segments of equal lengths, and every row has one at least."""
+        of_longest = max(1, -(-features.row_max // config.segment))
+        cut = math.ceil(features.nnz / config.segment) if of_longest > 1 else 0
+        return {"segment_count": problem.m + cut}
+
     def launch(
         self, problem: SpmmProblem, config: SegmentSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
@@ -172,8 +181,10 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             block=(WARP * c.warps, 1, 1),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: SegmentSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
         tiles = -(-problem.n // c.tile_n)
         segments = problem.m + features.nnz / c.segment
         cycles = tiles * (features.nnz * c.tile_n * PRODUCT_CYCLES[problem.dtype] + segments * SEGMENT_CYCLES)

@@ -166,8 +166,10 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
             shared_memory_bytes=self._shared_bytes(config),
         )
 
-    def predicted_us(self, problem: SparseNetworkProblem, features: Features, device: Device) -> float:
-        """The time to copy all neurons, which groups read and which are written once."""
+    def analytic_us(
+        self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig, device: Device
+    ) -> float:
+        """Of neurons that are read by groups and written once, by the rate of copies."""
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         neurons = problem.layers * positions_of(problem) * problem.n * living
         copied = neurons * problem.dtype.itemsize * (1 + BLOCKS_LOADED)

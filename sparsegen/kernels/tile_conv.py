@@ -111,7 +111,9 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
             grid=(tiles, self._filter_tiles(p, config), p.batch), block=(self._threads(config), 1, 1)
         )
 
-    def predicted_us(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: MaskedConv2dProblem, features: Features, config: TileConvConfig, device: Device
+    ) -> float:
         p, rates = problem, device.expected_rates
         share = p.density.share
         if p.mask_of is MaskOf.INPUT:

@@ -111,8 +111,10 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
     def published(self) -> tuple[UspmmConfig, ...]:
         return UspmmConfig(vsize=1, nwarp=8), UspmmConfig(vsize=2, nwarp=8)
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: UspmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
         products = problem.m * features.row_max * -(-problem.n // c.vsize) * c.vsize
         apart = APART_CYCLES * (1 - features.block_fill) if problem.layout is Layout.ROW else 0.0
         moved = LOADS * (problem.k + problem.m) * problem.n * problem.dtype.itemsize

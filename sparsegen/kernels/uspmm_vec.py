@@ -331,12 +331,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
-    def predicted_us(self, problem: SpmmProblem, features: Features, device: Device) -> float:
-        c, rates, itemsize = (
-            self.heuristic(problem, features, device),
-            device.expected_rates,
-            problem.dtype.itemsize,
-        )
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: UspmmVecConfig, device: Device
+    ) -> float:
+        c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
         width = float(features.row_max)
         if c.ell_width == "quartile":
             width = min(width, features.row_mean * (1 + ABOVE_MEAN * features.row_cov))

@@ -49,6 +49,7 @@ from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.ranking import best, ranked
+from sparsegen.tuning_db.ranking import predicted as predicted_first
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_files import check_file
@@ -70,6 +71,7 @@ __all__ = [
     "tune",
 ]
 
+FROM_PREDICTED = 8  # configs that were predicted to be the fastest here
 FROM_SEEDS = 2  # configs that were measured on the same workload elsewhere
 FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
 REASONS_SHOWN = 3
@@ -308,10 +310,11 @@ def first_to_try(
 ) -> list[Config]:
     """Where to begin; without repeats.
 
-    What dispatch would take comes first, so that tuning does not end with something slower: the fastest of the packaged
-    seeds on this very workload, or what is expected to be the fastest after similar workloads, in the store and the
-    seeds. Then come the heuristic config of the most promising family, which may know more than the seeds; what else
-    was good on this and on similar workloads; the other heuristic configs; and what was published.
+    What dispatch would take comes first, so that tuning does not end with something slower: what was predicted for this
+    device, the fastest of the packaged seeds on this very workload, or what is expected to be the fastest after similar
+    workloads, in the store and the seeds. Then come the heuristic config of the most promising family, which may know
+    more than the seeds; what else was good on this and on similar workloads; the other heuristic configs; and what was
+    published.
     """
     problem, features = workload.problem, workload.features
 
@@ -330,7 +333,11 @@ def first_to_try(
         )
     )
     published = suited(config for f in promising for config in f.published())
-    parts = (packaged[:1], similar[:1], heuristics[:1], packaged[1:], similar[1:], heuristics[1:], published)
+    predicted = suited(_predicted(workload, device, known, families))
+    parts = (
+        predicted[:1], packaged[:1], similar[:1], heuristics[:1],
+        predicted[1:], packaged[1:], similar[1:], heuristics[1:], published,
+    )  # fmt: skip
     return list(dict.fromkeys(config for part in parts for config in part))
 
 
@@ -375,6 +382,14 @@ def _search_name(workload: Workload, device: Device, store: Store | str | Path) 
     place = str(Location.parse(store)) if isinstance(store, str | Path) else store.location
     facts = (workload.problem, workload.fingerprint, device.key, device.index, place)
     return f"search-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}"
+
+
+def _predicted(
+    workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
+) -> list[Config]:
+    """What `sparsegen tune --for` predicted to be the fastest few, which is checked so."""
+    found = (p.variant.config for p in predicted_first(known.predictions(workload, device)))
+    return [config for config in found if config.is_known and family_of(config) in families][:FROM_PREDICTED]
 
 
 def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily]) -> list[Config]:

@@ -342,7 +342,16 @@ def test_rows_of_databases(tmp_path: Path, database: bytes, fuzz: Fuzz) -> None:
     path = tmp_path / "tuning.db"
     path.write_bytes(database)
     with closing(sqlite3.connect(path)) as connection:
-        tables = ("devices", "device_rates", "matrices", "problems", "variants", "measurements", "baselines")
+        tables = (
+            "devices",
+            "device_rates",
+            "matrices",
+            "problems",
+            "variants",
+            "measurements",
+            "baselines",
+            "predictions",
+        )
         columns = [(t, name) for t in tables for _, name, *_ in connection.execute(f"PRAGMA table_info({t})")]
     values = (
         st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.binary(max_size=20) | st.text(max_size=20)

@@ -36,8 +36,8 @@ from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db import migrations, schema_versions
 from sparsegen.tuning_db.check import check
-from sparsegen.tuning_db.models import CHECKED, KINDS, OUTCOMES, Base
-from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Measurement, Outcome
+from sparsegen.tuning_db.models import BASES, CHECKED, KINDS, OUTCOMES, Base
+from sparsegen.tuning_db.records import Basis, DeviceRates, MeasuredAs, Measurement, Outcome
 from sparsegen.tuning_db.store import Added, Store
 
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
@@ -83,6 +83,7 @@ def test_the_models_match_the_migrations(
 def test_words_match_the_records() -> None:
     assert set(OUTCOMES) == set(Outcome) and set(CHECKED) < set(Outcome)
     assert set(KINDS) == set(MeasuredAs)
+    assert set(BASES) == set(Basis)
 
 
 def test_opening_again_migrates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning_samples import H100, MEASURED_RATES, baseline, checked, failed, probe, timed, workload
+from tuning_samples import H100, MEASURED_RATES, baseline, checked, failed, predicted, probe, timed, workload
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.tuning_db.check import check
@@ -49,6 +49,11 @@ DAMAGE: list[tuple[str, str, Any]] = [
     ("problems", "digest", 7),
     ("devices", "l2_bytes", "large"),
     ("devices", "name", b"H100"),
+    ("predictions", "predicted_us", "soon"),
+    ("predictions", "predicted_us", 0.0),
+    ("predictions", "model", "?"),
+    ("predictions", "registers", -1),
+    ("predictions", "predicted_at", "yesterday"),
     ("device_rates", "launch_us", "soon"),
     ("device_rates", "launch_us", 0.0),
     ("device_rates", "measured_at", "yesterday"),
@@ -76,6 +81,7 @@ def database(tmp_path: Path) -> Path:
             ],
             [baseline(20.0, GOOD), replace(baseline(30.0, OTHER), device=far)],
             [DeviceRates(H100, MEASURED_RATES), DeviceRates(far, MEASURED_RATES)],
+            [predicted(7.5, GOOD), replace(predicted(6.5, OTHER), device=far)],
         )
         store.add_probe(probe(9.0, 20.0, GOOD))
         store.add_check(checked(of=GOOD))
@@ -101,7 +107,7 @@ def test_one_bad_row_breaks_no_look_up(
         assert store.winner(GOOD, H100) is not None
         assert GOOD in [tuned.workload for tuned in store.list_workloads()]
         for _ in range(2):
-            store.all_measurements(), store.all_baselines(), store.all_rates()
+            store.all_measurements(), store.all_baselines(), store.all_rates(), store.all_predictions()
             store.all_probes(), store.all_checks()
         load(export_json(store)[0], "export")
         assert store.winners("spmm", H100)

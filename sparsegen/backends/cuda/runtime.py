@@ -17,7 +17,7 @@ from sparsegen.backends.cuda.driver import check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Array, Device, cuda_key
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.settings import Settings
@@ -69,7 +69,7 @@ def describe(device: Any, index: int) -> Device:
     name = device.name()
     major, minor = device.compute_capability()
     return Device(
-        key=f"{name.lower().replace(' ', '-')}-sm{major}{minor}",
+        key=cuda_key(name, (major, minor)),
         name=name,
         backend="cuda",
         compute_capability=(major, minor),

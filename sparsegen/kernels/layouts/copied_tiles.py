@@ -177,8 +177,8 @@ class CopiedTiles(Family[P, C]):
         tile_n = 128 if live >= 0.9 * 128 or side.samples else 64
         return replace(start, tile_n=tile_n, cluster=1, raster=8, order=Order.PLACED.value)
 
-    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        c, rates, side = self.heuristic(problem, features, device), device.expected_rates, Side.of(problem)
+    def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
+        c, rates, side = config, device.expected_rates, Side.of(problem)
         share = problem.density.share
         # The probability that a block is live in at least one of a tile's rows.
         union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2

@@ -188,8 +188,8 @@ class MaskedTiles(Family[P, C]):
                 return found
         return replace(found, stages=4)
 
-    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        c, rates, side = self.heuristic(problem, features, device), device.expected_rates, Side.of(problem)
+    def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
+        c, rates, side = config, device.expected_rates, Side.of(problem)
         tiles = self._row_tiles(side, c) * -(-side.columns // c.tile_n) * problem.batch
         density = problem.density.share
         if not side.samples:

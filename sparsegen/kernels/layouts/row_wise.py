@@ -113,6 +113,9 @@ class RowWise(Family[P, R]):
             nnz=matrix.nnz,
         )
 
+    def expected_sizes(self, problem: P, features: Features, config: R) -> Mapping[str, int]:
+        return {"rows": features.m}
+
     def launch(self, problem: P, config: R, sizes: Mapping[str, int], device: Device) -> Launch:
         c = config
         return Launch(
@@ -120,8 +123,8 @@ class RowWise(Family[P, R]):
             block=(c.threads_per_row * c.rows_per_block, 1, 1),
         )
 
-    def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        c, rates = self.heuristic(problem, features, device), device.expected_rates
+    def analytic_us(self, problem: P, features: Features, config: R, device: Device) -> float:
+        c, rates = config, device.expected_rates
         warps = features.m * max(1, c.threads_per_row // WARP)
         cycles = problem.batch * (features.nnz * self.value_cycles + warps * ROW_CYCLES)
         moved = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us

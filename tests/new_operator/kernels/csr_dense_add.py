@@ -74,7 +74,9 @@ class CsrDenseAdd(Family[DenseSparseAddProblem, CsrDenseAddConfig]):
     ) -> CsrDenseAddConfig:
         return CsrDenseAddConfig()
 
-    def predicted_us(self, problem: DenseSparseAddProblem, features: Features, device: Device) -> float:
+    def analytic_us(
+        self, problem: DenseSparseAddProblem, features: Features, config: CsrDenseAddConfig, device: Device
+    ) -> float:
         rates = device.expected_rates
         return rates.launch_us + problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
 

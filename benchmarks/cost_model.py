@@ -1,0 +1,233 @@
+"""Fit the cost model of predicted times, and say how well it ranks what it was not fitted to.
+
+    python -m benchmarks.cost_model instructions   # counts of the seeds' sources; nvcc and nvdisasm, no GPU; goes on
+    python -m benchmarks.cost_model fit            # writes sparsegen/tuning/prediction/cost_model.json
+    python -m benchmarks.cost_model quality        # suites and families left out
+
+docs/prediction.md keeps what ``quality`` prints.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from benchmarks.study import HERE, geometric_mean
+from sparsegen.backends.cuda.compiler import CudaToolchain
+from sparsegen.backends.cuda.inspection import sass
+from sparsegen.backends.cuda.instructions import Instructions
+from sparsegen.errors import CompileError
+from sparsegen.plan.variants import compile_variant
+from sparsegen.settings import Settings
+from sparsegen.tuning.prediction import model as cost
+from sparsegen.tuning.prediction.evidence import known_variants, read_counts, source_key, write_counts
+from sparsegen.tuning.prediction.fitting import Known, fit, fit_without
+from sparsegen.tuning.prediction.model import CostModel, difference_from
+from sparsegen.tuning_db.seeds_reader import seeds
+
+RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
+COUNTS = RESULTS / "instructions.json"
+FIRST = 8  # of which the best is compared, too
+
+
+def evidence() -> tuple[list[Known], int]:
+    """The packaged measurements with the recorded instruction counts."""
+    return known_variants(seeds().all_measurements(), read_counts(COUNTS))
+
+
+def document(model: CostModel, variants: Sequence[Known]) -> dict[str, object]:
+    """What the package's file holds."""
+    workloads = {(v.workload.problem, v.workload.fingerprint) for v in variants}
+    source = (
+        f"python -m benchmarks.cost_model fit: {len(variants)} variants on {len(workloads)} workloads, measured on "
+        + ", ".join(sorted({v.device.name for v in variants}))
+        + f"; of {sum(v.resources.instructions is not None for v in variants)} the instructions are known"
+    )
+    return {"source": source, "model": model.to_dict()}
+
+
+def suites() -> dict[str, str]:
+    """The suite of every workload that the committed benchmark results name, by fingerprint."""
+    found: dict[str, str] = {}
+    for file in sorted(RESULTS.glob("bench_*.json")):
+        for row in json.loads(file.read_text())["rows"]:
+            found.setdefault(row["fingerprint"], row["suite"])
+    return found
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well an order of the recorded variants of workloads is.
+
+    Attributes:
+        first, of_eight: time of the first one, and of the best of the first eight, over the best recorded one's; of
+            eight only where more than eight were recorded.
+        second, mean: what the second best of all took over the best, and the geometric mean of all.
+    """
+
+    first: list[float]
+    of_eight: list[float]
+    second: list[float]
+    mean: list[float]
+
+    @classmethod
+    def of(
+        cls, variants: Sequence[Known], times: Sequence[float], group: Callable[[Known], Hashable]
+    ) -> Quality:
+        """Equal predictions are taken in the order that is worst."""
+        groups: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+        for v, time_us in zip(variants, times, strict=True):
+            groups[group(v)].append((float(f"{time_us:.5g}"), -v.time_us))
+        found = cls([], [], [], [])
+        for listed in groups.values():
+            if len(listed) < 2:
+                continue
+            measured = [-t for _, t in sorted(listed)]
+            order = sorted(measured)
+            found.first.append(measured[0] / order[0])
+            found.second.append(order[1] / order[0])
+            found.mean.append(geometric_mean(measured) / order[0])
+            if len(measured) > FIRST:
+                found.of_eight.append(min(measured[:FIRST]) / order[0])
+        return found
+
+    def row(self, name: str) -> str:
+        within = sum(s <= 1.15 for s in self.first) / max(1, len(self.first))
+        eight = f"{geometric_mean(self.of_eight):.3f} ({len(self.of_eight)})" if self.of_eight else "-"
+        return (
+            f"| {name} | {len(self.first)} | {geometric_mean(self.first):.3f} | {within:.0%} | {eight} "
+            f"| {geometric_mean(self.second):.3f} | {geometric_mean(self.mean):.3f} |"
+        )
+
+
+def predicted(model: CostModel, variants: Sequence[Known], rest: Sequence[Known]) -> list[float]:
+    """The times of variants by a model that was fitted to the rest."""
+    by_family: dict[str, list[int]] = defaultdict(list)
+    for place, v in enumerate(variants):
+        by_family[v.config.family_name].append(place)
+    times = [0.0] * len(variants)
+    for name, places in by_family.items():
+        others = list(dict.fromkeys(v.config for v in rest if v.config.family_name == name))
+        apart = difference_from(others, [variants[i].config for i in places])
+        for i, difference in zip(places, apart, strict=True):
+            times[i] = model.corrected_us(variants[i].described, difference)
+    return times
+
+
+def left_out(
+    variants: Sequence[Known], usual: int, part: Callable[[Known], str]
+) -> dict[str, tuple[list[Known], list[float]]]:
+    """Of each part the variants, and their times by a model that was fitted to all other parts."""
+    found = {}
+    for name in sorted({part(v) for v in variants}):
+        inside = [v for v in variants if part(v) == name]
+        rest = [v for v in variants if part(v) != name]
+        model = fit_without(variants, usual, lambda v, name=name: part(v) == name)  # type: ignore[misc]
+        found[name] = (inside, predicted(model, inside, rest))
+    return found
+
+
+def workload_of(v: Known) -> Hashable:
+    return v.workload.problem, v.workload.fingerprint, v.device.key
+
+
+@click.group()
+def main() -> None:
+    """See the module's text."""
+
+
+@main.command("fit")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=cost.FILE, show_default=False)
+def fit_command(output: Path) -> None:
+    """Fit to the packaged measurements."""
+    variants, usual = evidence()
+    model = fit(variants, usual)
+    output.write_text(json.dumps(document(model, variants), indent=1) + "\n", encoding="utf-8")
+    click.echo(f"{output}: model {model.digest}, {len(variants)} variants, unlike {model.unlike}")
+
+
+@main.command()
+def quality() -> None:
+    """How good the first variants are, on workloads and families that the model was not fitted to."""
+    variants, usual = evidence()
+    names = suites()
+
+    def suite(v: Known) -> str:
+        return names.get(v.workload.fingerprint, "others")
+
+    def family(v: Known) -> str:
+        return v.config.family_name
+
+    def of_family(v: Known) -> Hashable:
+        return workload_of(v), family(v)
+
+    columns = ("{}", "workloads", "first", "within 15 %", "best of 8 (workloads)", "second best", "mean")
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    click.echo(head.format("all, ordered by"))
+    analytic = [v.described.analytic_us for v in variants]
+    click.echo(Quality.of(variants, analytic, workload_of).row("analytic times"))
+    model = fit(variants, usual)
+    click.echo(
+        Quality.of(variants, predicted(model, variants, variants), workload_of).row("model fitted to them")
+    )
+    parts = left_out(variants, usual, suite)
+    everything = [v for inside, _ in parts.values() for v in inside]
+    times = [t for _, found in parts.values() for t in found]
+    click.echo(Quality.of(everything, times, workload_of).row("suites left out"))
+    logs = [abs(math.log(t / v.time_us)) for v, t in zip(everything, times, strict=True)]
+    click.echo(
+        f"\nmedian error of a predicted time, suites left out: {math.exp(sorted(logs)[len(logs) // 2]) - 1:.0%}\n"
+    )
+    click.echo(head.format("suite left out"))
+    for name, (inside, found) in parts.items():
+        click.echo(Quality.of(inside, found, workload_of).row(name))
+    click.echo("\n" + head.format("family left out"))
+    parts = left_out(variants, usual, family)
+    for name, (inside, found) in parts.items():
+        click.echo(Quality.of(inside, found, of_family).row(name))
+    everything = [v for inside, _ in parts.values() for v in inside]
+    times = [t for _, found in parts.values() for t in found]
+    click.echo(Quality.of(everything, times, of_family).row("all, within families"))
+    click.echo(Quality.of(everything, times, workload_of).row("all, against other families"))
+
+
+@main.command()
+@click.option("--limit", default=0, help="Sources to compile now; 0: all that are missing.")
+def instructions(limit: int) -> None:
+    """Compile the seeds' sources that were not counted yet, and count their instructions."""
+    toolchain, settings = CudaToolchain((9, 0)), Settings.from_environment()
+    counts = read_counts(COUNTS)
+    failed: Counter[str] = Counter()
+    done = 0
+    try:
+        for m in seeds().all_measurements():
+            problem, config = m.workload.problem, m.variant.config
+            if not config.is_known or (key := source_key(problem, config)) in counts:
+                continue
+            try:
+                kernel = compile_variant(config, problem, toolchain).kernel
+                counts[key] = Instructions.of(sass(kernel.binary, settings))
+            except CompileError:
+                failed[config.family_name] += 1
+                continue
+            done += 1
+            if done == limit:
+                break
+    finally:
+        write_counts(
+            COUNTS,
+            counts,
+            command="python -m benchmarks.cost_model instructions",
+            toolchain=toolchain.fingerprint,
+        )
+    click.echo(f"{done} counted now, {len(counts)} in all; did not compile: {dict(failed) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
