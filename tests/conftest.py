@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -111,3 +112,11 @@ def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sett
 @pytest.fixture(scope="session")
 def emulator_toolchain(emulator_settings: Settings) -> EmulatorToolchain:
     return PatientToolchain(emulator_settings)
+
+
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell's background jobs, and Python with them, ignore Ctrl-C from their start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -160,16 +160,16 @@ ROWS = {
         {
             **ASKED, "effort": WORD, "trials": (*SEED, 0), "seconds": (*NUMBER, 0, -1.0, np.nan),
             "families": (*TEXTS, ["nonsense"]), "baselines": FLAG, "again": FLAG, "seed": SEED,
-            "progress": (7, "x", [1]), "deterministic": FLAG_OR_NONE,
+            "progress": (7, "x", [1]), "deterministic": FLAG_OR_NONE, "sampler": WORD,
             "allow_overflow": FLAG,
         },
         FIELDS,
     ),
     "prepare_attention": Row(
         sparsegen.prepare_attention,
-        {"mask": CSR, "width": 8, "heads": 2, "device": "emulator"},
+        {"mask": CSR, "head_dim": 8, "heads": 2, "device": "emulator"},
         {
-            "mask": MATRIX, "heads": (*WHOLE, 0), "width": (*WHOLE, 0), "dtype": WORD, "scale": (*NUMBER, np.nan),
+            "mask": MATRIX, "heads": (*WHOLE, 0), "head_dim": (*WHOLE, 0), "dtype": WORD, "scale": (*NUMBER, np.nan),
             "heads_at_once": (*WHOLE, 0), "way": WORD, "on_miss": WORD, "device": DEVICE, "db": PLACE,
         },
     ),

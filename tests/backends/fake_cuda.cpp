@@ -17,6 +17,7 @@ int cuInit(unsigned) { return std::getenv("FAKE_CUDA_BROKEN") ? 100 : 0; }
 int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int index) { *device = index; return index < 2 ? 0 : kInvalid; }
 int cuDeviceGetName(char* name, int, int) { std::strcpy(name, "Fake GPU"); return 0; }
+int cuDeviceGetUuid_v2(char* uuid, int device) { std::memset(uuid, 0x11 * (device + 1), 16); return 0; }
 int cuDeviceGetPCIBusId(char* name, int, int) { std::strcpy(name, "0000:00:00.0"); return 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {

@@ -17,6 +17,7 @@ from sparsegen.measure import clock as clocks
 from sparsegen.measure.clock import Clock
 from sparsegen.measure.l2 import L2
 
+UUID = "GPU-11111111-1111-1111-1111-111111111111"
 CALL_MS, MEMSET_MS, READ_MS = 0.25, 3.0, 7.0
 
 
@@ -102,6 +103,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(runtime, "driver", lambda: fake)
     monkeypatch.setattr(runtime, "libcuda", lambda: SimpleNamespace(cuCtxGetCurrent=lambda current: 0))
+    monkeypatch.setattr(runtime, "device_uuid", lambda index: UUID)
     monkeypatch.setattr(runtime, "_nvml_handle", lambda bus: None)
     return fake
 

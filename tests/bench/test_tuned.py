@@ -100,5 +100,5 @@ def test_rows_are_not_tuned_on_several_models() -> None:
     other = replace(DEVICE, key="other", name="Other")
     with pytest.raises(ConfigError, match="devices of one model"):
         tune_side_by_side(
-            [], [DEVICE, other], None, "quick", jobs=1, deadline=None, done=lambda number, pair: None
+            [], [], [DEVICE, other], None, "quick", jobs=1, deadline=None, done=lambda number, pair: None
         )

@@ -71,7 +71,9 @@ def test_an_unknown_family(run: Command) -> None:
 
 
 def test_an_unknown_device(run: Command) -> None:
-    assert "use cuda, cuda:N or emulator" in run("families", "--device", "tpu", exit_code=4).stderr
+    assert (
+        "use cuda, cuda:N, emulator or emulator:N" in run("families", "--device", "tpu", exit_code=4).stderr
+    )
 
 
 def test_devices(run: Command) -> None:

@@ -167,6 +167,7 @@ def test_a_layer_without_a_variant_does_not_stop_the_others(run: Run) -> None:
     assert tuning.times[0].speedup is None
 
 
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 @pytest.mark.parametrize("is_early", [False, True])
 def test_an_interrupt_ends_the_searches_and_keeps_what_is_known(run: Run, is_early: bool) -> None:
     def behaviour(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Found:

@@ -589,14 +589,6 @@ def test_a_matrix_of_another_shape_is_refused(store: Store, tmp_path: Path) -> N
         tune(MATRIX, replace(PROBLEM, m=25), device=DEVICE, store=store, backend=backend(tmp_path))
 
 
-@pytest.fixture
-def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell's background jobs, and Python with them, ignore Ctrl-C from their start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_returns_the_best_so_far(store: Store, tmp_path: Path) -> None:
     def interrupt(status: Status, measurement: Measurement | None = None) -> None:
