@@ -58,7 +58,7 @@ test-fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-turns 4
 
 test-postgres: $(READY_POSTGRES)
-	$(BIN)/python -m pytest tests/tuning_db -k postgres
+	$(BIN)/python -m pytest tests/tuning_db -k 'postgres or server'
 
 test-ray: $(READY_RAY)
 	$(BIN)/python -m pytest tests/tuning/test_ray_engine.py
