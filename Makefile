@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist lo
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   tests of everything, some 5 minutes on 2 idle cores; those that need what is not there skip themselves'
+	@echo 'make test   tests of everything, some 7 minutes on 2 cores; those that need what is not there skip themselves'
 	@echo 'make test-fast   the same without the contract tests and whatever took 0.25 s of CPU time or more'
 	@echo 'make test-long   what make test leaves out: most variants of the kernels, and tests that take long'
 	@echo 'make test-all    both'
