@@ -85,6 +85,7 @@ def measured(workload: Workload, dtype: DType, device: Device, same: Sequence[Ro
     chosen = {c: picked for c, picked in chosen.items() if c.is_known}
     bench = SideBySide(matrix, problem, device)
     try:
+        bench.compile(chosen)
         calls = {}
         for config in chosen:
             try:

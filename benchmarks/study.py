@@ -7,6 +7,8 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen import backends
 from sparsegen.backends import toolchain
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.state import state
@@ -21,11 +24,13 @@ from sparsegen.bench.summary import geometric
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
-from sparsegen.measure import baselines
+from sparsegen.measure.clock import Clock
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
+from sparsegen.plan.variants import compile_variant
 from sparsegen.system.publish import publish_text
 from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
@@ -121,8 +126,8 @@ class SideBySide:
 
     def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
         self.matrix, self.problem, self.device = matrix, problem, device
-        self._session = baselines.Session(matrix, problem, device)
-        self.executor: Executor = self._session.executor
+        self.executor: Executor = backends.open_executor(device)
+        self._clock = Clock(self.executor)
         operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
         self._verifier = verifier(problem, matrix, operands, self.executor)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
@@ -148,20 +153,29 @@ class SideBySide:
             raise WrongResultError(f"{family} {config} is wrong: {worst:g} times its error bound")
         return lambda: bound(0, *addresses)
 
+    def compile(self, configs: Iterable[Config]) -> None:
+        """Compile variants on all cores, so that `variant` finds them in the cache; what fails there fails again."""
+
+        def compiled(config: Config) -> None:
+            with suppress(SparsegenError):
+                compile_variant(config, self.problem, toolchain(self.device))
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(compiled, configs))
+
     def times(
         self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20
     ) -> dict[str, float]:
         """Median microseconds of each call, L2 cold, measured in turn A B C A B C."""
-        clock = self._session.clock
         taken: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
-                taken[name] += clock.time(call, samples=samples, warmup=2).samples_us
+                taken[name] += self._clock.time(call, samples=samples, warmup=2).samples_us
         return {name: float(np.median(times)) for name, times in taken.items()}
 
     def close(self) -> None:
         self._kept.clear()
-        self._session.close()
+        self.executor.close()
 
 
 def _driver(device: Device) -> str:

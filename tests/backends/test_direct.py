@@ -27,6 +27,7 @@ def use(folder: Path, *words: str, **environment: str) -> subprocess.CompletedPr
         "PYTHONPATH": str(ROOT),
         "SPARSEGEN_DRIVER": "direct",
         "SPARSEGEN_CACHE": str(folder),
+        "SPARSEGEN_DB": str(folder / "tuning.db"),
         **environment,
     }
     return subprocess.run(

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sparsegen import backends
+from sparsegen.kernels import families_of
+from sparsegen.matrix.generators import random_rows
+from sparsegen.operators import SpmmProblem
 from sparsegen.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +33,24 @@ class Studies:
         document = json.loads((self.folder / f"{name}.json").read_text())
         assert document["device"] == "emulator (CPU)"
         return document["rows"], done.output
+
+
+def test_side_by_side(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settings) -> None:
+    """Compiles, checks and times variants in this process, as most studies do."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    study = importlib.import_module("benchmarks.study")
+    device = backends.find_device("emulator")
+    problem, matrix = SpmmProblem(24, 40, 9), random_rows(24, 40, 0.3, 0.6, 3)
+    chosen = [f for f in families_of("spmm") if f.name in ("csr_spmm", "segment_spmm")]
+    configs = [f.heuristic(problem, problem.features(matrix), device) for f in chosen]
+    bench = study.SideBySide(matrix, problem, device)
+    try:
+        bench.compile(configs)
+        calls = {str(c): bench.variant(c.family_name, c.to_dict()) for c in configs}
+        times = bench.times(calls, rounds=1, samples=2)
+    finally:
+        bench.close()
+    assert times.keys() == {str(c) for c in configs} and all(us > 0 for us in times.values())
 
 
 @pytest.fixture

@@ -10,7 +10,17 @@ import pytest
 
 from sparsegen.errors import SparsegenError
 from sparsegen.matrix.generators import random_rows
-from sparsegen.operators import Problem, Reference, SddmmProblem, SpmmProblem
+from sparsegen.operators import (
+    ConvEpilogue,
+    Density,
+    MaskedConv2dProblem,
+    MaskOf,
+    Problem,
+    Reference,
+    Rest,
+    SddmmProblem,
+    SpmmProblem,
+)
 from sparsegen.verify.sample import require_sample
 
 MATRIX = random_rows(24, 40, 0.3, 0.6, 3)
@@ -62,3 +72,16 @@ def test_what_float32_would_give_is_no_reference(problem: Problem, change: dict[
 def test_nan_is_no_number(problem: Problem) -> None:
     with pytest.raises(SparsegenError, match=r"is wrong: nan"):
         check(problem, exact=np.nan)
+
+
+def test_what_is_left_as_it_was_has_no_magnitude() -> None:
+    """Outputs that no live pixel reaches: their magnitude, of the bias alone, is nobody's."""
+    problem = MaskedConv2dProblem(
+        40, 40, 4, 6, epilogue=ConvEpilogue.BIAS, mask_of=MaskOf.INPUT, rest=Rest.KEPT, density=Density(0.01)
+    )
+    operands = problem.random_operands(np.random.default_rng(0), 0)
+    operands["mask"] = np.zeros_like(operands["mask"])
+    right = problem.reference(problem.without_pattern, operands)
+    assert np.isnan(right.exact).all() and right.magnitude.any()
+    found: Any = Computed(right)
+    require_sample(problem, problem.without_pattern, operands, found, device=None)  # type: ignore[arg-type]
