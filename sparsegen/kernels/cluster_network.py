@@ -32,6 +32,7 @@ CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 MOST_BLOCKS_KEPT = (
     1 << POSITION_BITS
 ) // SIDE - 1  # of neurons; one more place is for those that nobody reads
+ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34
 SENT_BYTES_PER_CYCLE = 2.0  # from a multiprocessor to another one; a cautious number, not measured
@@ -147,7 +148,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
     @staticmethod
     def _shared_bytes(problem: SparseNetworkProblem, config: ClusterNetworkConfig) -> int:
         """Two buffers, what warps send from, totals of each block, and the rest."""
-        rows = 2 * (SIDE * blocks_kept(problem, config.cluster) + 1) + SIDE * config.warps
+        rows = 2 * (SIDE * blocks_kept(problem, config.cluster) + ROWS_APART) + SIDE * config.warps
         totals = 4 * (config.cluster + 1) if problem.readout is Readout.TOTALS else 0
         return config.inputs * (2 * rows + totals) + CONTROL_BYTES
 

@@ -43,7 +43,6 @@ constexpr unsigned kPositionBits = 12;  // of a destination; the block of the cl
 constexpr unsigned kCopied = 32768;  // the bit that says that a neuron has a second destination
 constexpr unsigned kDestination = kCopied - 1;
 constexpr unsigned kPosition = (1u << kPositionBits) - 1;
-constexpr unsigned kNowhere = ~0u;
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
 
@@ -585,6 +584,17 @@ __device__ __forceinline__ void write_neurons(const unsigned char* neurons, int 
   }
 }
 
+// The number of the bit of `bits`, of 16, before which so many others are set.
+__device__ __forceinline__ unsigned set_bit(unsigned bits, unsigned others) {
+  unsigned number = 0;
+  #pragma unroll
+  for (unsigned width = 8; width > 0; width /= 2) {
+    const unsigned below = __popc(bits >> number & (1u << width) - 1);
+    if (others >= below) number += width, others -= below;
+  }
+  return number;
+}
+
 // Where a layer's neurons go: to the rows where the next one reads them, in this block or another one, or in two.
 struct Rows {
   const Rounds& rounds;
@@ -602,19 +612,20 @@ struct Rows {
     return moved;
   }
 
-  // Sends the rows of a group that lie at `home`, lane % 16 its own one, to their destinations.
-  template <int kTiles>
-  __device__ __forceinline__ void send(unsigned destination, const unsigned char* home, bool is_sent) const {
+  // Sends rows of a group to their destinations, as many pieces of 16 bytes at a time as there are lanes. Lanes below 16
+  // have the row of their number; home(row) is where one lies.
+  template <int kTiles, typename Home>
+  __device__ __forceinline__ void send(unsigned destination, bool is_sent, Home home) const {
     const unsigned lane = threadIdx.x % 32;
-    const unsigned own = is_sent ? destination & kDestination : kNowhere;
-    const unsigned offset = static_cast<unsigned>(home - rounds.memory);
-    #pragma unroll
-    for (int i = 0; i < (16 * kTiles + 31) / 32; ++i) {
-      const unsigned piece = i * 32 + lane, row = min(piece / kTiles, 15u), chunk = piece % kTiles;
-      const unsigned there = __shfl_sync(kAll, own, row), from = __shfl_sync(kAll, offset, row);
-      if (piece < 16 * kTiles && there != kNowhere) {
-        const auto some = load_vector<4>(reinterpret_cast<const unsigned*>(rounds.memory + from + chunk * 16));
-        send_to(to + (there & kPosition) * kPitch + chunk * 16, some, arrived, there >> kPositionBits);
+    const unsigned sent = __ballot_sync(kAll, is_sent) & 0xffffu;
+    #pragma unroll 1
+    for (unsigned first = 0, pieces = __popc(sent) * kTiles; first < pieces; first += 32) {
+      const unsigned piece = first + lane, row = set_bit(sent, piece / kTiles), chunk = piece % kTiles * 16;
+      const unsigned there = __shfl_sync(kAll, destination, row);
+      const unsigned char* const from = home(row) + chunk;
+      if (piece < pieces) {
+        const auto some = load_vector<4>(reinterpret_cast<const unsigned*>(from));
+        send_to(to + (there & kPosition) * kPitch + chunk, some, arrived, (there & kDestination) >> kPositionBits);
       }
     }
   }
@@ -627,10 +638,11 @@ struct Rows {
     unsigned char* const home = is_own ? to + (place & kPosition) * kPitch : rounds.stage + lane % 16 * kPitch;
     store_neurons(home + lane / 16 * 16, sums, limit);
     __syncwarp();
-    send<kTiles>(place, home, !is_own);
+    send<kTiles>(place, !is_own, [&](unsigned row) { return rounds.stage + row * kPitch; });
     if (__any_sync(kAll, is_copied)) {
       const unsigned second = rounds.copies[places - rounds.places + lane % 16];
-      send<kTiles>(second, home, is_copied);
+      const unsigned offset = static_cast<unsigned>(home - rounds.memory);
+      send<kTiles>(second, is_copied, [&](unsigned row) { return rounds.memory + __shfl_sync(kAll, offset, row); });
     }
     __syncwarp();  // others' rows may lie in the stage now
   }
@@ -866,7 +878,7 @@ cluster_network(int n, int neurons, int outputs, int layers, int positions, int 
                        reinterpret_cast<const Vector<int, 4>*>(general) + static_cast<long long>(rank) * rank_general,
                        blocks + static_cast<long long>(rank) * rank_tiles,
                        values + static_cast<long long>(rank) * rank_units * kUnit};
-  const int buffer_bytes = (positions + 1) * kPitch;
+  const int buffer_bytes = (positions + 8) * kPitch;  // whole lines, so that rows meet no others' banks in the stage either
   unsigned char* const stage = memory + 2 * buffer_bytes;
   Control& control = *reinterpret_cast<Control*>(stage + kWarps * kBlockBytes);
   Element* const result = z;
