@@ -14,7 +14,10 @@ from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
     FETCHED_RANK,
+    MOST_SENT,
     POSITION_BITS,
+    SENT_COUNT,
+    SENT_ROW,
     blocks_kept,
     cluster_tiles,
 )
@@ -34,7 +37,7 @@ MOST_BLOCKS_KEPT = (
 ) // SIDE - 1  # of neurons; one more place is for those that nobody reads
 ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
 CONTROL_BYTES = 1024
-OTHER_REGISTERS = 34
+OTHER_REGISTERS = 30
 SENT_BYTES_PER_CYCLE = 2.0  # from a multiprocessor to another one; a cautious number, not measured
 LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 
@@ -54,11 +57,6 @@ class ClusterNetworkConfig(Config):
         "groups of 16 neurons that a warp takes one after another, keeping what they share",
         packs=True,
         searched=(2, 4, 8),
-    )
-    parts: int = tunable(
-        2,
-        (1, 2),
-        "of a tile, each with barriers of its own, so that warps seldom wait at the end of a layer",
     )
     first_check: int = tunable(
         5,
@@ -101,7 +99,6 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
     packed_names = (
         "layer_table",
         "places",
-        "copies",
         "general",
         "blocks",
         "in_use",
@@ -128,9 +125,6 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             f"a block of the cluster ({c.cluster}) keeps {SIDE * kept} neurons, at most {SIDE * MOST_BLOCKS_KEPT}",
         )
         yield shared_memory_fits("two buffers of neurons", self._shared_bytes(problem, c), device)
-        yield Constraint(
-            c.parts == 1 or c.inputs > 8, f"parts ({c.parts}) of inputs ({c.inputs}) have 8 inputs each"
-        )
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
         yield from drops_inputs(problem, c.first_check, c.checks)
 
@@ -141,9 +135,9 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
 
     @staticmethod
     def _registers(config: ClusterNetworkConfig) -> int:
-        """Weights of a run, what is loaded beside them, two blocks and sums of a part's tiles, and addresses."""
-        tiles = -(-config.inputs // 8 // config.parts)
-        return 11 * config.run + 8 * tiles + OTHER_REGISTERS
+        """Weights of a run, what is loaded beside them, two blocks and sums of a tile, and addresses."""
+        tiles = config.inputs // 8
+        return 13 * config.run + 8 * tiles + OTHER_REGISTERS
 
     @staticmethod
     def _shared_bytes(problem: SparseNetworkProblem, config: ClusterNetworkConfig) -> int:
@@ -168,6 +162,9 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             "position_bits": POSITION_BITS,
             "copied": COPIED,
             "fetched_rank": FETCHED_RANK,
+            "sent_words": MOST_SENT,
+            "sent_row": SENT_ROW,
+            "sent_count": SENT_COUNT,
         }
 
     def pack(
@@ -181,7 +178,6 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             arrays={
                 "layer_table": empty_as_one(tiles.layers),
                 "places": tiles.places,
-                "copies": tiles.copies,
                 "general": tiles.general,
                 "blocks": tiles.blocks,
                 "in_use": tiles.kept,
@@ -247,7 +243,6 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
                 inputs=inputs,
                 warps=warps,
                 run=1 << run.bit_length() - 1,
-                parts=2 if inputs > 8 else 1,
                 first_check=5 if dying else 0,
                 checks=3 if dying else 1,
             )

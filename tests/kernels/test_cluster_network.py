@@ -36,17 +36,17 @@ def mixed(neurons: int, layers: int) -> CsrMatrix:
     ("config", "activation", "readout"),
     [
         (
-            {"cluster": 2, "inputs": 40, "warps": 4, "run": 4, "parts": 1, "first_check": 1, "checks": 3},
+            {"cluster": 2, "inputs": 40, "warps": 4, "run": 4, "first_check": 1, "checks": 3},
             Activation.DYING_RELU,
             Readout.NEURONS,
         ),
         (
-            {"cluster": 4, "inputs": 8, "warps": 4, "run": 2, "parts": 1, "first_check": 2, "checks": 1},
+            {"cluster": 4, "inputs": 8, "warps": 4, "run": 2, "first_check": 2, "checks": 1},
             Activation.DYING_RELU,
             Readout.TOTALS,
         ),
         (
-            {"cluster": 2, "inputs": 24, "warps": 4, "run": 2, "parts": 2, "first_check": 0, "checks": 1},
+            {"cluster": 2, "inputs": 24, "warps": 4, "run": 2, "first_check": 0, "checks": 1},
             Activation.NONE,
             Readout.NEURONS,
         ),

@@ -13,8 +13,10 @@ from sparsegen.backends.emulator import device
 from sparsegen.kernels import family
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
-    LARGEST_CLUSTER,
+    MOST_SENT,
     POSITION_BITS,
+    SENT_COUNT,
+    SENT_ROW,
     SPARE_BLOCKS,
     ClusterTiles,
     cluster_tiles,
@@ -43,12 +45,14 @@ def test_blocks_of_the_challenges_networks_keep_their_share_and_a_few_more(clust
     assert LayerKind.GENERAL not in tiles.kinds
     assert tiles.positions == neurons // cluster + SIDE * SPARE_BLOCKS
     assert tiles.kept[:, :-1].min() >= neurons // cluster and tiles.kept.max() <= tiles.positions
-    copied = np.count_nonzero(tiles.places & COPIED)
+    copied = np.count_nonzero(tiles.places[..., :SIDE] & COPIED)
     assert 0 < copied < 2 * SIDE * cluster * layers, "only where the parts of two blocks meet"
 
 
-def test_others_send_what_a_block_waits_for() -> None:
-    """Rows that go elsewhere, once each, and second destinations are as many as the blocks expect, layer by layer."""
+def test_a_block_is_sent_what_it_waits_for() -> None:
+    """Rows that go to other blocks, or to two, are as many as the blocks expect, layer by layer, and each is sent once
+    to each of its destinations.
+    """
     cluster = 4
     matrix = radixnet(1024, 6).stacked(DType.FLOAT16)
     tiles = dealt(matrix, cluster)
@@ -57,12 +61,20 @@ def test_others_send_what_a_block_waits_for() -> None:
         for rank in range(cluster):
             _, first, passes, _ = tiles.layers[rank, number]
             groups = slice(first, first + passes * WARPS * RUN)
-            words = tiles.places[rank, groups] & 0xFFFF
-            to = words >> POSITION_BITS & LARGEST_CLUSTER - 1
-            arrived += np.bincount(to[to != rank], minlength=cluster)
-            second = tiles.copies[rank, groups][words & COPIED != 0] >> POSITION_BITS
-            assert rank not in second, "a block's own copy is the first"
-            arrived += np.bincount(second, minlength=cluster)
+            words = tiles.places[rank, groups, :SIDE] & 0xFFFF
+            sent = tiles.places[rank, groups, SIDE:]
+            counts = sent >> SENT_COUNT
+            assert (counts == counts[:, :1]).all(), "each word says how many there are"
+            group, k = np.nonzero(np.arange(MOST_SENT) < counts)
+            row, to = sent[group, k] >> SENT_ROW & SIDE - 1, sent[group, k] & COPIED - 1
+            leaves = words >> POSITION_BITS != rank
+            assert set(zip(group.tolist(), row.tolist(), strict=True)) == set(zip(*np.nonzero(leaves), strict=True))
+            once = leaves[group, row] & (words[group, row] & COPIED == 0)
+            assert (to[once] == words[group, row][once]).all() and once.any()
+            twice = np.count_nonzero(words & COPIED)
+            assert len(to) == np.count_nonzero(leaves) + twice
+            assert len(np.unique(to)) == len(to), "no two rows go to one place"
+            arrived += np.bincount(to >> POSITION_BITS, minlength=cluster)
         assert arrived.tolist() == tiles.layers[:, number, 3].tolist() and arrived.min() > 0
 
 
@@ -71,7 +83,7 @@ def test_a_layer_that_no_parts_fit_has_one_place_for_each_block() -> None:
     dense = np.where(rng.random((192, 192)) < 0.2, rng.standard_normal((192, 192)), 0).astype(np.float32)
     matrix = Network.of([csr(dense)] * 2, [np.zeros(192, np.float32)] * 2, CLIP).stacked(DType.FLOAT16)
     tiles = dealt(matrix, 4)
-    assert set(tiles.kinds) == {LayerKind.GENERAL} and not (tiles.places & COPIED).any()
+    assert set(tiles.kinds) == {LayerKind.GENERAL} and not (tiles.places[..., :SIDE] & COPIED).any()
     assert tiles.kept[:, 0].tolist() == [48] * 4
     assert np.array_equal(np.sort(tiles.source[tiles.source >= 0]), np.arange(matrix.nnz))
 
@@ -84,7 +96,7 @@ def test_wide_layers_need_a_larger_cluster_or_are_refused_in_words() -> None:
         guess = found.heuristic(problem, features, device())
         assert not found.broken_constraints(problem, guess, device()) and guess.cluster == cluster
     wide = SparseNetworkProblem(2 * 65536, 65539, 100, DType.FLOAT16)
-    broken = found.broken_constraints(wide, replace(guess, cluster=8, inputs=8, parts=1), device())
+    broken = found.broken_constraints(wide, replace(guess, cluster=8, inputs=8), device())
     assert any("keeps 8256 neurons" in sentence for sentence in broken)
 
 
