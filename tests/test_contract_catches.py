@@ -210,7 +210,7 @@ RIGHT = {
         {
             "missing wait": ("if (pass == 0) rounds.wait(0);", ""),
             "another row's bias": ("bias, row + 8)", "bias, row)"),
-            "another block": ("(run.place[0].word >> 24)", "(run.place[0].word >> 16 & 0xffu)"),
+            "another block": ("(run.place[0] >> 24)", "(run.place[0] >> 16 & 0xffu)"),
             "the same weights again": ("next.advance();", ""),
             "the same buffer": ("from = to, to = read;", ""),
             "no end of inputs": ("input < count && neuron < stride", "neuron < stride"),
@@ -235,8 +235,7 @@ RIGHT = {
             "missing arrival": ("barrier_arrive_at(barrier, lane);", ""),
             "fewer neurons than are sent": ("neurons * chunks * 16", "neurons * chunks * 16 - 16"),
             "the barrier of the layer before": ("barriers[rounds.number % 2]", "barriers[0]"),
-            "only what one turn sends": ("if (piece >= 32) sent =", "if (false) sent ="),
-            "another row is sent": ("sent >> kSentRow & 15u", "sent >> kSentRow & 7u"),
+            "no second destination": ("if (__any_sync(kAll, is_copied))", "if (false)"),
             "everybody's outputs": ("result[control.ids[input]] = total;", "result[input] = total;"),
             "totals of one block": ("i < kClusterBlocks; ++i) total", "i < 1; ++i) total"),
         },

@@ -25,7 +25,9 @@ STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 28
-TILE_CYCLES = 34.0  # of a multiprocessor, for a group's 16 neurons by 56 inputs, as measured
+# Cycles of a multiprocessor for a group of 16 neurons: its weights and addresses, and each input of the tile. Measured on
+# an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
+GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
 LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 
 
@@ -181,7 +183,7 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         groups = problem.layers * -(-problem.neurons // SIDE)
         tiles = -(-problem.n // (device.multiprocessors * c.inputs))
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        cycles = groups * tiles * living * TILE_CYCLES * 2 * c.inputs / 56
+        cycles = groups * tiles * living * (GROUP_CYCLES + INPUT_CYCLES * c.inputs)
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
     def heuristic(

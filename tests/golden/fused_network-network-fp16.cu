@@ -437,16 +437,6 @@ __device__ __forceinline__ void write_neurons(const unsigned char* neurons, int 
   }
 }
 
-constexpr int kGroupWords = 16;  // that tell where a group's rows go
-
-// Where a row of a group goes, as lane % 16 has it.
-struct Place {
-  unsigned word;
-
-  template <int kTiles>
-  __device__ __forceinline__ void load(const unsigned* group) { word = __ldcg(group + threadIdx.x % 16); }
-};
-
 // Where a layer's neurons go: to the rows where the next one reads them.
 struct Rows {
   unsigned char* to;
@@ -463,13 +453,13 @@ struct Rows {
 
   // A group's; the row of lane % 16 goes to `place`.
   template <int kTiles>
-  __device__ __forceinline__ void store(const Place& place, const unsigned*, const float (&sums)[kTiles][4]) const {
-    store_neurons(to + threadIdx.x % 32 / 16 * 16 + (place.word & 0xffffu) * kPitch, sums, limit);
+  __device__ __forceinline__ void store(unsigned place, const unsigned*, const float (&sums)[kTiles][4]) const {
+    store_neurons(to + threadIdx.x % 32 / 16 * 16 + place * kPitch, sums, limit);
   }
 
   // The same for all parts at once.
   template <int kTiles>
-  __device__ __forceinline__ void store_parts(const Place& place, const unsigned* places, const float (&sums)[kTiles][4]) const {
+  __device__ __forceinline__ void store_parts(unsigned place, const unsigned* places, const float (&sums)[kTiles][4]) const {
     store(place, places, sums);
   }
 };
@@ -485,7 +475,7 @@ __device__ __forceinline__ void load_general_block(unsigned (&block)[kTiles][2],
 struct Run {
   unsigned weights[kRun][2][4];
   float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
-  Place place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above of its word
+  unsigned place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above
 };
 
 // Where a warp's run of groups in layers of pairs begins.
@@ -494,10 +484,10 @@ struct Cursor {
   const unsigned* places;
 
   __device__ __forceinline__ Cursor(const Network& net, int group)
-      : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * kGroupWords) {}
+      : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * 16) {}
 
   // To the next run of this warp, in this layer or the next.
-  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * kGroupWords; }
+  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
 };
 
 // Weights of group i of the run there.
@@ -510,11 +500,11 @@ __device__ __forceinline__ void load_weights(Run& run, int i, const Cursor& at, 
 template <int kTiles, int kKind, bool kLast>
 __device__ __forceinline__ void run_part(const unsigned char* from, const Rows& rows, Run& run, const Cursor& next) {
   const unsigned lane = threadIdx.x % 32;
-  const unsigned* const places = next.places - kPassGroups * kGroupWords;  // of this run
+  const unsigned* const places = next.places - kPassGroups * 16;  // of this run
   unsigned left[kTiles][2], right[kTiles][2];
   from += lane % 16 * kPitch + lane / 16 * 16;
-  load_block(left, from + (run.place[0].word >> 16 & 0xffu) * kBlockBytes);
-  load_block(right, from + (run.place[0].word >> 24) * kBlockBytes);
+  load_block(left, from + (run.place[0] >> 16 & 0xffu) * kBlockBytes);
+  load_block(right, from + (run.place[0] >> 24) * kBlockBytes);
   #pragma unroll
   for (int i = 0; i < kRun; ++i) {
     float sums[kTiles][4];
@@ -526,23 +516,21 @@ __device__ __forceinline__ void run_part(const unsigned char* from, const Rows& 
     if (kLast) load_weights(run, i, next, lane);
     if (i + 1 < kRun) {
       if (kKind == kPairs || (kKind == kChains && i % 2 == 0) || (kKind == kTwins && i % 2 == 1)) {
-        load_block(left, from + (run.place[i + 1].word >> 16 & 0xffu) * kBlockBytes);
+        load_block(left, from + (run.place[i + 1] >> 16 & 0xffu) * kBlockBytes);
       }
       if (kKind == kPairs || (kKind == kChains && i % 2 == 1) || (kKind == kTwins && i % 2 == 1)) {
-        load_block(right, from + (run.place[i + 1].word >> 24) * kBlockBytes);
+        load_block(right, from + (run.place[i + 1] >> 24) * kBlockBytes);
       }
     }
-    rows.store(run.place[i], places + i * kGroupWords, sums);
+    rows.store(run.place[i] & 0xffffu, places + i * 16, sums);
   }
 }
 
 // What comes beside the weights.
 struct Ahead {
   Vector<unsigned, 2> bias[kBiases];
-  Place place[kRun];
+  unsigned place[kRun];
 
-  // For parts of kTiles.
-  template <int kTiles>
   __device__ __forceinline__ void load(const Cursor& at, unsigned lane) {
     #pragma unroll
     for (int i = 0; i < kBiases; ++i) {
@@ -551,7 +539,7 @@ struct Ahead {
       bias[i] = load_once<2>(reinterpret_cast<const unsigned*>(biases) + 2 * (lane % 16));
     }
     #pragma unroll
-    for (int i = 0; i < kRun; ++i) place[i].template load<kTiles>(at.places + i * kGroupWords);
+    for (int i = 0; i < kRun; ++i) place[i] = __ldcg(at.places + i * 16 + lane % 16);
   }
 
   __device__ __forceinline__ void become(Run& run) const {
@@ -577,7 +565,7 @@ __device__ __forceinline__ void pairs_layer(const unsigned char* from, const Row
     next.advance();
     Ahead ahead;
     if (pass == 0) rounds.wait(0);
-    ahead.template load<kFirst>(next, lane);
+    ahead.load(next, lane);
     run_part<kFirst, kKind, kSecond == 0>(from, rows, run, next);
     if (is_last) rounds.arrive(0);
     if constexpr (kSecond > 0) {
@@ -611,10 +599,8 @@ __device__ __forceinline__ void general_layer(const unsigned char* from, const R
       #pragma unroll
       for (int j = 0; j < kTiles; ++j) mma(sums[j], weights, block[j]);
     }
-    const unsigned* const places = net.places + static_cast<long long>(group.element[3]) * kGroupWords;
-    Place place;
-    place.template load<kTiles>(places);
-    rows.store_parts(place, places, sums);
+    const unsigned* const places = net.places + static_cast<long long>(group.element[3]) * 16;
+    rows.store_parts(places[lane % 16], places, sums);
   }
   rounds.arrive(0);
   if constexpr (kFirst < kTiles) rounds.arrive(1);
@@ -632,7 +618,7 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
   Cursor next(net, (layer < end ? net.layers[layer].element[1] : 0) + static_cast<int>(threadIdx.x / 32) * kRun);
   Run run;
   Ahead first;
-  first.template load<kFirst>(next, lane);
+  first.load(next, lane);
   first.become(run);
   #pragma unroll
   for (int i = 0; i < kRun; ++i) load_weights(run, i, next, lane);

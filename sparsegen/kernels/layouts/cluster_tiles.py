@@ -31,8 +31,6 @@ POSITION_BITS, RANK_BITS = 12, 3  # of a destination
 COPIED = 1 << POSITION_BITS + RANK_BITS  # the bit that says that there is a second destination
 LARGEST_CLUSTER = 1 << RANK_BITS
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
-MOST_SENT = HOLDERS * SIDE  # rows of a group that are sent, at most
-SENT_ROW, SENT_COUNT = 16, 20  # the bits from which on a word of what is sent has the row, and how many words there are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,12 +38,12 @@ class ClusterTiles:
     """All layers for a cluster; what blocks have of their own has an axis of them in front.
 
     A destination is 16 bits: a place among the neurons that a block keeps, 12 bits, the block's number in the cluster,
-    and a bit that says that there is a second one. Rows with two, or with one in another block, are sent.
+    and a bit that says that there is a second one.
 
     Attributes:
-        layers: int32, cluster × layers × 4: as in `NetworkTiles`; the last says how many neurons are sent to the block.
-        places: uint32, cluster × groups × (16 + `MOST_SENT`): the destination of each row, and above it, of pairs, the
-            two blocks; then what is sent: a destination, the row in the group, and how many there are.
+        layers: int32, cluster × layers × 4: as in `NetworkTiles`; the last says how many neurons other blocks send.
+        places: uint32, cluster × groups × 16: the destination of each row; above it, of pairs, the two blocks.
+        copies: uint16, cluster × groups × 16: second destinations.
         general, blocks: as in `NetworkTiles`; a block's number, and from bit 16 on who keeps it.
         kept: int32, cluster × layers: places in use behind each layer.
         inputs: uint32: of each neuron before the first layer the destination, and in the upper half the second one.
@@ -56,6 +54,7 @@ class ClusterTiles:
 
     layers: Array
     places: Array
+    copies: Array
     general: Array
     blocks: Array
     kept: Array
@@ -116,7 +115,7 @@ def _joined(
         if number:
             kept[:, number - 1] = SIDE * layer.kept
     words = [_with_blocks(part, layers, rank) for rank, part in enumerate(parts)]
-    words = [np.hstack((own, _sent(part, layers, sent, rank))) for rank, (own, part) in enumerate(zip(words, parts, strict=True))]
+    copies = [_copies(part, layers, sent, rank) for rank, part in enumerate(parts)]
     if layers:
         first, second = layers[0].destinations(placed, np.zeros(placed.size, dtype=np.int64), positions)
         inputs = first | second << 16
@@ -125,6 +124,7 @@ def _joined(
     return ClusterTiles(
         layers=about,
         places=_side_by_side(words, 0),
+        copies=_side_by_side(copies, 0),
         general=_side_by_side([part.general for part in parts], 0),
         blocks=_side_by_side([_fetched(part, layers, rank) for rank, part in enumerate(parts)], 0),
         kept=kept,
@@ -216,10 +216,12 @@ class _Dealt:
         return word, np.zeros_like(word)
 
     def received(self, first: Array, second: Array) -> Array:
-        """int64, cluster: how many neurons are sent to each block."""
+        """int64, cluster: how many neurons each block gets from others."""
         sender = np.arange(len(first)) // max(1, self.share)
-        to = _destinations(first, second)[_is_sent(first, sender[:, None])]
-        return np.bincount(to[to != NONE].astype(np.int64) >> POSITION_BITS, minlength=self.cluster)
+        to = first >> POSITION_BITS & LARGEST_CLUSTER - 1
+        away = to[to != sender[:, None]]
+        copied = (second >> POSITION_BITS)[first & COPIED != 0]
+        return np.bincount(np.concatenate((away, copied)).astype(np.int64), minlength=self.cluster)
 
     def groups_of(self, rank: int) -> slice:
         """Those that a block of the cluster computes."""
@@ -268,31 +270,14 @@ def _with_blocks(part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
     return words
 
 
-def _is_sent(first: Array, sender: Array) -> Array:
-    """Whether rows are sent, by their first destinations: to another block, or to two."""
-    return first >> POSITION_BITS != sender
-
-
-def _destinations(first: Array, second: Array) -> Array:
-    """Both of each row, or `NONE`, on a last axis."""
-    is_copied = first & COPIED != 0
-    return np.stack((first & COPIED - 1, np.where(is_copied, second, NONE)), axis=-1)
-
-
-def _sent(part: NetworkTiles, layers: list[_Dealt], sent: list[tuple[Array, Array]], rank: int) -> Array:
-    """What of each group is sent, as ``places`` has it."""
-    found = np.zeros((len(part.places), MOST_SENT), dtype=np.uint32)
-    for (_, begin, _, _), layer, (first, second) in zip(part.layers.tolist(), layers, sent, strict=True):
-        share = layer.groups_of(rank)
-        own = first[share]
-        if not len(own):
-            continue
-        to = np.where(_is_sent(own, rank)[..., None], _destinations(own, second[share]), NONE)
-        word = np.where(to == NONE, NONE, to | np.arange(SIDE)[:, None] << SENT_ROW).reshape(len(own), MOST_SENT)
-        word = np.take_along_axis(word, np.argsort(word == NONE, axis=1, kind="stable"), axis=1)
-        count = np.count_nonzero(word != NONE, axis=1)
-        here = begin if layer.passes else int(part.general[begin, 3])
-        found[here : here + len(own)] = np.where(word == NONE, 0, word) | count[:, None] << SENT_COUNT
+def _copies(part: NetworkTiles, layers: list[_Dealt], sent: list[tuple[Array, Array]], rank: int) -> Array:
+    """Second destinations, as ``places`` has the first ones."""
+    found = np.zeros(part.places.shape, dtype=np.uint16)
+    for (_, first, _, _), layer, (_, second) in zip(part.layers.tolist(), layers, sent, strict=True):
+        own = second[layer.groups_of(rank)]
+        if len(own):
+            begin = first if layer.passes else int(part.general[first, 3])
+            found[begin : begin + len(own)] = own
     return found
 
 
