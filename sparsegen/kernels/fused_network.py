@@ -25,8 +25,8 @@ STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 28
-# Cycles of a multiprocessor for a group of 16 neurons: its weights and addresses, and each input of the tile. Measured on
-# an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
+# Cycles of a multiprocessor for a group of 16 neurons: its weights and addresses, and each input of the tile. Measured
+# on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
 GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
 LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 
