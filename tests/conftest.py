@@ -12,7 +12,9 @@ from typing import Any
 import expectations
 import pytest
 from patience import LONG
-from rings import IS_WORKER, Recorder, sort_into_rings
+from recorder import Observer, Recorder, Watch, import_everything
+from rings import FAST, sort_into_rings
+from sharing import DISTRIBUTION, IS_WORKER, scheduler
 
 from sparsegen import backends
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -26,7 +28,7 @@ STARTED = time.monotonic()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing")
     parser.addoption(
-        "--record-costs", action="store_true", help="write to tests/costs.json what tests take (see rings.py)"
+        "--record-costs", action="store_true", help="write to tests/costs.json what tests take and start"
     )
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
     parser.addoption(
@@ -35,8 +37,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--record-costs") and not IS_WORKER:
-        config.pluginmanager.register(Recorder())
+    is_fast, records = config.option.markexpr == FAST, config.getoption("--record-costs")
+    if is_fast or records:
+        watch = Watch(refuses=is_fast)
+        watch.install()
+        config.pluginmanager.register(Observer(watch))
+    if records:
+        import_everything()
+        if not IS_WORKER:
+            chosen = config.option.markexpr or config.option.keyword
+            from_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
+            config.pluginmanager.register(Recorder(whole=not chosen and not from_arguments))
 
 
 @cache
@@ -67,6 +78,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     if node.gateway.id == "gw0":
         announce(node.config, len(ids))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduler(config, log, why_no_gpu) if config.option.dist == DISTRIBUTION else None
 
 
 def announce(config: pytest.Config, tests: int) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from rings import FAST
 
 MANY = 3000  # tests from which a run says how long it takes
 # By ring, on two cores with nothing else to do, reckoned from CPU seconds: docs/notes/test-times.md.
-MINUTES = {"not long": 5, "": 10}
+MINUTES = {FAST: 1, "not long": 5, "": 10}
 KEPT = "sparsegen/minutes"
 OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it
 

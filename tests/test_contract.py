@@ -28,7 +28,7 @@ from contract_cases import (
     traits_of,
 )
 from contract_ring import all_variants, in_rings, with_new_values
-from rings import IS_WORKER
+from sharing import IS_WORKER
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import costs
 import pytest
+import recorder
 import rings
-from contract_cases import sample
-from contract_ring import all_variants, cover, in_rings, short_ring, shown, with_new_values
-
-from sparsegen.kernels import families
+from costs import Costs
+from recorder import Observer, Recorder, Watch
+from rings import FAST, FAST_BUDGET
 
 ROOT = Path(__file__).parents[1]
-each_family = pytest.mark.parametrize("name", families())
+TESTS = ROOT / "tests"
+WINGS = [path.parent.name for path in sorted((ROOT / "sparsegen").glob("*/__init__.py"))]
+ROOMS = sorted([*WINGS, "cli", "tuning_db"])
 
 
 def recipe(target: str) -> str:
@@ -39,36 +43,42 @@ def test_the_longest_ring_leaves_nothing_out() -> None:
 
 def test_the_shorter_rings_leave_out_what_is_marked() -> None:
     assert recipe("test").endswith("-m 'not long'")
-    assert recipe("test-fast").endswith("-m 'not long and not slow'")
+    assert recipe("test-fast").endswith(f"-m '{FAST}' --ignore-glob 'tests/test_contract*'")
 
 
-def test_a_cover_shows_all_and_none_of_it_is_in_vain() -> None:
-    items = ["ab", "bc", "abcd", "de", "xyz", "x", "zyx", ""]
-    chosen = cover(items, frozenset)
-    assert chosen == ["abcd", "de", "xyz"]
-    assert cover([], frozenset) == []
+# --- the first ring: cheap, and of everything ---
 
 
-@each_family
-def test_the_short_ring_shows_all_of_a_family(name: str) -> None:
-    """Every line of code, trait and matrix that any variant of the sample has."""
-    everything = frozenset[Any]().union(*map(shown, sample(name)))
-    assert frozenset[Any]().union(*map(shown, short_ring(name))) == everything
-    assert {"dtype", "batch", "matrix", "line"} <= {entry[0] for entry in everything}
-    assert set(short_ring(name)) <= set(sample(name))
+def test_the_first_ring_stays_within_its_budget() -> None:
+    costs = Costs.read()
+    assert sum(seconds for name, seconds in costs.seconds.items() if costs.is_fast(name)) < FAST_BUDGET
 
 
-@each_family
-def test_values_are_renewed_in_the_short_ring_too(name: str) -> None:
-    assert set(short_ring(name)) & set(with_new_values())
+def fast_share(folder: Path) -> tuple[int, int]:
+    """The test functions below a folder of which every case is in the first ring, and all of them."""
+    costs = Costs.read()
+    known = costs.seconds.keys() | costs.starting | costs.long
+    slow = {name.partition("[")[0] for name in known if not costs.is_fast(name)}
+    names = [
+        f"{path.relative_to(TESTS).as_posix()}::{test}"
+        for path in sorted(folder.rglob("test_*.py"))
+        for test in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    ]
+    return sum(name not in slow for name in names), len(names)
 
 
-def test_every_variant_is_in_a_ring() -> None:
-    parameters = list(in_rings(all_variants()))
-    short = {variant for name in families() for variant in short_ring(name)}
-    assert [p.values[0] for p in parameters] == all_variants()
-    assert {p.values[0] for p in parameters if not p.marks} == short
-    assert len(short) < len(parameters) / 2, "else there is no need of rings"
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_first_ring_tests_every_room(room: str) -> None:
+    fast, _ = fast_share(TESTS / room)
+    assert fast >= 5
+
+
+def test_the_first_ring_is_most_of_the_tests() -> None:
+    fast, all_tests = fast_share(TESTS)
+    assert fast > 0.6 * all_tests
+
+
+# --- what tests take ---
 
 
 @dataclass
@@ -78,7 +88,8 @@ class Item:
     name: str
     marks: list[str] = field(default_factory=list)
     fixturenames: tuple[str, ...] = ()
-    path: Path = rings.FOLDER / "cli" / "test_some.py"
+    path: Path = TESTS / "cli" / "test_some.py"
+    user_properties: list[tuple[str, Any]] = field(default_factory=list)
 
     @property
     def nodeid(self) -> str:
@@ -91,35 +102,150 @@ class Item:
         self.marks.append(mark.name)
 
 
-def test_rings_go_by_what_tests_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = tmp_path / "costs.json"
-    costs.write_text(json.dumps({"cli/test_some.py::long": 2.0, "cli/test_some.py::slow": 0.5}))
-    monkeypatch.setattr(rings, "COSTS", costs)
-    group = "xdist_group"
-    items = [
-        Item("long"),
-        Item("slow"),
-        Item("new"),
-        Item("asan", ["sanitizer"]),
-        Item("v", [], ("compiled",)),
-    ]
+def named(**values: Any) -> dict[str, Any]:
+    return {f"cli/test_some.py::{name}": value for name, value in values.items()}
+
+
+def test_rings_go_by_what_tests_take_and_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "FILE", tmp_path / "costs.json")
+    seconds = named(long=2.0, longer_by_now=2.0, slow=0.2, quick=0.05)
+    Costs(seconds, frozenset(named(starting=1)), frozenset(named(long=1))).write()
+    marks = {
+        "long": ["long", "slow"],
+        "longer_by_now": ["slow"],
+        "slow": ["slow"],
+        "quick": [],
+        "starting": ["slow"],
+        "new": [],
+    }
+    items = [*map(Item, marks), Item("asan", ["sanitizer"])]
     rings.sort_into_rings(items)  # type: ignore[arg-type]
-    assert [item.marks for item in items] == [
-        ["long", "slow", group], ["slow", group], [group], ["sanitizer", "slow", group], []
-    ]  # fmt: skip
+    assert [item.marks for item in items] == [*marks.values(), ["sanitizer", "slow"]]
 
 
-def test_costs_are_recorded_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = tmp_path / "costs.json"
-    costs.write_text(json.dumps({"cli/test_some.py::other": 2.0, "cli/test_some.py::faster": 2.0}))
-    monkeypatch.setattr(rings, "COSTS", costs)
-    seconds = iter([0.0, 1.5, 1.5, 1.6])
-    monkeypatch.setattr(rings, "os", SimpleNamespace(times=lambda: (next(seconds), 0.0, 0.0, 0.0, 99.0)))
-    recorder = rings.Recorder()
-    for name in ("test", "faster"):
-        turn = recorder.pytest_runtest_protocol(Item(name))  # type: ignore[arg-type]
-        next(turn)
-        with pytest.raises(StopIteration):
-            turn.send(True)
-    recorder.pytest_sessionfinish()
-    assert json.loads(costs.read_text()) == {"cli/test_some.py::other": 2.0, "cli/test_some.py::test": 1.5}
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests are there."""
+    monkeypatch.setattr(costs, "is_there", lambda name: not name.endswith("gone"))
+
+
+@pytest.mark.usefixtures("written")
+def test_a_run_of_some_tests_replaces_what_they_took() -> None:
+    known = Costs(
+        named(other=2.0, faster=2.0, gone=1.0, first=0.2),
+        frozenset(named(starts_no_more=1, gone=1)),
+        frozenset(named(faster=1)),
+    )
+    found = named(faster=(0.3, False), first=(8.0, True), new=(0.9, False), starts_no_more=(0.001, False))
+    made = known.updated(found, whole=False)
+    assert made.seconds == named(other=2.0, faster=0.3, first=0.2, new=0.9)
+    assert made.starting == named(first=1).keys()
+    assert made.long == named(faster=1).keys(), "only a whole run takes tests out of `make test`, or back"
+
+
+@pytest.mark.usefixtures("written")
+def test_a_run_of_all_tests_says_which_are_long() -> None:
+    known = Costs({}, frozenset(), frozenset(named(faster=1, of_a_gpu=1)))
+    found = named(faster=(0.3, False), first=(8.0, True), new=(0.74, False))
+    made = known.updated(found, whole=True)
+    assert made.seconds == named(faster=0.3, first=8.0, new=0.74)
+    assert made.long == named(first=1, of_a_gpu=1).keys()
+
+
+def test_only_tests_that_are_there_are_kept() -> None:
+    assert costs.is_there("test_rings.py::test_only_tests_that_are_there_are_kept")
+    assert costs.is_there("test_rings.py::test_the_first_ring_tests_every_room[cli]")
+    assert not costs.is_there("test_rings.py::test_that_was_renamed")
+    assert not costs.is_there("test_no_file.py::test_only_tests_that_are_there_are_kept")
+
+
+# --- how it is noticed ---
+
+
+class Compiler:
+    def compile(self, source: str) -> str:
+        return source.upper()
+
+
+@pytest.fixture
+def audited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Watch], Callable[[str], None]]:
+    """Installs a watch over `Compiler` alone; what it gives stands for Python's events."""
+    monkeypatch.setattr(recorder, "COMPILERS", ((Compiler, "compile"),))
+    monkeypatch.setattr(Compiler, "compile", Compiler.compile)
+
+    def install(watch: Watch) -> Callable[[str], None]:
+        hooks: list[Callable[[str, Any], None]] = []
+        monkeypatch.setattr(recorder.sys, "addaudithook", hooks.append)
+        watch.install()
+        return lambda event: hooks[0](event, ())
+
+    return install
+
+
+Install = Callable[[Watch], Callable[[str], None]]
+
+
+def test_compiles_and_processes_are_counted(audited: Install) -> None:
+    watch = Watch(refuses=False)
+    happens = audited(watch)
+    watch.in_test = True
+    assert Compiler().compile("source") == "SOURCE"
+    happens("subprocess.Popen")
+    happens("open")
+    assert watch.seen == 2
+
+
+def test_the_first_ring_skips_them(audited: Install) -> None:
+    watch = Watch(refuses=True)
+    happens = audited(watch)
+    happens("os.fork")  # pytest's own
+    watch.in_test = True
+    with pytest.raises(pytest.skip.Exception, match="record-costs"):
+        Compiler().compile("source")
+    with pytest.raises(pytest.skip.Exception, match="compiles or starts processes"):
+        happens("os.posix_spawn")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(Compiler().compile, "source").result() == "SOURCE", "others may wait for it"
+    assert watch.seen == 4
+
+
+def drive(hook: Any, value: Any = None) -> None:
+    """Runs a wrapper to its end."""
+    with pytest.raises(StopIteration):
+        hook.send(value)
+
+
+def test_tests_that_share_a_fixture_count_as_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 1.5, 1.5, 1.6, 2.0, 2.1])
+    monkeypatch.setattr(recorder, "cpu_seconds", lambda: next(seconds))
+    watch = Watch(refuses=False)
+    observer, kept = Observer(watch), Recorder(whole=True)
+    ends = SimpleNamespace(when="teardown")
+    found = []
+    for item in (Item("first", [], ("server",)), Item("second", [], ("server",)), Item("alone")):
+        whole = observer.pytest_runtest_protocol(item)  # type: ignore[arg-type]
+        next(whole)
+        if item.name == "first":
+            made = observer.pytest_fixture_setup(  # type: ignore[arg-type]
+                SimpleNamespace(scope="module", baseid="tests/cli/test_some.py", argname="server")
+            )
+            next(made)
+            watch.notice()
+            drive(made)
+        report = observer.pytest_runtest_makereport(item, ends)  # type: ignore[arg-type]
+        next(report)
+        drive(report)
+        drive(whole)
+        kept.pytest_runtest_logreport(
+            SimpleNamespace(user_properties=item.user_properties, when="teardown")  # type: ignore[arg-type]
+        )
+    monkeypatch.setattr(Costs, "read", lambda: Costs({}, frozenset(), frozenset()))
+    monkeypatch.setattr(costs, "is_there", lambda name: True)
+    monkeypatch.setattr(Costs, "write", lambda self: found.append(self))
+    kept.pytest_sessionfinish()
+    expected = Costs(
+        named(first=1.5, second=0.1, alone=0.1),
+        frozenset(named(first=1, second=1)),
+        frozenset(named(first=1)),
+    )
+    assert found == [expected]

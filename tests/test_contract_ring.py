@@ -1,0 +1,42 @@
+"""What `make test` leaves out of the contract tests shows nothing of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from contract_cases import sample
+from contract_ring import all_variants, cover, in_rings, short_ring, shown, with_new_values
+
+from sparsegen.kernels import families
+
+each_family = pytest.mark.parametrize("name", families())
+
+
+def test_a_cover_shows_all_and_none_of_it_is_in_vain() -> None:
+    items = ["ab", "bc", "abcd", "de", "xyz", "x", "zyx", ""]
+    chosen = cover(items, frozenset)
+    assert chosen == ["abcd", "de", "xyz"]
+    assert cover([], frozenset) == []
+
+
+@each_family
+def test_the_short_ring_shows_all_of_a_family(name: str) -> None:
+    """Every line of code, trait and matrix that any variant of the sample has."""
+    everything = frozenset[Any]().union(*map(shown, sample(name)))
+    assert frozenset[Any]().union(*map(shown, short_ring(name))) == everything
+    assert {"dtype", "batch", "matrix", "line"} <= {entry[0] for entry in everything}
+    assert set(short_ring(name)) <= set(sample(name))
+
+
+@each_family
+def test_values_are_renewed_in_the_short_ring_too(name: str) -> None:
+    assert set(short_ring(name)) & set(with_new_values())
+
+
+def test_every_variant_is_in_a_ring() -> None:
+    parameters = list(in_rings(all_variants()))
+    short = {variant for name in families() for variant in short_ring(name)}
+    assert [p.values[0] for p in parameters] == all_variants()
+    assert {p.values[0] for p in parameters if not p.marks} == short
+    assert len(short) < len(parameters) / 2, "else there is no need of rings"

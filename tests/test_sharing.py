@@ -1,0 +1,60 @@
+"""Several processes share out tests by files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from sharing import DISTRIBUTION, scope_of
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+CONFTEST = """
+import os
+from pathlib import Path
+from sharing import scheduler
+
+def pytest_xdist_make_scheduler(config, log):
+    return scheduler(config, log, lambda: "there is none")
+
+def pytest_runtest_call(item):
+    with Path("ran").open("a") as file:
+        file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {item.path.name} {item.name}\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "has_gpu", "scope"),
+    [
+        ("tests/test_api.py::test_some[1]", False, "tests/test_api.py"),
+        ("tests/test_api.py::test_some", True, "tests/test_api.py"),
+        ("tests/test_contract.py::test_a[uspmm]", False, "tests/test_contract.py::test_a[uspmm]"),
+        ("tests/test_contract.py::test_a", False, "tests/test_contract.py"),
+        ("tests/test_contract_gpu.py::test_a[uspmm]", False, "tests/test_contract_gpu.py"),
+        ("tests/test_contract_gpu.py::test_a[uspmm]", True, "gpu"),
+        ("tests/measure/test_clock.py::test_it", True, "gpu"),
+    ],
+)
+def test_a_file_stays_together(test: str, has_gpu: bool, scope: str) -> None:
+    assert scope_of(test, ROOT, has_gpu=has_gpu) == scope
+
+
+def test_the_makefile_shares_out_by_them() -> None:
+    assert f"--dist {DISTRIBUTION}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_two_processes_have_a_file_each(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n{CONFTEST}")
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / name).write_text("".join(f"def test_{i}(): pass\n" for i in range(8)))
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", DISTRIBUTION]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    workers = defaultdict(set)
+    ran = (tmp_path / "ran").read_text().splitlines()
+    for worker, file, _ in map(str.split, ran):
+        workers[file].add(worker)
+    assert len(ran) == 16 and {len(found) for found in workers.values()} == {1}
