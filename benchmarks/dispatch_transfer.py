@@ -4,7 +4,7 @@
 
 The first ``--tune`` matrices of a seeded shuffle are tuned into the database. For each of the next ones the config that
 dispatch chooses from it is timed in turn with the config that tuning that matrix itself finds (into a second database)
-and with the family's untuned rule of thumb.
+and with the family's heuristic config.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.family_choice --db tuned.db
 
 The matrices, half with rows of equal length and half without, are in no database. Of each family up to three configs
-run: its guess, and the two that its measurements on the nearest workloads suggest; the fastest stands for the family.
+run: its heuristic config, and two that its measurements on the nearest workloads suggest. The fastest stands for it.
 Dispatch's choice is timed in turn with them in one process, after a check of every result.
 """
 
@@ -72,7 +72,7 @@ def cases(count: int, seed: int = 11) -> Iterator[Case]:
 def configs_of(
     family: AnyFamily, case: Case, features: Features, device: Device, known: Layers
 ) -> list[dict[str, Any]]:
-    """The family's guess, and the two that its measurements on the nearest workloads suggest."""
+    """The family's heuristic config, and the two that its measurements on the nearest workloads suggest."""
     found = [family.heuristic(case.problem, features, device)]
 
     def is_allowed(config: Config) -> bool:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
-Of each workload stay the fastest few variants, each family's fastest and each family's guess (by these dispatch
-compares families and guesses), and the baselines; variants that today's families refuse are left out. A JSON export may
-stand for a database.
+Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
+dispatch compares families and heuristics), and the baselines; variants that today's families refuse are left out. A
+JSON export may stand for a database.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     """What stays of one workload's measurements, fastest first."""
     order = ranked(filter(is_valid, group))
     workload, device = group[0].workload, group[0].device
-    guesses = set(heuristic_configs(workload.problem, workload.features, device).values())
+    heuristics = set(heuristic_configs(workload.problem, workload.features, device).values())
     seen: set[str] = set()
     stay = []
     for place, found in enumerate(order):
         variant = found.variant
-        is_guess = variant.config in guesses
-        if place < keep or variant.family not in seen or is_guess:
+        is_heuristic = variant.config in heuristics
+        if place < keep or variant.family not in seen or is_heuristic:
             stay.append(found.measurement)
         seen.add(variant.family)
     return stay

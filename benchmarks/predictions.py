@@ -2,9 +2,10 @@
 
     python -m benchmarks.predictions [export.json]
 
-Of each family: the predicted over the measured time of its guess, where that was measured. Of each operator: how much
-slower than the best family's guess the guess of the family is that the predictions put first, over the workloads of
-which the guesses of several families were measured (of a family whose guess was not, its fastest config stands in).
+Of each family: the predicted over the measured time of its heuristic config, where that was measured. Of each operator:
+how much slower than the best family's heuristic config that of the family is which the predictions put first, over the
+workloads of which the heuristic configs of several families were measured (where one was not, the family's fastest
+config stands in).
 docs/notes/predicted-times.md keeps the result.
 """
 
@@ -29,24 +30,24 @@ from sparsegen.tuning_db.seeds_reader import seeds
 
 @dataclass(frozen=True)
 class Known:
-    """A workload with the times of families in µs: of their guesses, and where those are not known, of the fastest."""
+    """A workload with the times of families in µs: of their heuristic configs, else of the fastest that is known."""
 
     workload: Workload
     device: Device
-    guesses: dict[str, float]
+    heuristics: dict[str, float]
     times: dict[str, float]
 
     def predicted_us(self, name: str) -> float:
         return families()[name].predicted_us(self.workload.problem, self.workload.features, self.device)
 
     def suitable(self) -> list[str]:
-        """The families whose guess may run here."""
+        """The families whose heuristic may run here."""
         of, device = self.workload, self.device
         found = []
         for name in self.times:
             family = families()[name]
-            guess = family.heuristic(of.problem, of.features, device)
-            if family.suits(of.problem, of.features, guess, device):
+            heuristic = family.heuristic(of.problem, of.features, device)
+            if family.suits(of.problem, of.features, heuristic, device):
                 found.append(name)
         return found
 
@@ -55,18 +56,18 @@ def known(layer: MemoryLayer) -> Iterator[Known]:
     """Every workload on which a variant gave right results."""
     for tuned in layer.list_workloads():
         of, device = tuned.workload, with_rates(tuned.device, layer)
-        guesses: dict[str, float] = {}
+        heuristics: dict[str, float] = {}
         fastest: dict[str, float] = {}
         for m in layer.measurements(of, device):
             if m.sample is None or m.variant.family not in families():
                 continue
             family, time_us = families()[m.variant.family], m.sample.median_us
             fastest[family.name] = min(time_us, fastest.get(family.name, math.inf))
-            guess = family.heuristic(of.problem, of.features, device)
-            if m.variant.config == guess and (m.final or family.name not in guesses):
-                guesses[family.name] = time_us
+            heuristic = family.heuristic(of.problem, of.features, device)
+            if m.variant.config == heuristic and (m.final or family.name not in heuristics):
+                heuristics[family.name] = time_us
         if fastest:
-            yield Known(of, device, guesses, fastest | guesses)
+            yield Known(of, device, heuristics, fastest | heuristics)
 
 
 @click.command()
@@ -80,13 +81,13 @@ def main(export: Path | None) -> None:
     slowdowns: dict[str, list[float]] = defaultdict(list)
     for one in known(layer):
         operator = one.workload.problem.operator
-        for name, time_us in one.guesses.items():
+        for name, time_us in one.heuristics.items():
             ratios[operator, name].append(one.predicted_us(name) / time_us)
         names = one.suitable()
         if len(names) > 1:
             picked = min(names, key=one.predicted_us)
             slowdowns[operator].append(one.times[picked] / min(one.times[name] for name in names))
-    click.echo("| operator | family | guesses measured | median | geometric mean | spread | 5 % | 95 % |")
+    click.echo("| operator | family | heuristics measured | median | geometric mean | spread | 5 % | 95 % |")
     click.echo("|---|---|---|---|---|---|---|---|")
     for (operator, name), found in sorted(ratios.items()):
         logs = [math.log(ratio) for ratio in found]

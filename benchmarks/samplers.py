@@ -81,11 +81,13 @@ PAIRS = (
 
 
 def space_of(pair: Pair, matrix: CsrMatrix, device: Device) -> Space:
-    """What `tune` would list, beginning with the families' guesses."""
+    """What `tune` would list, beginning with the families' heuristic configs."""
     features = Workload.of(pair.problem, matrix).features
     families = [kernels.require_family(name, pair.problem) for name in pair.families]
-    guesses = [f.heuristic(pair.problem, features, device) for f in families]
-    first = [c for f, c in zip(families, guesses, strict=True) if f.suits(pair.problem, features, c, device)]
+    heuristics = [f.heuristic(pair.problem, features, device) for f in families]
+    first = [
+        c for f, c in zip(families, heuristics, strict=True) if f.suits(pair.problem, features, c, device)
+    ]
     return Space.build(families, pair.problem, device, features=features, first=first)
 
 

@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 
 
 def sweep(rows: Rows) -> str:
-    """A row for each workload of a grid of one family's configs: the guess and the fastest beside cuBLAS."""
+    """A row for each workload of a grid of one family's configs: the heuristic and the fastest beside cuBLAS."""
     lines = []
     for row in rows:
         fastest, dense = row["configs"][0], row["vendors_us"].get("cublas")

@@ -195,7 +195,7 @@ class Variant:
         return "-".join([self.family.name, str(self.kind), *changed])
 
 
-def guess(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
+def heuristic(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
     return family.heuristic(problem, problem.features(matrix), device())
 
 
@@ -226,8 +226,8 @@ def random_config(family: AnyFamily, rng: random.Random) -> Any:
 def random_valid_config(
     family: AnyFamily, problem: Problem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
 ) -> Any | None:
-    """The guess with some tunables fixed and as many random changes as the constraints let pass."""
-    start = guess(family, problem, matrix).to_dict() | fixed
+    """The heuristic with some tunables fixed and as many random changes as the constraints let pass."""
+    start = heuristic(family, problem, matrix).to_dict() | fixed
     free = [t for t in family.config_type.tunables() if t.name not in fixed]
     for attempt in range(TRIES):
         changes = rng.sample(free, round(len(free) * (1 - attempt / TRIES)))
@@ -294,13 +294,13 @@ def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum]
 
 @cache
 def sample(name: str) -> tuple[Variant, ...]:
-    """Random configs for every kind of problem, guesses for every other one, and more until every choice occurs.
+    """Random configs for every kind of problem, heuristics for every other one, and more until every choice occurs.
 
-    Where there are many kinds, one that has its guess gets no random config beside it.
+    Where there are many kinds, one that has its heuristic gets no random config beside it.
 
-    Guesses are made for those kinds in which every two traits still come together. Of several random configs that one
-    is taken which brings most pairs of choices, traits and sizes that did not occur together yet: what kernels get
-    wrong is seldom more than two things at once, and each variant costs a compilation.
+    Heuristic configs are made for those kinds in which every two traits still come together. Of several random configs
+    that one is taken which brings most pairs of choices, traits and sizes that did not occur together yet: what kernels
+    get wrong is seldom more than two things at once, and each variant costs a compilation.
     """
     family = families()[name]
     rng = random.Random(name)
@@ -333,14 +333,14 @@ def sample(name: str) -> tuple[Variant, ...]:
     for kind in kinds(family, rng):
         focus = fitting(kind)
         if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
-            add(guess(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
+            add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in family.config_type.tunables())
     rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
-    guessed = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
+    chosen = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
     for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
             focus = fitting(kind)
-            config = drawn(kind, focus) if kind.traits not in guessed else None
+            config = drawn(kind, focus) if kind.traits not in chosen else None
             if config is not None:
                 add(config, kind, focus)
     for tunable, choice in missing_choices(family, found.values()):

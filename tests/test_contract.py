@@ -16,7 +16,7 @@ from contract_cases import (
     SIZES,
     Kind,
     Variant,
-    guess,
+    heuristic,
     kinds,
     matrices,
     matrices_of,
@@ -176,7 +176,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: AnyFamily) -> No
     compared = 0
     for kind in kinds(family, rng):
         problem = kind.problem(matrix)
-        one = guess(family, problem, matrix)
+        one = heuristic(family, problem, matrix)
         for free in (
             "",
             *sorted(packs),
@@ -194,13 +194,13 @@ def test_configs_with_one_packing_key_share_one_packing(family: AnyFamily) -> No
 
 
 @each_family
-def test_guesses_are_valid(family: AnyFamily) -> None:
+def test_heuristics_are_valid(family: AnyFamily) -> None:
     rng = random.Random(family.name)
     for name in matrices_of(family):
         matrix = matrices()[name]
         for kind, size in itertools.product(list(kinds(family, rng)), (*SIZES, 3, 1000, 100_000)):
             problem = kind.with_sizes(size).problem(matrix)
-            broken = family.broken_constraints(problem, guess(family, problem, matrix), device())
+            broken = family.broken_constraints(problem, heuristic(family, problem, matrix), device())
             assert not broken or not family.computes(problem), f"{name}, {problem}"
 
 
@@ -211,7 +211,9 @@ def test_no_config_is_valid_outside_the_scope(family: AnyFamily) -> None:
         outside = [c.sentence for c in family.scope(problem) if not c.holds]
         assert family.computes(problem) == (not outside)
         if outside:
-            broken = family.broken_constraints(problem, guess(family, problem, matrices()["dense"]), device())
+            broken = family.broken_constraints(
+                problem, heuristic(family, problem, matrices()["dense"]), device()
+            )
             assert set(outside) <= set(broken)
 
 
@@ -245,7 +247,7 @@ def test_configs_survive_a_round_trip_through_text(family: AnyFamily) -> None:
 def test_values_outside_the_choices_never_reach_a_template(family: AnyFamily) -> None:
     """There is no such config."""
     problem = next(kinds(family, random.Random(0))).with_sizes(8).problem(matrices()["dense"])
-    start = guess(family, problem, matrices()["dense"]).to_dict()
+    start = heuristic(family, problem, matrices()["dense"]).to_dict()
     for tunable in family.config_type.tunables():
         for hostile in ("1; } evil() {", -12345, None):
             with pytest.raises(ConfigError, match=tunable.name):

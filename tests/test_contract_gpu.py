@@ -75,7 +75,7 @@ def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: T
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
 @pytest.mark.parametrize("size", [1, 49, 256])
-def test_guesses_at_size(family: AnyFamily, size: int, executor: Executor, toolchain: Toolchain) -> None:
+def test_heuristics_at_size(family: AnyFamily, size: int, executor: Executor, toolchain: Toolchain) -> None:
     """Every kind of problem, with dense sizes that vectors divide and that they do not."""
     for kind in (*kinds(family, random.Random(0)), *batches(family, random.Random(0))):
         for matrix in (random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)):

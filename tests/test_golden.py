@@ -50,7 +50,7 @@ FOLDER = Path(__file__).with_name("golden")
 
 
 def simplest_config(family: AnyFamily, problem: Problem) -> Any:
-    """The valid config with the fewest changes to the defaults; unlike a guess, it stays where it is."""
+    """The valid config with the fewest changes to the defaults; unlike a heuristic, it stays where it is."""
     choices = family.config_type.tunables()
     for changed in range(len(choices) + 1):
         for some in itertools.combinations(choices, changed):

@@ -34,7 +34,7 @@ from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
 
-FORM = "FAMILY[@guess|@tuned|@published][:KEY=VALUE,VALUE;KEY+KEY=VALUE+VALUE,...]"
+FORM = "FAMILY[@heuristic|@tuned|@published][:KEY=VALUE,VALUE;KEY+KEY=VALUE+VALUE,...]"
 LARGEST_FILE = 1 << 20  # bytes
 WORD = "[A-Za-z0-9_.-]+"
 
@@ -42,11 +42,11 @@ Changes = tuple[tuple[str, str], ...]  # names of tunables, values as words
 
 
 class Base(StrEnum):
-    """What the settings change: the family's guess for the row, its recorded winner of exactly this workload, or every
-    config that a publication fixes (`Family.published`).
+    """What the settings change: the family's heuristic config for the row, its recorded winner of exactly this
+    workload, or every config that a publication fixes (`Family.published`).
     """
 
-    GUESS = "guess"
+    HEURISTIC = "heuristic"
     TUNED = "tuned"
     PUBLISHED = "published"
 
@@ -61,7 +61,7 @@ class ConfigSet(Explorer):
 
     name: str
     family: str
-    base: Base = Base.GUESS
+    base: Base = Base.HEURISTIC
     axes: tuple[tuple[Changes, ...], ...] = ()
     kind: Kind = field(default=Kind.OURS, init=False)
 
@@ -81,7 +81,7 @@ class ConfigSet(Explorer):
             if not separator:
                 raise ConfigError(f"--configs {text}: {setting!r} is not like KEY=VALUE,VALUE")
             axes[keys] = values.split(",")
-        return cls.of(name, name, base or Base.GUESS, axes, f"--configs {text}")
+        return cls.of(name, name, base or Base.HEURISTIC, axes, f"--configs {text}")
 
     @classmethod
     def of(cls, name: str, family: str, base: str, axes: dict[str, list[str]], where: str) -> ConfigSet:
@@ -157,7 +157,7 @@ class ConfigSet(Explorer):
 
     def _bases(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
         family = self._family
-        if self.base is Base.GUESS:
+        if self.base is Base.HEURISTIC:
             return [family.heuristic(parcel.problem, parcel.features, device)]
         if self.base is Base.PUBLISHED:
             published: Sequence[Config] = family.published()
@@ -197,7 +197,7 @@ def _of_file(path: Path) -> Iterator[ConfigSet]:
         f = node.fields(("name", "family"), ("base", "set"))
         members = f["set"].members() if "set" in f else {}
         axes = {keys: [_word(value) for value in values.items()] for keys, values in members.items()}
-        base = f["base"].text(40) if "base" in f else Base.GUESS
+        base = f["base"].text(40) if "base" in f else Base.HEURISTIC
         yield ConfigSet.of(f["name"].text(80, WORD), f["family"].text(80), base, axes, f"{path}: {node.path}")
 
 

@@ -11,8 +11,8 @@ from sparsegen.tuning_db.records import MeasuredAs
 class OnMiss(StrEnum):
     """What to do when neither this workload nor its bucket was measured."""
 
-    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's guess
-    DEFAULT = "default"  # the family's guess
+    NEAREST = "nearest"  # ask the nearest measured workloads, else the family's heuristic config
+    DEFAULT = "default"  # the family's heuristic config
     TUNE = "tune"  # `sparsegen.prepare` tunes; `choose` itself answers as for NEAREST
     ERROR = "error"  # NoVariantError
 

@@ -43,7 +43,7 @@ def called(
 
 
 def record(call: Request, way: Way, times: list[float]) -> None:
-    """As if each operator's guess had been measured."""
+    """As if each operator's heuristic had been measured."""
     features = Features.of(call.mask)
     with Store.open(Path("tuning.db")) as store:
         for options, time in zip(call.options(way), times, strict=True):
@@ -75,7 +75,7 @@ def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
     assert decide(call, None).why.startswith("23.0 µs for the fused kernel against 24.0 µs")
 
 
-def test_times_of_one_way_alone_are_not_held_against_guesses() -> None:
+def test_times_of_one_way_alone_are_not_held_against_heuristics() -> None:
     call = called()
     record(call, Way.STEPS, [3.0, 4.0, 5.0])
     assert "a heuristic" in decide(call, None).why

@@ -45,7 +45,7 @@ def settings(text: str, parcel: Parcel, *names: str) -> set[tuple[Any, ...]]:
     return {tuple(config.to_dict()[name] for name in names) for config in configs}
 
 
-def test_a_family_alone_is_its_guess(parcel: Parcel) -> None:
+def test_a_family_alone_is_its_heuristic(parcel: Parcel) -> None:
     [config] = ConfigSet.parse("csr_spmm").configs(parcel, DEVICE, None)
     assert config == CSR.heuristic(parcel.problem, parcel.features, DEVICE)
 
@@ -100,7 +100,7 @@ def test_nothing_valid_says_why(parcel: Parcel) -> None:
     [
         ("csr spmm", "expected FAMILY"),
         ("csr_spm", "no family is called 'csr_spm'"),
-        ("csr_spmm@best", "expected one of guess, tuned, published behind @, got 'best'"),
+        ("csr_spmm@best", "expected one of heuristic, tuned, published behind @, got 'best'"),
         ("csr_spmm:tile_n", "'tile_n' is not like KEY=VALUE"),
         ("csr_spmm:tile_n+row_splits=32", "needs a value for each of tile_n"),
         ("csr_spmm:tile_n=33", "tile_n = '33' is none of"),
@@ -121,7 +121,7 @@ def test_a_file_of_named_sets(tmp_path: Path) -> None:
     file.write_text(json.dumps({"description": "two", "sets": sets}))
     first, second, third = config_sets([str(file), "csr_spmm"])
     assert (first.name, first.base, first.axes) == ("natural", Base.TUNED, (((("row_order", "natural"),),),))
-    assert second.base is Base.GUESS and len(second.axes) == 2 and third.name == "csr_spmm"
+    assert second.base is Base.HEURISTIC and len(second.axes) == 2 and third.name == "csr_spmm"
     assert [one.name for one in config_sets(["csr_spmm", "csr_spmm:tile_n=32"])] == ["csr_spmm", "csr_spmm-2"]
 
 

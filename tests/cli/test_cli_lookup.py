@@ -122,8 +122,8 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
     csr = load_matrix(matrix)
     problem = SpmmProblem(*csr.shape, 24)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
-    guess = family("csr_spmm").heuristic(problem, workload.features, emulator.device())
-    variant = Variant(guess, "ab" * 32)
+    heuristic = family("csr_spmm").heuristic(problem, workload.features, emulator.device())
+    variant = Variant(heuristic, "ab" * 32)
     ours, dense = (Sample(us, us, us, 9) for us in (15.0, 12.1))
     with Store.open(run.db) as store:
         store.add_measurement(Measurement(workload, emulator.device(), variant, Outcome.OK, ours))

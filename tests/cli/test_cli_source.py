@@ -68,7 +68,7 @@ def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
     assert kernels.family(without_family["family"]).problem_type is problem
 
 
-def test_config_changes_the_guess(run: Command) -> None:
+def test_config_changes_the_heuristic(run: Command) -> None:
     arguments = (
         "source",
         *SIZES,

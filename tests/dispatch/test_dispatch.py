@@ -145,15 +145,15 @@ def test_the_nearest_vote() -> None:
     assert alone.why.startswith("on the nearest measured workload it is within")
 
 
-def test_a_guess_that_was_good_on_the_neighbours_is_a_candidate() -> None:
+def test_a_heuristic_that_was_good_on_the_neighbours_is_a_candidate() -> None:
     """It is another config on each of them, made for their sizes; that of the asked workload was measured nowhere."""
     csr = family("csr_spmm")
     measured = []
     for n in (16, 32):
         of = workload(n, tag=str(n))
-        guess = csr.heuristic(of.problem, of.features, H100).to_dict()
+        heuristic = csr.heuristic(of.problem, of.features, H100).to_dict()
         measured += [
-            timed(10, of, **guess),
+            timed(10, of, **heuristic),
             timed(11, of, tile_n=8, threads_per_row=2),
             timed(11, of, tile_n=128),
         ]
@@ -231,12 +231,12 @@ def test_what_failed_here_is_not_chosen_again() -> None:
 
 
 def test_without_any_variant_left_the_reasons_are_told() -> None:
-    """Every family's guess has failed here."""
+    """Every family's heuristic config has failed here."""
     of = workload()
     failures = []
     for each in families_of("spmm"):
-        guess = each.heuristic(of.problem, of.features, H100)
-        failures.append(replace(failed(Outcome.WRONG), variant=Variant(guess, DIGEST)))
+        heuristic = each.heuristic(of.problem, of.features, H100)
+        failures.append(replace(failed(Outcome.WRONG), variant=Variant(heuristic, DIGEST)))
     with pytest.raises(NoVariantError, match="failed on this workload"):
         ask(failures)
 
@@ -273,8 +273,8 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     assert ask(same, wide).family.name == "block_spmm"
     assert ask(same, half).family.name == "csr_spmm", "what was measured on the very workload stays"
     of = family("block_spmm")
-    guess = of.heuristic(half.problem, half.features, H100)
-    slow = replace(timed(90, half), variant=Variant(guess, DIGEST))
+    heuristic = of.heuristic(half.problem, half.features, H100)
+    slow = replace(timed(90, half), variant=Variant(heuristic, DIGEST))
     assert ask([*same, slow], asked).family.name == "csr_spmm", "it was tried"
 
 
@@ -307,7 +307,7 @@ def test_on_miss() -> None:
         ask(other, on_miss="error")
     assert ask([timed(10)], on_miss="error").how is How.EXACT
     with pytest.raises(ConfigError, match="nearest, default, tune, error"):
-        ask(other, on_miss="guess")
+        ask(other, on_miss="anything")
 
 
 def test_dense_is_a_choice_like_any_other() -> None:

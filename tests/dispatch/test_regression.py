@@ -55,11 +55,11 @@ def test_near_numbers_are_more_alike_than_far_ones_and_other_words() -> None:
     assert 0 < near < other < UNKNOWN and near < far < UNKNOWN
 
 
-def test_a_guess_tells_of_guesses() -> None:
+def test_a_heuristic_tells_of_heuristics() -> None:
     known = [point(0, "a", 64, is_heuristic=True)]
     logs = np.array([0.0])
-    guess, not_guess = expected(known, logs, [point(0, "a", 4, is_heuristic=True), point(0, "a", 4)])
-    assert guess < not_guess
+    heuristic, other = expected(known, logs, [point(0, "a", 4, is_heuristic=True), point(0, "a", 4)])
+    assert heuristic < other
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_a_guess_tells_of_guesses() -> None:
 )
 @pytest.mark.parametrize(("octaves", "near"), [(0.0, 1.0), (2.0, math.exp(-0.5)), (4.0, math.exp(-2.0))])
 @pytest.mark.parametrize("log", [0.1, 2.0])
-@pytest.mark.parametrize("guesses", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("heuristics", [(False, False), (True, False), (True, True)])
 def test_what_one_point_says_of_another(
     asked: tuple[str, int, str],
     likeness: float,
     octaves: float,
     near: float,
     log: float,
-    guesses: tuple[bool, bool],
+    heuristics: tuple[bool, bool],
 ) -> None:
     """By the formula for one known point: its likeness over its variance and noise, of what it differs from 0.5."""
-    same_guess = 0.5 * all(guesses) * (asked[0] == "a")
-    variance = 0.3 + 0.3 + 1.0 + 0.5 * guesses[0] + 0.02 + 0.1 * log**2
-    known = [point(0, "a", 64, "x", is_heuristic=guesses[0])]
-    [found] = expected(known, np.array([log]), [point(octaves, *asked, is_heuristic=guesses[1])])
-    assert found == pytest.approx(0.5 + near * (likeness + same_guess) / variance * (log - 0.5))
+    same_rule = 0.5 * all(heuristics) * (asked[0] == "a")
+    variance = 0.3 + 0.3 + 1.0 + 0.5 * heuristics[0] + 0.02 + 0.1 * log**2
+    known = [point(0, "a", 64, "x", is_heuristic=heuristics[0])]
+    [found] = expected(known, np.array([log]), [point(octaves, *asked, is_heuristic=heuristics[1])])
+    assert found == pytest.approx(0.5 + near * (likeness + same_rule) / variance * (log - 0.5))
 
 
 def test_slowdowns() -> None:

@@ -1,4 +1,4 @@
-"""`block_spmm`: what it packs, that clusters and rounds of work come out right, and when it is the first guess."""
+"""`block_spmm`: what it packs, that clusters and rounds of work come out right, and when it is the first choice."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_it_does_not_compute() -> None:
         FAMILY.require_valid(half, SMALL, replace(H100, compute_capability=(8, 0)))
 
 
-def test_it_is_the_first_guess_for_filled_blocks_alone() -> None:
+def test_it_is_the_first_choice_for_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     # Of few small blocks `mma_spmm`'s small tiles hold fewer empty ones, and are faster, as measured.
@@ -157,10 +157,10 @@ def test_it_is_the_first_guess_for_filled_blocks_alone() -> None:
     "size, tile, cluster",
     [(4096, (128, 256), 2), (2048, (128, 128), 2), (1024, (64, 128), 2), (128, (64, 64), 1)],
 )
-def test_the_guess_is_the_largest_tile_of_which_there_are_enough(
+def test_the_heuristic_is_the_largest_tile_of_which_there_are_enough(
     size: int, tile: tuple[int, int], cluster: int
 ) -> None:
     problem = SpmmProblem(size, size, size, DType.FLOAT16)
-    guess = FAMILY.heuristic(problem, Features.of(dense_blocks(128, 128, 32, 0.5)), H100)
-    assert ((guess.tile_m, guess.tile_n), guess.cluster) == (tile, cluster)
-    assert not FAMILY.broken_constraints(problem, guess, H100)
+    heuristic = FAMILY.heuristic(problem, Features.of(dense_blocks(128, 128, 32, 0.5)), H100)
+    assert ((heuristic.tile_m, heuristic.tile_n), heuristic.cluster) == (tile, cluster)
+    assert not FAMILY.broken_constraints(problem, heuristic, H100)

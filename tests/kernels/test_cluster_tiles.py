@@ -82,10 +82,10 @@ def test_wide_layers_need_a_larger_cluster_or_are_refused_in_words() -> None:
     for neurons, cluster in ((1024, 2), (4096, 2), (16384, 8)):
         problem = SparseNetworkProblem(neurons * 2, neurons + 3, 100, DType.FLOAT16)
         features = problem.features(csr(np.ones((1, 1), dtype=np.float32)))
-        guess = found.heuristic(problem, features, device())
-        assert not found.broken_constraints(problem, guess, device()) and guess.cluster == cluster
+        heuristic = found.heuristic(problem, features, device())
+        assert not found.broken_constraints(problem, heuristic, device()) and heuristic.cluster == cluster
     wide = SparseNetworkProblem(2 * 65536, 65539, 100, DType.FLOAT16)
-    broken = found.broken_constraints(wide, replace(guess, cluster=8, inputs=8), device())
+    broken = found.broken_constraints(wide, replace(heuristic, cluster=8, inputs=8), device())
     assert any("keeps 8256 neurons" in sentence for sentence in broken)
 
 

@@ -1,4 +1,4 @@
-"""Families of masked products whose tiles the copy engine brings: scope, maps, guesses."""
+"""Families of masked products whose tiles the copy engine brings: scope, maps, heuristics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRANSPOSED = DsdTransposedProblem(4096, 4096, 4096, DType.FLOAT16)
 SDD = SddProblem(4096, 4096, 4096, DType.FLOAT16)
 
 
-def guess(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
+def heuristic(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
     found = family(f"tma_{problem.operator}")
     return found.heuristic(problem, problem.features(problem.without_pattern), on).to_dict()
 
@@ -94,13 +94,13 @@ def test_maps_are_those_of_the_stored_arrays() -> None:
         assert all(stored[name] == (rows, columns) for name, (columns, rows) in wanted.items())
 
 
-def test_guesses_fall_with_the_size() -> None:
-    assert guess(DSD) == {"tile_n": 256, "cluster": 2, "raster": 16, "order": "counted", "tail": 2}
-    assert guess(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
-    assert guess(replace(DSD, m=2048, k=2048, n=2048))["tile_n"] == 256
-    assert guess(replace(DSD, m=1024, k=1024, n=1024))["tile_n"] == 64
-    assert guess(SDD)["cluster"] == 1
-    assert guess(replace(SDD, m=2048, k=2048, n=2048))["tile_n"] == 128
+def test_heuristics_fall_with_the_size() -> None:
+    assert heuristic(DSD) == {"tile_n": 256, "cluster": 2, "raster": 16, "order": "counted", "tail": 2}
+    assert heuristic(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
+    assert heuristic(replace(DSD, m=2048, k=2048, n=2048))["tile_n"] == 256
+    assert heuristic(replace(DSD, m=1024, k=1024, n=1024))["tile_n"] == 64
+    assert heuristic(SDD)["cluster"] == 1
+    assert heuristic(replace(SDD, m=2048, k=2048, n=2048))["tile_n"] == 128
 
 
 def test_a_sparser_mask_is_predicted_to_take_less() -> None:

@@ -40,13 +40,13 @@ def test_sorted_strips_fall_in_length() -> None:
     assert sorted(counts["sorted"]) == sorted(counts["natural"])
 
 
-def test_guesses_fill_the_device_and_fit_the_rows() -> None:
-    def guess(m: int, n: int, k: int, density: float, dtype: DType = DType.FLOAT32):  # type: ignore[no-untyped-def]
+def test_heuristics_fill_the_device_and_fit_the_rows() -> None:
+    def heuristic(m: int, n: int, k: int, density: float, dtype: DType = DType.FLOAT32):  # type: ignore[no-untyped-def]
         matrix = random_uniform(m, n, density, seed=0)
         return FAMILY.heuristic(SddmmProblem(m, n, k, dtype), Features.of(matrix), H100)
 
-    assert guess(4096, 4096, 256, 0.1).strip == 16
-    assert guess(4096, 4096, 256, 0.001).strip == 4, "rows of four nonzeros"
-    assert guess(64, 1024, 256, 0.1).strip == 4, "a small grid"
-    assert guess(64, 1024, 256, 0.1, DType.FLOAT16).vector_width == 8
-    assert guess(64, 1024, 8, 0.1).threads_per_strip == 2, "short dot products"
+    assert heuristic(4096, 4096, 256, 0.1).strip == 16
+    assert heuristic(4096, 4096, 256, 0.001).strip == 4, "rows of four nonzeros"
+    assert heuristic(64, 1024, 256, 0.1).strip == 4, "a small grid"
+    assert heuristic(64, 1024, 256, 0.1, DType.FLOAT16).vector_width == 8
+    assert heuristic(64, 1024, 8, 0.1).threads_per_strip == 2, "short dot products"

@@ -56,11 +56,11 @@ def test_as_many_blocks_as_the_packed_matrix_takes(
 
 
 def test_the_analytic_time_is_of_the_config_that_is_asked_for() -> None:
-    """The guess's is `predicted_us`; smaller tiles load more and take longer."""
+    """The heuristic's is `predicted_us`; smaller tiles load more and take longer."""
     problem = SpmmProblem(4096, 4096, 4096, DType.FLOAT16)
     features = problem.features(random_uniform(4096, 4096, 0.05, 3))
     mma = next(f for f in families_of("spmm") if f.name == "mma_spmm")
-    guess = mma.heuristic(problem, features, H100)
-    assert mma.analytic_us(problem, features, guess, H100) == mma.predicted_us(problem, features, H100)
+    heuristic = mma.heuristic(problem, features, H100)
+    assert mma.analytic_us(problem, features, heuristic, H100) == mma.predicted_us(problem, features, H100)
     small = mma.config(tile_m=16, tile_n=16, tile_k=32, warps_m=1, warps_n=1, warps_k=1, prefetch=1)
     assert mma.analytic_us(problem, features, small, H100) > 2 * mma.predicted_us(problem, features, H100)

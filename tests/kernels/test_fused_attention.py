@@ -1,4 +1,4 @@
-"""`fused_attention` beyond the contract tests: heads, scales, masks, what it guesses, and that nvcc takes it."""
+"""`fused_attention` beyond the contract tests: heads, scales, masks, its heuristic, and that nvcc takes it."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_scales_of_either_sign_and_none(emulator_toolchain: EmulatorToolchain, q
         assert worst_error(found, arrays[prepared.result]) <= 1, scale
 
 
-# --- what is guessed ---
+# --- the heuristic ---
 
 
 @pytest.mark.parametrize("device", [H100, A100, L40], ids=lambda d: d.key)
 @pytest.mark.parametrize("k", [16, 40, 64, 96, 128, 256])
-def test_guesses_fit_the_device(k: int, device: Device) -> None:
+def test_heuristics_fit_the_device(k: int, device: Device) -> None:
     mask = masks.sliding_window(2048, 256)
     problem = problem_of(mask, k, DType.FLOAT16, 8)
     config = FAMILY.heuristic(problem, Features.of(mask), device)
@@ -148,7 +148,7 @@ def test_what_it_cannot_do_is_told() -> None:
 @pytest.mark.parametrize(
     ("arch", "device", "k"), [("sm_80", A100, 40), ("sm_89", L40, 64), ("sm_90a", H100, 128)]
 )
-def test_nvcc_compiles_the_guess_and_spills_an_address_at_most(
+def test_nvcc_compiles_the_heuristic_and_spills_an_address_at_most(
     arch: str, device: Device, k: int, tmp_path: Path
 ) -> None:
     mask = masks.sliding_window(2048, 256)

@@ -1,4 +1,4 @@
-"""`halo_conv` and `tile_conv`: masks and sizes that are easy to get wrong, how blocks share units, first guesses."""
+"""`halo_conv` and `tile_conv`: masks and sizes that are easy to get wrong, how blocks share units, heuristics."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_large_problems_get_large_tiles_and_the_fast_family() -> None:
     large = conv(512, 512, channels=128, filters=128, batch=8, mask_block=16, density=0.5)
     small = replace(large, height=64, width=64, batch=1)
     tiles = [
-        guess.tile_n * guess.group_units
-        for guess in (FAMILY.heuristic(p, p.features(p.without_pattern), H100) for p in (large, small))
+        heuristic.tile_n * heuristic.group_units
+        for heuristic in (FAMILY.heuristic(p, p.features(p.without_pattern), H100) for p in (large, small))
     ]
     assert tiles[0] > tiles[1]
     first = by_predicted_time(large, large.features(large.without_pattern), H100)[0]

@@ -1,4 +1,4 @@
-"""`lane_stream_spmm`: what it computes, its guesses on other devices, and that nvcc compiles it for all of them."""
+"""`lane_stream_spmm`: what it computes, its heuristics on other devices, and that nvcc compiles it for all of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def decoding(n: int, dtype: DType = DType.FLOAT16, epilogue: Epilogue = Epilogue
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
-def test_every_device_has_a_guess_for_every_n(device: Device) -> None:
+def test_every_device_has_a_heuristic_for_every_n(device: Device) -> None:
     features = Features.of(MATRIX)
     for n in range(1, 65):
         config = FAMILY.heuristic(decoding(n), features, device)
@@ -142,11 +142,11 @@ def test_blocks_end_with_groups_of_rows_where_they_can() -> None:
         (4096, 4096, (128, 1, 8)),
     ):
         problem = SpmmProblem(m, k, 8, DType.FLOAT16, Layout.COLUMN)
-        guess = FAMILY.heuristic(problem, Features.of(MATRIX), H100)
-        assert (guess.blocks, guess.warps_m, guess.warps_k) == expected
+        heuristic = FAMILY.heuristic(problem, Features.of(MATRIX), H100)
+        assert (heuristic.blocks, heuristic.warps_m, heuristic.warps_k) == expected
 
 
-def test_the_guess_packs_alike_for_fp16_and_bf16() -> None:
+def test_the_heuristic_packs_alike_for_fp16_and_bf16() -> None:
     config = LaneStreamConfig(blocks=8, row_order="balanced")
     half = FAMILY.pack(decoding(8), config, MATRIX)
     brain = FAMILY.pack(decoding(8, DType.BFLOAT16), config, MATRIX)

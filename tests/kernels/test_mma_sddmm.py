@@ -1,4 +1,4 @@
-"""When `mma_sddmm` is preferred and what it guesses, beyond the contract tests."""
+"""When `mma_sddmm` is preferred and its heuristic, beyond the contract tests."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_a_sparse_band_prefers_tensor_cores_because_its_rows_share_columns() -> 
     problem = SddmmProblem(4096, 4096, 128, DType.FLOAT16)
     assert features.density < 0.02
     assert by_predicted_time(problem, features, H100)[0] is FAMILY
-    guess = FAMILY.heuristic(problem, features, H100)
-    assert FAMILY.suits(problem, features, guess, H100)
-    tiles = FAMILY.pack(problem, guess, band).sizes["tiles"]
-    assert band.nnz > 0.25 * tiles * guess.tile_m * guess.tile_n, "tiles are well filled"
+    heuristic = FAMILY.heuristic(problem, features, H100)
+    assert FAMILY.suits(problem, features, heuristic, H100)
+    tiles = FAMILY.pack(problem, heuristic, band).sizes["tiles"]
+    assert band.nnz > 0.25 * tiles * heuristic.tile_m * heuristic.tile_n, "tiles are well filled"
 
 
 def test_scattered_nonzeros_do_not_suit() -> None:
@@ -64,20 +64,20 @@ def test_scattered_nonzeros_do_not_suit() -> None:
     assert sentence.startswith("tiles of 128 by 256 used columns have a nonzero in one place of 64 or more")
 
 
-def test_guesses_fill_the_device_and_fit_it() -> None:
-    def guess(m: int, n: int, k: int, device: Device = H100):  # type: ignore[no-untyped-def]
+def test_heuristics_fill_the_device_and_fit_it() -> None:
+    def heuristic(m: int, n: int, k: int, device: Device = H100):  # type: ignore[no-untyped-def]
         problem = SddmmProblem(m, n, k, DType.FLOAT16)
         features = Features.of(random_uniform(m, n, 0.1, seed=0))
         config = FAMILY.heuristic(problem, features, device)
         assert not FAMILY.broken_constraints(problem, config, device)
         return config
 
-    large, small = guess(4096, 4096, 1024), guess(512, 512, 1024)
+    large, small = heuristic(4096, 4096, 1024), heuristic(512, 512, 1024)
     assert large.tile_m * large.tile_n == 128 * 128
     assert small.tile_m * small.tile_n < 64 * 128, "a small grid"
-    assert guess(4096, 4096, 64).stages == 2, "one stage is all there is"
-    assert guess(4096, 4096, 16).tile_k == 32, "short rows"
-    guess(4096, 4096, 1024, A100)
+    assert heuristic(4096, 4096, 64).stages == 2, "one stage is all there is"
+    assert heuristic(4096, 4096, 16).tile_k == 32, "short rows"
+    heuristic(4096, 4096, 1024, A100)
 
 
 def test_older_devices_are_told() -> None:

@@ -1,4 +1,4 @@
-"""What `panel_sddmm` guesses, how it shares out work and when it is preferred, beyond the contract tests."""
+"""The heuristic of `panel_sddmm`, how it shares out work and when it is preferred, beyond the contract tests."""
 
 from __future__ import annotations
 
@@ -40,20 +40,22 @@ def test_blocks_share_out_panels_and_items() -> None:
             assert (x + 1) * panels * items > turns * 132
 
 
-def test_guesses_keep_panels_in_proportion() -> None:
-    def guess(m: int, n: int, k: int, density: float, dtype: DType = DType.FLOAT32, device: Device = H100):  # type: ignore[no-untyped-def]
+def test_heuristics_keep_panels_in_proportion() -> None:
+    def heuristic(
+        m: int, n: int, k: int, density: float, dtype: DType = DType.FLOAT32, device: Device = H100
+    ):  # type: ignore[no-untyped-def]
         problem = SddmmProblem(m, n, k, dtype)
         config = FAMILY.heuristic(problem, Features.of(random_uniform(m, n, density, seed=0)), device)
         assert not FAMILY.broken_constraints(problem, config, device)
         return config
 
-    large, small = guess(4096, 4096, 64, 0.1), guess(1024, 1024, 64, 0.1)
+    large, small = heuristic(4096, 4096, 64, 0.1), heuristic(1024, 1024, 64, 0.1)
     assert large.panel_n > small.panel_n, "a small product does not pay for large panels"
-    assert large.threads_per_strip == guess(1024, 1024, 128, 0.1).threads_per_strip == 4
-    assert guess(1024, 1024, 128, 0.1, DType.FLOAT16).threads_per_strip == 8, "conversions need registers"
-    assert guess(512, 512, 3, 0.1).threads_per_strip == 2, "short dot products"
-    guess(1024, 1024, 512, 0.1, device=A100)
-    guess(1024, 1024, 1024, 0.1, DType.BFLOAT16, device=A100)
+    assert large.threads_per_strip == heuristic(1024, 1024, 128, 0.1).threads_per_strip == 4
+    assert heuristic(1024, 1024, 128, 0.1, DType.FLOAT16).threads_per_strip == 8, "conversions need registers"
+    assert heuristic(512, 512, 3, 0.1).threads_per_strip == 2, "short dot products"
+    heuristic(1024, 1024, 512, 0.1, device=A100)
+    heuristic(1024, 1024, 1024, 0.1, DType.BFLOAT16, device=A100)
 
 
 @pytest.mark.parametrize(

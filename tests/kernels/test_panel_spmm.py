@@ -137,7 +137,7 @@ def test_blocks_that_keep_their_panel_fit_the_device_at_once() -> None:
 
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("layout", Layout)
-def test_every_attention_has_a_guess(dtype: DType, layout: Layout) -> None:
+def test_every_attention_has_a_heuristic(dtype: DType, layout: Layout) -> None:
     features = Features.of(matrices()["dense"])
     for k, n in itertools.product((1, 700, 12288), (1, 3, 8, 16, 24, 64, 100, 1000)):
         problem = SpmmProblem(M, k, n, dtype, layout, batch=8, item_values=ItemValues.OWN)
@@ -148,7 +148,7 @@ def test_every_attention_has_a_guess(dtype: DType, layout: Layout) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
-def test_nvcc_compiles_the_guess_for_an_attention_without_spills(dtype: DType, tmp_path: Path) -> None:
+def test_nvcc_compiles_the_heuristic_for_an_attention_without_spills(dtype: DType, tmp_path: Path) -> None:
     problem = SpmmProblem(M, 12288, 128, dtype, batch=8, item_values=ItemValues.OWN)
     config = FAMILY.heuristic(problem, Features.of(random_uniform(M, 12288, 0.01, 0)), H100)
     assert config.panel_k and not FAMILY.broken_constraints(problem, config, H100)

@@ -62,7 +62,7 @@ def test_rates_are_no_part_of_a_device_s_identity() -> None:
     assert pickle.loads(pickle.dumps(known)).rates == MEASURED_RATES
 
 
-def test_guesses_depend_on_no_measured_rate() -> None:
+def test_heuristics_depend_on_no_measured_rate() -> None:
     odd = replace(H100, rates=Rates(1.0, 1e9, 1.0, 1e9, 1.0, 100.0, 10.0))
     for of in (workload(512, m=512, k=1024, nnz=32000), workload(8, m=4096, k=4096, nnz=1 << 20)):
         shape, features = (of.features.m, of.features.k), of.features
@@ -119,8 +119,8 @@ def test_each_rate_slows_what_lives_on_it() -> None:
 
     def ratio(name: str, problem: Problem, features: Features, **factors: float) -> float:
         each = family(name)
-        guess = each.predicted_us(problem, features, H100)
-        return each.predicted_us(problem, features, slower(H100, **factors)) / guess
+        heuristic = each.predicted_us(problem, features, H100)
+        return each.predicted_us(problem, features, slower(H100, **factors)) / heuristic
 
     assert ratio("block_spmm", half, filled, float16_flop_per_us=0.5) > 1.7
     assert ratio("block_spmm", half, filled, bfloat16_flop_per_us=0.5) == 1
@@ -148,23 +148,23 @@ def test_nothing_takes_less_than_a_launch() -> None:
 
 
 def test_predictions_hold_on_the_seeds() -> None:
-    """The median over what was measured of each family's guess, and the choice of families that they make."""
+    """The median over what was measured of each family's heuristic config, and the families that they choose."""
     ratios: dict[str, list[float]] = {}
     chosen: list[float] = []
     for tuned in seeds().list_workloads():
         problem, features, device = tuned.workload.problem, tuned.workload.features, tuned.device
         times: dict[str, float] = {}
-        guesses: dict[str, float] = {}
+        heuristics: dict[str, float] = {}
         for m in seeds().measurements(tuned.workload, device):
             if m.outcome is not Outcome.OK or m.sample is None:
                 continue
             each, time_us = family(m.variant.family), m.sample.median_us
             if m.variant.config == each.heuristic(problem, features, device):
-                guesses[each.name] = time_us
+                heuristics[each.name] = time_us
             times[each.name] = min(time_us, times.get(each.name, math.inf))
-        times |= guesses
+        times |= heuristics
         predicted = {name: family(name).predicted_us(problem, features, device) for name in times}
-        for name, time_us in guesses.items():
+        for name, time_us in heuristics.items():
             ratios.setdefault(name, []).append(predicted[name] / time_us)
         if len(times) > 1:
             chosen.append(times[min(predicted, key=predicted.__getitem__)] / min(times.values()))

@@ -1,4 +1,4 @@
-"""What the row-wise families guess for rows of any length."""
+"""The heuristics of the row-wise families for rows of any length."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROBLEMS = {"row_softmax": SoftmaxProblem, "row_softmax_backward": SoftmaxBackwa
 
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_guesses_are_valid_for_rows_of_any_length(name: str, dtype: DType) -> None:
+def test_heuristics_are_valid_for_rows_of_any_length(name: str, dtype: DType) -> None:
     for power in range(16):
         length = 3 << power
         features = Features(64, 1 << 18, 64 * length, float(length), 0.0, length, 0.5)
         problem = PROBLEMS[name](64, 1 << 18, dtype)
-        guess = family(name).heuristic(problem, features, device())
-        assert not family(name).broken_constraints(problem, guess, device()), length
+        heuristic = family(name).heuristic(problem, features, device())
+        assert not family(name).broken_constraints(problem, heuristic, device()), length

@@ -164,7 +164,7 @@ def test_it_is_never_the_rule_of_thumb() -> None:
     assert FAMILY in families_of("spmm") and not FAMILY.deterministic
 
 
-def test_guesses_fill_lanes() -> None:
+def test_heuristics_fill_lanes() -> None:
     features = Features.of(MATRIX)
     for n, vector in ((1, 1), (32, 1), (64, 2), (66, 2), (128, 4), (130, 2), (129, 1), (256, 4)):
         problem = problem_of(MATRIX, n)

@@ -1,4 +1,4 @@
-"""`segment_spmm`: how it cuts rows, that it leaves its scratch memory as it was, and when it is the first guess."""
+"""`segment_spmm`: how it cuts rows, that it leaves its scratch memory as it was, and when it is the first choice."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_every_config_is_judged() -> None:
         assert any(not FAMILY.broken_constraints(problem, c, H100) for c in kept)
 
 
-def test_it_is_the_first_guess_for_graphs_and_not_for_weights() -> None:
+def test_it_is_the_first_choice_for_graphs_and_not_for_weights() -> None:
     graph = power_law(20000, 20000, 5e-4, 0)
     weights = random_uniform(2048, 512, 0.1, 0)
     for matrix, is_first in ((graph, True), (weights, False)):
@@ -134,8 +134,8 @@ def test_it_is_the_first_guess_for_graphs_and_not_for_weights() -> None:
             if family.suits(problem, features, family.heuristic(problem, features, H100), H100)
         )
         assert (next(suitable) is FAMILY) is is_first
-        guess = FAMILY.heuristic(problem, features, H100)
-        assert FAMILY.broken_constraints(problem, guess, H100) == []
+        heuristic = FAMILY.heuristic(problem, features, H100)
+        assert FAMILY.broken_constraints(problem, heuristic, H100) == []
 
 
 def test_tiles_of_b_have_room_in_the_l2() -> None:
@@ -147,9 +147,9 @@ def test_tiles_of_b_have_room_in_the_l2() -> None:
 
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("n", [1, 2, 33, 96, 2048])
-def test_guesses_are_valid(n: int, dtype: DType) -> None:
+def test_heuristics_are_valid(n: int, dtype: DType) -> None:
     matrix = matrices()["odd_shape"]
     problem = problem_of(matrix, n, dtype=dtype)
-    guess = FAMILY.heuristic(problem, Features.of(matrix), H100)
-    assert FAMILY.broken_constraints(problem, guess, H100) == []
-    assert render(FAMILY, problem, guess)
+    heuristic = FAMILY.heuristic(problem, Features.of(matrix), H100)
+    assert FAMILY.broken_constraints(problem, heuristic, H100) == []
+    assert render(FAMILY, problem, heuristic)

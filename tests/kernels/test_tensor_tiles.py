@@ -116,8 +116,8 @@ def test_it_suits_filled_blocks_alone() -> None:
     for matrix, suits in ((dense_blocks(2048, 1024, 32, 0.3), True), (scattered, False)):
         features = Features.of(matrix)
         assert FAMILY.suits(problem, features, TILES, H100) is suits
-        guess = FAMILY.heuristic(problem, features, H100)
-        space = Space.build([FAMILY], problem, H100, features=features, first=[guess])
+        heuristic = FAMILY.heuristic(problem, features, H100)
+        space = Space.build([FAMILY], problem, H100, features=features, first=[heuristic])
         assert any(c.storage == "tiles" for c in space.candidates) is suits
     with pytest.raises(ConfigError, match="whole tiles want 15% or more"):
         sparsegen.prepare(
@@ -135,11 +135,11 @@ def test_blocks_are_first_tried_as_whole_tiles_large_and_small() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     for share, tile in ((0.5, (128, 128, 64)), (0.1, (32, 128, 32))):
         features = Features.of(dense_blocks(2048, 1024, 32, share))
-        guess = FAMILY.heuristic(problem, features, H100)
-        assert guess.storage == "tiles" and (guess.tile_m, guess.tile_n, guess.tile_k) == tile
+        heuristic = FAMILY.heuristic(problem, features, H100)
+        assert heuristic.storage == "tiles" and (heuristic.tile_m, heuristic.tile_n, heuristic.tile_k) == tile
         others = FAMILY.alternatives(problem, features, H100)
         assert {(c.tile_m, c.tile_n, c.tile_k) for c in others} == {(128, 128, 64), (32, 128, 32)}
-        assert all(FAMILY.suits(problem, features, c, H100) for c in (guess, *others))
+        assert all(FAMILY.suits(problem, features, c, H100) for c in (heuristic, *others))
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     assert FAMILY.alternatives(problem, scattered, H100) == ()
 

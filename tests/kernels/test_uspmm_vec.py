@@ -86,14 +86,14 @@ def test_hyb_is_for_rows_that_differ_but_not_wildly() -> None:
     assert "needs rows longer" in asked(uniform, ell_width="quartile")[0]
 
 
-def test_the_guess_pads_where_padding_is_small() -> None:
+def test_the_heuristic_pads_where_padding_is_small() -> None:
     assert not asked(matrices()["uniform_rows"])
     assert not asked(random_rows(256, 512, 0.2, 0.6, 0))
 
 
 @pytest.mark.parametrize("k", [512, 4096, 20_000, 100_000])
 @pytest.mark.parametrize("n", [1, 128, 16384])
-def test_the_guess_fits_whatever_the_sizes(k: int, n: int) -> None:
+def test_the_heuristic_fits_whatever_the_sizes(k: int, n: int) -> None:
     features = Features(1024, k, 1024 * 64, 64.0, 0.0, 64, 64 / k)
     for dtype in DType:
         problem = SpmmProblem(1024, k, n, dtype, Layout.COLUMN)

@@ -82,7 +82,7 @@ def test_the_best_config_of_a_small_space_wins_and_everything_is_recorded(
     assert result.baselines_skipped == "no baselines here" and not result.was_interrupted
 
 
-def test_without_measurements_the_guess_is_measured_first(store: Store, tmp_path: Path) -> None:
+def test_without_measurements_the_heuristic_is_measured_first(store: Store, tmp_path: Path) -> None:
     tune_toy(store, tmp_path, trials=1, jobs=1)
     assert [m.variant.config.to_dict() for m in recorded(store)] == [ToyConfig().to_dict()]
 
@@ -93,8 +93,8 @@ def test_what_won_on_a_similar_workload_is_measured_first(store: Store, tmp_path
     variant = Variant(config, "cd" * 32)
     store.add_measurement(Measurement(other, DEVICE, variant, Outcome.OK, Sample(1.0, 1.0, 1.0, 30)))
     tune_toy(store, tmp_path, trials=2, jobs=1)
-    guess = ToyConfig()
-    assert [m.variant.config for m in recorded(store)] == [config, guess]
+    heuristic = ToyConfig()
+    assert [m.variant.config for m in recorded(store)] == [config, heuristic]
 
 
 def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
@@ -111,8 +111,8 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     packaged = MemoryLayer([*known, unknown], [])
     monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: packaged)
     tune_toy(store, tmp_path, trials=3, jobs=1)
-    guess = ToyConfig()
-    assert [m.variant.config for m in recorded(store)] == [configs[16, 1], guess, configs[4, 4]]
+    heuristic = ToyConfig()
+    assert [m.variant.config for m in recorded(store)] == [configs[16, 1], heuristic, configs[4, 4]]
 
 
 def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
@@ -125,8 +125,8 @@ def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
     ]
     monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: MemoryLayer(packaged, []))
     tune_toy(store, tmp_path, trials=2, jobs=1)
-    guess = ToyConfig()
-    assert [m.variant.config for m in recorded(store)] == [configs[1], guess]
+    heuristic = ToyConfig()
+    assert [m.variant.config for m in recorded(store)] == [configs[1], heuristic]
 
 
 def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(

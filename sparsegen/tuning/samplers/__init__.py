@@ -35,7 +35,7 @@ def make(name: SamplerName, space: Space, first: Sequence[Config] = (), seed: in
     """A sampler over a space.
 
     Args:
-        first: candidates to propose before any other, best guess first; all of them in the space.
+        first: candidates to propose before any other, the most promising first; all of them in the space.
         seed: of the samplers that draw; `SamplerName.CANDIDATES` does not.
 
     Raises:

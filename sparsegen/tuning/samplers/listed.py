@@ -46,7 +46,7 @@ class ListSampler(BaseSampler):
 
     Args:
         space: what may be proposed.
-        first: candidates to propose before any other, best guess first; all of them in the space.
+        first: candidates to propose before any other, the most promising first; all of them in the space.
     """
 
     def __init__(self, space: Space, first: Sequence[Config] = ()) -> None:

@@ -71,7 +71,7 @@ def test_the_report_has_a_table_and_a_plot(tmp_path: Path) -> None:
     assert "scaled from the other device" in output.read_text()
 
 
-def test_what_is_recorded_is_predicted_guessed_and_random() -> None:
+def test_what_is_recorded_is_predicted_heuristic_and_random() -> None:
     workload, dtype = script.WORKLOADS[1]
     assert dtype is DType.FLOAT32
     known = Workload.of(workload.problem(dtype), workload.matrix())
