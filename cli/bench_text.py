@@ -94,7 +94,7 @@ def summary_table(rows: Iterable[Row]) -> Table:
 
 
 def config_parts(rows: Iterable[Row], most: int) -> list[Table | str]:
-    """For each row and set of configs the fastest of them, so many at the most; nothing for 0."""
+    """The fastest configs of each row and set, so many at the most; nothing for 0."""
     parts: list[Table | str] = []
     for row in rows:
         for cell in row.cells:

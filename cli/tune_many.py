@@ -76,7 +76,8 @@ def _same(matrix: CsrMatrix) -> CsrMatrix:
 
 
 def require_success(others: Sequence[tuple[Task, Outcome]]) -> None:
-    """
+    """Require that all searches succeeded.
+
     Raises:
         click.exceptions.Exit: a search failed; with its error's exit code.
     """

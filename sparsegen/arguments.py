@@ -55,7 +55,7 @@ def flag(value: Any, name: str, error: Error = ConfigError) -> bool:
 
 
 def text(value: Any, name: str, error: Error = ConfigError) -> str:
-    """Text."""
+    """The value as text; raises ``error`` where it is none."""
     if not isinstance(value, str):
         raise _unexpected(value, name, "no text", error)
     return value

@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """Of all workloads of which B timed A's choice: 1 where both choose the same."""
+        """The costs of all workloads of which B timed A's choice: 1 where both choose the same."""
         return tuple(d.cost for d in self.differences if d.cost is not None)
 
     @property

@@ -22,7 +22,7 @@ class Location:
 
     @classmethod
     def parse(cls, text: str | Path) -> Location:
-        """From a path or a SQLAlchemy URL (``sqlite:///file``, ``postgresql://user@host/name``)."""
+        """The place that a path or a SQLAlchemy URL names (``sqlite:///file``, ``postgresql://user@host/name``)."""
         if isinstance(text, Path) or "://" not in text:
             return cls(absolute(Path(text)), None)
         from sqlalchemy.engine import make_url

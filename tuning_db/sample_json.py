@@ -14,7 +14,7 @@ COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)  # which every version knows
 
 
 def sample_dict(sample: Sample) -> dict[str, Any]:
-    """As every version has it, and what later ones add."""
+    """A sample as every version has it, and what later ones add."""
     kind = sample.measured_as
     values = {
         "cold" if name == "measured_as" else name: kind is not MeasuredAs.WARM

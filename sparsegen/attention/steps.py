@@ -177,7 +177,7 @@ class AttentionOperator:
         self._callers: dict[type, Call] = {}
 
     def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
-        """Attend.
+        """Compute attention at the mask.
 
         Args:
             q: heads × queries × head_dim (without heads, if none were prepared).

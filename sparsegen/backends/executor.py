@@ -103,7 +103,8 @@ class Executor(Protocol):
     def device(self) -> Device: ...
 
     def load(self, compiled: CompiledKernel) -> LoadedKernel:
-        """
+        """Load a compiled kernel onto the device.
+
         Raises:
             CacheEntryError: the binary is gone, or was changed since it was compiled.
             LaunchError: it cannot be loaded.

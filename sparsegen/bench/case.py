@@ -86,7 +86,8 @@ class Case:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """
+        """The case of a result file's fields.
+
         Raises:
             SuiteError: a field is missing, unknown or has a value that it cannot have.
         """

@@ -67,7 +67,8 @@ class ConfigSet(Explorer):
 
     @classmethod
     def parse(cls, text: str) -> ConfigSet:
-        """
+        """The set that a text of ``--configs`` names.
+
         Raises:
             ConfigError: another form, an unknown family, tunable or value.
         """
@@ -85,7 +86,8 @@ class ConfigSet(Explorer):
 
     @classmethod
     def of(cls, name: str, family: str, base: str, axes: dict[str, list[str]], where: str) -> ConfigSet:
-        """
+        """The set of all combinations of the axes' values, as words.
+
         Raises:
             ConfigError: as `parse`; it begins with ``where``.
         """

@@ -60,7 +60,8 @@ class Pattern(ABC):
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """
+        """The pattern of a case's fields.
+
         Raises:
             SuiteError: a field is missing, unknown or not of its type.
         """
@@ -194,7 +195,8 @@ class Blobs(Drawn):
     seed: int = 0
 
     def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
-        """
+        """Random operands, and a mask of spatial blocks.
+
         Raises:
             SuiteError: the problem has no mask of spatial blocks.
         """
@@ -224,7 +226,8 @@ class RadixNet(Pattern):
     seed: int = 0
 
     def network(self) -> Network:
-        """
+        """The network that the fields describe.
+
         Raises:
             ConfigError: there are no such networks.
         """

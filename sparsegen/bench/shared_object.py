@@ -77,7 +77,7 @@ class SharedObject(Contender):
 
     @classmethod
     def parse(cls, text: str) -> SharedObject:
-        """From ``name=path.so:symbol``.
+        """The routine that ``name=path.so:symbol`` names.
 
         Raises:
             ConfigError: it is not of that form, or there is no such file.

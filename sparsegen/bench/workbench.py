@@ -96,7 +96,7 @@ class ResultBuffer:
         self._fill(0xFF)
 
     def clear_to_zero(self) -> None:
-        """For routines that scale what was there by 0 instead of ignoring it; no right result is all zeros."""
+        """Fill with zeros, for routines that scale what was there by 0 instead of ignoring it."""
         self._fill(0)
 
     def _fill(self, byte: int) -> None:

@@ -58,7 +58,7 @@ class Choice:
 
     @property
     def family(self) -> AnyFamily:
-        """The config's."""
+        """The family of the config."""
         return family_of(self.config)
 
     @property

@@ -114,7 +114,7 @@ def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
 
 
 def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) -> Time | None:
-    """By the model of dense products, put right by the nearest that was measured; None where it is not of such."""
+    """The time by the model of dense products, corrected by the nearest measured one; None where it has none."""
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None
     us = dense_time_us(problem, device, known)

@@ -18,7 +18,7 @@ class OnMiss(StrEnum):
 
     @classmethod
     def parse(cls, value: OnMiss | str) -> OnMiss:
-        """Raises ConfigError for a word that is none of these."""
+        """The member that a word names; raises ConfigError for another word."""
         try:
             return cls(value)
         except ValueError:
@@ -37,7 +37,7 @@ class Dense(StrEnum):
 
     @classmethod
     def parse(cls, value: Dense | str) -> Dense:
-        """Raises ConfigError for a word that is none of these."""
+        """The member that a word names; raises ConfigError for another word."""
         try:
             return cls(value)
         except ValueError:
@@ -52,7 +52,7 @@ class Verify(StrEnum):
 
     @classmethod
     def parse(cls, value: Verify | str) -> Verify:
-        """Raises ConfigError for a word that is none of these."""
+        """The member that a word names; raises ConfigError for another word."""
         try:
             return cls(value)
         except ValueError:

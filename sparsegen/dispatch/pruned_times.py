@@ -116,7 +116,7 @@ class PrunedTimes:
 
     @property
     def speedup(self) -> float | None:
-        """Of all layers together over dense ones; None unless all times are known."""
+        """The speedup of all layers together over dense ones; None unless all times are known."""
         sparse, dense = self.sparse_us, self.dense_us
         return None if sparse is None or dense is None else dense / max(sparse, 1e-9)
 

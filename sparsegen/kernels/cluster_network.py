@@ -220,7 +220,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: ClusterNetworkConfig, device: Device
     ) -> float:
-        """Of neurons that go from one multiprocessor to another, which is slower than all else."""
+        """The time of sending neurons from one multiprocessor to another, which is slower than all else."""
         c = config
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         away = problem.layers * positions_of(problem) * problem.n * living * (1 - 1 / c.cluster)

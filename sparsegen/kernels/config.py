@@ -160,7 +160,7 @@ class UnknownConfig(Config):
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> UnknownConfig:
-        """From whatever JSON has by names: lists and objects would have no hash."""
+        """Take whatever JSON has by names; lists and objects become text, as they have no hash."""
         plain = {n: v if isinstance(v, int | bool | str) else json.dumps(v) for n, v in values.items()}
         return cls(name, tuple(sorted(plain.items())))
 

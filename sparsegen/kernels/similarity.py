@@ -56,7 +56,7 @@ class Points:
         return cls(numbers, words, family)
 
     def differences(self, some: slice | Array, others: slice | Array) -> Array:
-        """By how much some of the configs differ from others, float64 [some, others]; infinite between families."""
+        """How much some of the configs differ from others, float64 [some, others]; infinite between families."""
         apart = np.where(self.family[some][:, None] == self.family[others][None, :], 0.0, np.inf)
         for column in self.numbers.T:
             apart += np.abs(column[some][:, None] - column[others][None, :])
@@ -66,7 +66,7 @@ class Points:
 
 
 def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
-    """By how much configs differ from others, float64 [some, others]; infinite between families."""
+    """How much configs differ from others, float64 [some, others]; infinite between families."""
     points = Points.of([*some, *others])
     return points.differences(slice(0, len(some)), slice(len(some), None))
 

@@ -169,7 +169,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig, device: Device
     ) -> float:
-        """Of neurons that are read by groups and written once, by the rate of copies."""
+        """The time of reading neurons by groups and writing them once, by the rate of copies."""
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         neurons = problem.layers * positions_of(problem) * problem.n * living
         copied = neurons * problem.dtype.itemsize * (1 + BLOCKS_LOADED)

@@ -53,7 +53,7 @@ class MaskDraw:
         object.__setattr__(self, "drawn", drawn)
 
     def amount(self, layout: BlockMaskLayout) -> int:
-        """Of independent blocks the random word from which one is live, else how many blocks are live in a row or all.
+        """The random word from which an independent block is live; else the live blocks of a row, or of all.
 
         Exact counts keep at least one block.
         """

@@ -94,7 +94,7 @@ class CsrMatrix:
         return scipy.sparse.csr_array((self.values, self.column_indices, self.row_offsets), shape=self.shape)
 
     def to_dense(self) -> Array:
-        """With its zeros, in the values' dtype."""
+        """The matrix with its zeros, m × k in the values' dtype."""
         dense = np.zeros(self.shape, dtype=self.values.dtype)
         dense[np.repeat(np.arange(self.shape[0]), np.diff(self.row_offsets)), self.column_indices] = (
             self.values

@@ -92,7 +92,8 @@ class Supervised:
         return self._answer[0]
 
     def send(self, message: Any) -> None:
-        """
+        """Send the child a message.
+
         Raises:
             ChildDiedError: nobody was there to read it.
         """

@@ -71,12 +71,12 @@ class Network:
 
     @property
     def outputs(self) -> int:
-        """Of the last layer."""
+        """Neurons of the last layer."""
         return self.layers[-1].shape[0]
 
     @property
     def neurons(self) -> int:
-        """Of the widest layer; others are filled up to it with neurons that stay zero."""
+        """Neurons of the widest layer; others are filled up to it with neurons that stay zero."""
         return max(max(layer.shape) for layer in self.layers)
 
     @property

@@ -93,7 +93,7 @@ class SparseNetworkProblem(Problem):
 
     @property
     def neurons(self) -> int:
-        """Of a layer."""
+        """The neurons of a layer."""
         return max(0, self.k - BIAS_COLUMNS)
 
     @property
@@ -201,7 +201,7 @@ class SparseNetworkProblem(Problem):
         return found
 
     def real_layers(self, matrix: CsrMatrix) -> Iterator[tuple[Any, Array]]:
-        """Of each layer its weights (SciPy's CSR, neurons × neurons before) and biases, both in float64.
+        """The weights (SciPy's CSR, neurons × neurons before) and biases of each layer, both in float64.
 
         They are what the dtype holds of them.
         """

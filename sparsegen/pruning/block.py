@@ -69,7 +69,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockedUniform:
-    """As many blocks stay in every row of blocks: uniform pruning of the blocks' l2 norms.
+    """Keeps as many blocks in every row of blocks: uniform pruning by the blocks' l2 norms.
 
     Muralidharan, MLSys 2023. The norms of every row of blocks are sorted; column j of what results is one group,
     and the l2 norm of that column is its score.

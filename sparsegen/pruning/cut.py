@@ -55,7 +55,7 @@ class Cut:
 
 
 def weights_kept(sparsity: float, size: int) -> int:
-    """Of ``size`` weights, those that stay: size less ``sparsity`` · size, which is rounded half up.
+    """The number of weights that stay: ``size`` less ``sparsity`` · ``size``, which is rounded half up.
 
     The sparsity is taken as the decimal number that it prints as, so that 0.29 · 50 is 14.5.
     """

@@ -107,7 +107,7 @@ class Plan:
         return PrunedLayer(mask, matrix)
 
     def report(self) -> PruneReport:
-        """Of the layers pruned so far."""
+        """The report of the layers pruned so far."""
         layers = tuple(self._reports[name] for name in self.layers if name in self._reports)
         return PruneReport(self._weights.source, self._request, layers, self._selection.copied)
 

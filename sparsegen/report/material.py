@@ -65,7 +65,7 @@ def by_kind(points: Iterable[Point]) -> dict[Kind, list[Point]]:
 
 
 def slug(kind: Kind) -> str:
-    """For names of files and anchors."""
+    """A text as it stands in names of files and anchors."""
     return "-".join(str(part) for part in kind)
 
 

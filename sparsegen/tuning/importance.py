@@ -22,7 +22,7 @@ FAST_SHARE = 0.1
 
 
 def importances(measurements: Iterable[Measurement]) -> dict[str, dict[str, float]]:
-    """For each family its tunables' shares in whether a config is among the fastest tenth.
+    """The shares of each family's tunables in whether a config is among the fastest tenth.
 
     Args:
         measurements: of one workload on one device.

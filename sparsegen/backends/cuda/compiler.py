@@ -76,7 +76,8 @@ def find_nvcc(settings: Settings) -> Path:
 def compile_with_nvrtc(
     found: FoundNvrtc, source: str, name: str, architecture: str, *, timeout: float
 ) -> Compilation:
-    """
+    """Compile a source with NVRTC, in a compile server.
+
     Args:
         name: the file that messages and line information name.
         architecture: ``sm_NN`` for a cubin, ``compute_NN`` for PTX.

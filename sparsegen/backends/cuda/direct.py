@@ -28,7 +28,7 @@ class MemoryError(Error):
 
 
 class device_attribute(IntEnum):  # noqa: N801 - PyCUDA's name
-    """CUdevice_attribute."""
+    """The numbers of the driver's CUdevice_attribute that are read."""
 
     CLOCK_RATE = 13
     MULTIPROCESSOR_COUNT = 16

@@ -91,7 +91,8 @@ class Nvrtc:
             )
 
     def compile(self, source: Source) -> Compilation:
-        """
+        """Compile a source in this process.
+
         Raises:
             CompileError: the source has errors, or NVRTC failed; with its log.
         """

@@ -73,7 +73,8 @@ class FoundNvrtc:
 
 @cache
 def nvcc_version(nvcc: Path) -> NvccVersion:
-    """
+    """The version that nvcc tells of itself.
+
     Raises:
         DeviceUnavailableError: nvcc cannot be run, or fails.
     """

@@ -31,7 +31,7 @@ class CudaHeaders:
 
     @property
     def options(self) -> list[str]:
-        """For the compiler; as system headers, so that they raise no warnings."""
+        """Options for the compiler that name them as system headers, so that they raise no warnings."""
         return [option for folder in _search_path(self.include) for option in ("-isystem", str(folder))]
 
 

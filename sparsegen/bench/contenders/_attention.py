@@ -86,7 +86,7 @@ class Heads:
         return Way(detail, run, result.clear, result.read, 0.0, memory, own_error=check)
 
     def causal_error(self, result: Any) -> float:
-        """Of dense causal attention: its largest error over its tolerance, held against float64 on some queries."""
+        """The largest error of dense causal attention over its tolerance, against float64 on some queries."""
         torch, p = import_torch(), self.problem
         inner = torch.randperm(p.m, generator=torch.Generator().manual_seed(3))[: CHECKED_QUERIES - 2]
         rows = torch.cat((torch.tensor([0, p.m - 1]), inner)).to(place())

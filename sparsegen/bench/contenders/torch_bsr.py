@@ -70,7 +70,7 @@ class TorchBsr(Contender):
 
 
 def sizes_tried(sizes: Sequence[int]) -> list[int]:
-    """Of blocks, out of those that are full enough, the fullest first: larger ones may win with some zeros in them."""
+    """Sizes of blocks that are full enough, the fullest first: larger ones may win with some zeros in them."""
     return [size for size in sizes if size > SMALLEST or size == sizes[0]][:SIZES_TRIED]
 
 

@@ -19,7 +19,7 @@ MOST_BYTES = 8 << 30  # of the padded rows
 
 
 class TorchSoftmax(Contender):
-    """Of the padded result the places of nonzeros are compared. The scale is multiplied in ahead of the timed call."""
+    """Compares the padded result where the nonzeros are. The scale is multiplied in ahead of the timed call."""
 
     name, kind = "torch-softmax", Kind.DENSE
     operators = (SoftmaxProblem,)

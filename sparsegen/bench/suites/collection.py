@@ -22,7 +22,8 @@ SUFFIXES = (".smtx", ".smtx.gz")
 
 
 def collection_cases(suite: str, description: dict[str, Node], data: Path) -> Iterator[Case]:
-    """
+    """The cases of a collection of matrix files.
+
     Args:
         description: ``resnet`` (folders of this name hold ResNet-50), ``batch_sizes`` (name of its list, in
             ``data`` or beside it), ``n`` (for all other matrices), and what every case has.

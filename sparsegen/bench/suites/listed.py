@@ -20,7 +20,8 @@ _DLMC_LIKE = "dlmc_like"  # varying_rows, with the variation that DLMC has for a
 
 
 def listed_cases(suite: str, groups: Node) -> Iterator[Case]:
-    """
+    """The cases that a file lists.
+
     Raises:
         SuiteError: the file is malformed; the message names the path in it.
     """

@@ -119,7 +119,7 @@ class SparseAttention(PatternModule):
         self.scale = head_dim**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend.
+        """Compute attention at the mask.
 
         Args:
             q: any leading dimensions × heads × queries × head_dim.

@@ -39,7 +39,7 @@ def steps(pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> Ste
 
 
 class KernelSteps:
-    """By prepared operators of the pattern, one launch for all heads; each is looked up when it is first called."""
+    """Runs prepared operators of the pattern, one launch for all heads; looks each up at its first call."""
 
     def __init__(self, pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> None:
         self._pattern, self._like, self._scale, self._heads = pattern, like, scale, heads
@@ -75,7 +75,7 @@ class KernelSteps:
 
 
 class PlainSteps:
-    """By `plain`, head after head."""
+    """Runs `plain`, head after head."""
 
     def __init__(self, pattern: SparsePattern, scale: float) -> None:
         self._pattern, self._scale = pattern, scale

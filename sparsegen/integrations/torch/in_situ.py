@@ -75,7 +75,7 @@ class ModelClock(Protocol):
 
 
 class TorchClock:
-    """On a GPU graphs are captured and replayed; a model that cannot be captured, and one on a CPU, is called.
+    """Replays captured graphs on a GPU; calls a model that cannot be captured, or that is on a CPU.
 
     A graph's launches find the L2 as the model itself leaves it.
     """

@@ -10,12 +10,12 @@ MAX_GRID_Z = 65535
 
 
 def one_item(problem: Problem) -> Constraint:
-    """For the scope of a family whose kernel computes one item."""
+    """The scope of a family whose kernel computes one item."""
     return Constraint(problem.batch == 1, f"a launch computes one item (batch = {problem.batch})")
 
 
 def items_in_grid(problem: Problem) -> Constraint:
-    """For the scope of a family whose grid counts items along z."""
+    """The scope of a family whose grid counts items along z."""
     return Constraint(
         problem.batch <= MAX_GRID_Z,
         f"a grid has at most {MAX_GRID_Z} items along z (batch = {problem.batch})",

@@ -23,7 +23,7 @@ def padding_requirement(features: Features) -> Constraint:
 
 
 def places_in_rows(matrix: CsrMatrix) -> Array:
-    """For each nonzero, int32, how many nonzeros stand before it in its row."""
+    """The number of nonzeros before each nonzero in its row, int32."""
     starts, lengths = matrix.row_offsets[:-1], np.diff(matrix.row_offsets)
     places: Array = np.arange(matrix.nnz, dtype=np.int32) - np.repeat(starts, lengths)
     return places

@@ -85,7 +85,7 @@ class Partition:
 
     @property
     def step_columns(self) -> int:
-        """Of one warp."""
+        """The columns of a warp in one step."""
         return TILE * self.tiles_across
 
     @property
@@ -94,7 +94,7 @@ class Partition:
 
     @property
     def steps(self) -> int:
-        """Of one group."""
+        """The steps of one group."""
         return max(1, -(-self.k // (self.step_columns * self.warps_k)))
 
     @property

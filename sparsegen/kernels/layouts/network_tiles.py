@@ -136,7 +136,7 @@ def layers_in_tiles(problem: SparseNetworkProblem, matrix: CsrMatrix, run: int) 
 
 
 def passes_of(groups: TileGroups, count: int, pass_groups: int) -> int:
-    """In how many passes a kernel takes ``count`` groups of pairs; 0 where they count as groups with any tiles.
+    """The passes in which a kernel takes ``count`` groups of pairs; 0 where they count as groups of any tiles.
 
     A layer is filled up to whole passes, unless that makes too many groups of few.
     """
@@ -337,7 +337,7 @@ def drops_inputs(problem: SparseNetworkProblem, first_check: int, checks: int) -
 
 
 def shares_columns(problem: SparseNetworkProblem, features: Features) -> Constraint:
-    """For the requirements of families that multiply tiles: rows may share their columns, as far as lengths tell.
+    """What families that multiply tiles require: rows may share their columns, as far as lengths tell.
 
     Whether they do only packing finds out; where rows are long, tiles of any rows are filled enough.
     """

@@ -36,7 +36,7 @@ class SampledProduct(Family[SddmmProblem, C]):
         yield items_in_grid(problem)
 
     def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
-        """As ever, but values only where they scale the result."""
+        """The arguments of all such products, but values only where they scale the result."""
         scales = problem.epilogue is SddmmEpilogue.SCALE
         return tuple(a for a in super().arguments(problem) if scales or a.name != VALUES)
 

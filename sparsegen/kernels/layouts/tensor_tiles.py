@@ -71,7 +71,7 @@ def swizzled_places(tile_m: int, tile_k: int, chunk: int) -> Array:
 
 
 def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
-    """Of each block of rows its tiles that have nonzeros.
+    """The tiles with nonzeros of each block of rows.
 
     Args:
         lengths: by block and panel, what is stored: nonzeros, or whether there is a tile.

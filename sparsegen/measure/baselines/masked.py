@@ -49,5 +49,5 @@ class MaskedSession(Session):
         yield Call("cublas", f"cuBLAS {cublas.version(handle)}", detail, run, result, self._side.by_columns)
 
     def verifier_of(self, call: Call) -> Verifier:
-        """Of the product with every block live."""
+        """The verifier of the product with every block live."""
         return self._verifier

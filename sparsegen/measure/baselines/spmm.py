@@ -42,7 +42,7 @@ class SpmmSession(Session):
                 logger.warning("%s", error)
 
     def verifier_of(self, call: Call) -> Verifier:
-        """Of the bare product with its result in the call's layout."""
+        """The verifier of the bare product, with its result in the call's layout."""
         layout = Layout.COLUMN if call.columns else Layout.ROW
         if layout not in self._verifiers:
             p = self.problem

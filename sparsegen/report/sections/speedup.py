@@ -57,7 +57,7 @@ class Crossover:
 
 
 def shapes(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    """For each kind, suite and shape of at least two sparsities: (density, speedup over dense), densest first.
+    """Pairs (density, speedup over dense), densest first, by kind, suite and shape of at least two sparsities.
 
     Matrices of almost equal density count as one with the geometric mean of their speedups.
     """

@@ -32,7 +32,7 @@ STEEPEST = 2.0  # of a correction's log: no family's own estimate is taken to be
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Coefficients.
+    """The coefficients of the terms.
 
     Attributes:
         general: of the terms that mean the same for all families; the last one is of ``""``, the constant.

@@ -104,7 +104,8 @@ class Described:
         resources: Resources | None,
         usual_registers: int,
     ) -> Described:
-        """
+        """A variant described for the cost model.
+
         Args:
             usual_registers: of a thread, where the code is not known.
         """

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def require_available(name: SamplerName) -> None:
-    """
+    """Require what a sampler needs to be installed.
+
     Raises:
         PackageMissingError: the sampler needs a package that is not installed.
     """
