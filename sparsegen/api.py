@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, ove
 from sparsegen import arguments, backends
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.options import Dense, OnMiss, Verify, parse_kind
+from sparsegen.dispatch.options import Dense, OnMiss, Verify, Wishes, parse_deterministic
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
@@ -81,10 +81,7 @@ def lookup(
     (`Choice.is_open`), estimates answer.
     """
     wanted = _Wanted.of(matrix, problem, operator, transpose, options)
-    policy, kind = Dense.parse(dense), parse_kind(l2)
-    return _choose(
-        wanted, _device(device), db, OnMiss.parse(on_miss), policy, kind, _equal_bits(deterministic)
-    )
+    return _choose(wanted, _device(device), db, Wishes.of(on_miss, dense, l2, deterministic))
 
 
 @overload
@@ -252,32 +249,30 @@ def prepare(
     held = wanted.problem.kept(kept)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
-    where, db, miss = _device(device), _place(db), OnMiss.parse(on_miss)
-    equal_bits = _equal_bits(deterministic)
-    policy, kind = Dense.parse(dense), parse_kind(l2)
+    where, db, wishes = _device(device), _place(db), Wishes.of(on_miss, dense, l2, deterministic)
     may_probe = arguments.flag(probe, "probe")
     if verify is None:
         verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
     verifies = Verify.parse(verify) is Verify.FIRST_USE
     if family is not None:
-        if policy is Dense.ALWAYS:
+        if wishes.dense is Dense.ALWAYS:
             raise ConfigError("family= names a variant, and dense = always wants none")
         changes = {} if config is None else config
         choice = named_choice(wanted.problem, wanted.problem.features(wanted.matrix), where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
-        choice = _choose(wanted, where, db, miss, policy, kind, equal_bits)
-        if miss is OnMiss.TUNE and not choice.is_hit:
+        choice = _choose(wanted, where, db, wishes)
+        if wishes.on_miss is OnMiss.TUNE and not choice.is_hit:
             tune(
                 wanted.matrix,
                 wanted.problem,
                 device=where,
                 db=db,
-                deterministic=equal_bits,
+                deterministic=wishes.deterministic,
                 allow_overflow=overflows,
             )
-            choice = _choose(wanted, where, db, miss, policy, kind, equal_bits)
+            choice = _choose(wanted, where, db, wishes)
     from sparsegen.measure.preparing import Preparation
 
     preparation = Preparation(
@@ -285,13 +280,13 @@ def prepare(
         where,
         str(db or Settings.from_environment().db),
         _shared_layers(db),
-        lambda failed: _choose(wanted, where, db, miss, policy, kind, equal_bits, failed),
+        lambda failed: _choose(wanted, where, db, wishes, failed),
         held,
         wanted.given.fingerprint(),
         wanted.value_order,
         verifies,
         may_probe,
-        kind,
+        wishes.l2,
     )
     return wanted.problem.operator_type(wanted.problem, preparation.launcher(choice))
 
@@ -374,7 +369,7 @@ def tune(
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
     names = None if families is None else arguments.texts(families, "families")
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
-    start, equal_bits = arguments.whole(seed, "seed", least=0), _equal_bits(deterministic)
+    start, equal_bits = arguments.whole(seed, "seed", least=0), parse_deterministic(deterministic)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
@@ -531,18 +526,11 @@ def _place(db: str | Path | None) -> str | Path | None:
     return None if db is None else arguments.location(db, "db")
 
 
-def _equal_bits(deterministic: bool | None) -> bool | None:
-    return None if deterministic is None else arguments.flag(deterministic, "deterministic")
-
-
 def _choose(
     wanted: _Wanted,
     device: Device,
     db: str | Path | None,
-    miss: OnMiss,
-    policy: Dense,
-    kind: MeasuredAs | None,
-    equal_bits: bool | None,
+    wishes: Wishes,
     failed: Sequence[Check] = (),
 ) -> Choice:
     """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
@@ -557,10 +545,10 @@ def _choose(
         fingerprint,
         device,
         layers,
-        on_miss=miss,
-        dense=policy,
-        l2=kind,
-        deterministic=equal_bits,
+        on_miss=wishes.on_miss,
+        dense=wishes.dense,
+        l2=wishes.l2,
+        deterministic=wishes.deterministic,
     )
 
 

@@ -24,6 +24,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.engines.dealing import Outcome, Unwatched, deal
 from sparsegen.tuning.engines.engine import Request, SetUp, Task
 from sparsegen.tuning.engines.local import LocalEngine
+from sparsegen.tuning.finalists import is_finished
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
 from sparsegen.tuning_db.records import Baseline, DeviceRates, MeasuredAs, Sample, Workload
@@ -177,7 +178,7 @@ def _tune(
     matrix: Callable[[], CsrMatrix], workload: Workload, device: Device, db: str | None, budget: Budget
 ) -> None:
     with _opened(db) as store:
-        if any(m.final for m in store.measurements(workload, device)):
+        if is_finished(store.measurements(workload, device)):
             return
         try:
             result = tune(

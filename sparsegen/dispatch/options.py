@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
+from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.tuning_db.records import MeasuredAs
 
@@ -59,6 +61,34 @@ class Verify(StrEnum):
             raise ConfigError(f"verify = {value!r} is none of {', '.join(cls)}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a caller asks of dispatch, parsed.
+
+    Attributes:
+        l2: what times are to be measured as that count; None for the usual order.
+        deterministic: only variants of which equal inputs give equal bits; None for what the database's rules say.
+    """
+
+    on_miss: OnMiss
+    dense: Dense
+    l2: MeasuredAs | None
+    deterministic: bool | None
+
+    @classmethod
+    def of(
+        cls,
+        on_miss: OnMiss | str,
+        dense: Dense | str,
+        l2: MeasuredAs | str | None,
+        deterministic: bool | None,
+    ) -> Wishes:
+        """The wishes that a caller's words name; raises ConfigError for a word that is none."""
+        return cls(
+            OnMiss.parse(on_miss), Dense.parse(dense), parse_kind(l2), parse_deterministic(deterministic)
+        )
+
+
 def parse_kind(value: MeasuredAs | str | None) -> MeasuredAs | None:
     """The kind of times to go by; None for the usual order.
 
@@ -69,3 +99,8 @@ def parse_kind(value: MeasuredAs | str | None) -> MeasuredAs | None:
         return None if value is None else MeasuredAs(value)
     except ValueError:
         raise ConfigError(f"l2 = {value!r} is none of {', '.join(MeasuredAs)}") from None
+
+
+def parse_deterministic(value: bool | None) -> bool | None:
+    """True or False; None for what the database's rules say. Raises ConfigError for anything else."""
+    return None if value is None else arguments.flag(value, "deterministic")

@@ -20,6 +20,11 @@ def median_us(measurement: Measurement | None) -> float:
     return measurement.sample.median_us if measurement and measurement.sample else math.inf
 
 
+def is_finished(measurements: Iterable[Measurement]) -> bool:
+    """Whether a search of the workload that these are of came to its last round."""
+    return any(m.final for m in measurements)
+
+
 def pick(measurements: Iterable[Measurement]) -> list[Measurement]:
     """Those worth a second look, best first: the best few, each family's best if it is not far off, and the winner
     of earlier finals, which only another final can replace.

@@ -21,6 +21,7 @@ from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
 from sparsegen.tuning.engines.dealing import Outcome, Watch, deal
 from sparsegen.tuning.engines.engine import Engine, Request, Task
+from sparsegen.tuning.finalists import is_finished
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.layers import Layers
@@ -207,7 +208,7 @@ def tune_model(
     tasks: dict[int, Task] = {}
     for place, (search, model) in enumerate(pairs):
         known = store.measurements(search.workload, model)
-        if not again and any(m.final for m in known):
+        if not again and is_finished(known):
             outcomes[place] = SearchOutcome(search, model, Fate.KNOWN, tried=len({m.variant for m in known}))
             continue
         request = Request(

@@ -9,6 +9,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, named
 from sparsegen.tuning.engines.engine import Assignment, Found, SetUp
+from sparsegen.tuning.finalists import is_finished
 from sparsegen.tuning.report import Progress
 from sparsegen.tuning.tuner import Backend, tune
 from sparsegen.tuning_db.layers import open_existing
@@ -41,7 +42,7 @@ def search(
             measured = known.measurements(Workload.of(request.problem, matrix), device)
         finally:
             known.close()
-        if any(m.final for m in measured):
+        if is_finished(measured):
             return Found(known=len({m.variant for m in measured}))
     try:
         result = tune(

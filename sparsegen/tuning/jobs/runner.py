@@ -23,6 +23,7 @@ from sparsegen.plan.variants import RenderedVariant
 from sparsegen.settings import Settings
 from sparsegen.tuning.claims import Claims
 from sparsegen.tuning.early_search import EarlySearch
+from sparsegen.tuning.finalists import is_finished
 from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning.jobs.job import Task
 from sparsegen.tuning.jobs.results import ResultFile
@@ -147,7 +148,7 @@ def _valid(task: Task, device: Device) -> list[Config]:
 def _is_done(task: Task, valid: list[Config], results: ResultFile, device: Device) -> bool:
     """Whether every candidate was tried, and the best were timed in turn."""
     known = results.measurements(task.workload, device)
-    has_finals = any(m.final for m in known) or not any(m.outcome is Outcome.OK for m in known)
+    has_finals = is_finished(known) or not any(m.outcome is Outcome.OK for m in known)
     return {m.variant.config for m in known} >= set(valid) and has_finals
 
 
