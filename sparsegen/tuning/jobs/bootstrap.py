@@ -12,11 +12,15 @@ import json
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 PYTHON = (3, 11)
 NEEDED = ("numpy", "scipy")
+# What reading a damaged archive raises, among it RuntimeError where a flag says that a file is encrypted, or compressed
+# in a way that is not known.
+DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def main() -> None:
@@ -33,7 +37,7 @@ def main() -> None:
         )
     try:
         name, has_kernels = checked(bundle)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+    except DAMAGE as error:
         sys.exit(f"{bundle} is damaged, and is not run: {error}; copy it again")
     inherited = dict(os.environ)
     cache = cache_folder(inherited)
@@ -64,7 +68,7 @@ def checked(bundle: Path) -> tuple[str, bool]:
     """The name of the job, and whether there are compiled kernels; once every file has its digest.
 
     Raises:
-        ValueError and others: the bundle is damaged.
+        One of `DAMAGE`: the bundle is damaged.
     """
     with zipfile.ZipFile(bundle) as archive:
         manifest = archive.read("manifest.json")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import venv
+import zlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,7 @@ from sparsegen.errors import CacheEntryError, CompileError, DeviceUnavailableErr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SddmmProblem, SpmmProblem
 from sparsegen.settings import Settings
+from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.export import Wanted, export_job
 from sparsegen.tuning.jobs.importing import import_result
@@ -161,6 +163,21 @@ def test_a_damaged_bundle_is_not_run(python: Path, bundle: Path, tmp_path: Path)
     damaged.write_bytes(content)
     done = run(python, damaged, tmp_path, "info")
     assert done.returncode == 1 and "is damaged, and is not run" in done.stderr and not done.stdout
+
+
+def test_no_damage_ends_in_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a byte differs: in compressed data, a digest, a flag, a name."""
+    sources_alone(tmp_path / "whole.pyz", monkeypatch)
+    content, damaged = (tmp_path / "whole.pyz").read_bytes(), tmp_path / "damaged.pyz"
+    checked = bootstrap.checked(tmp_path / "whole.pyz")
+    raised = set()
+    for place in range(0, len(content), len(content) // 30):
+        damaged.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            assert bootstrap.checked(damaged) == checked, "a date or an attribute"
+        except bootstrap.DAMAGE as error:
+            raised.add(type(error))
+    assert zlib.error in raised
 
 
 def test_it_does_not_run_elsewhere(
