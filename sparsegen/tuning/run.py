@@ -106,6 +106,7 @@ class Run:
         self._compiled: dict[Variant, CompiledVariant] = {}
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
+        self._is_measuring = False  # a trial that is neither pending nor recorded
         self._with_cublas: BaselineSession | None = None
         self.was_interrupted = False
         self.baselines_failed = ""
@@ -176,7 +177,7 @@ class Run:
             self._search.has_next
             and ahead.has_free_core
             and ahead.ready < enough
-            and self._ledger.trials + ahead.pending + len(self._elsewhere) < self._limits.trials
+            and self._begun < self._limits.trials
             and (self._first_left or not self._is_late(ahead.typical_seconds))
         ):
             candidate = self._search.ask()
@@ -190,6 +191,11 @@ class Run:
             if is_first:
                 self._first_pending.add(candidate)
             ahead.submit(candidate)
+
+    @property
+    def _begun(self) -> int:
+        """Trials that are known, or will be."""
+        return self._ledger.trials + self._ahead.pending + len(self._elsewhere) + self._is_measuring
 
     # --- equal searches ---
 
@@ -241,7 +247,10 @@ class Run:
         else:
             self._compiled[variant] = compiled.variant
             limit = HOPELESS * median_us(self._ledger.fastest)
-            attempt = self._measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
+            request = Measure(compiled.variant, samples=SAMPLES, limit_us=limit)
+            self._is_measuring = True
+            attempt = self._measure(request, meanwhile=self._propose)
+            self._is_measuring = False
             measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)
         self._claims.give_back(compiled.candidate)
@@ -249,10 +258,10 @@ class Run:
         self._search.tell(measurement)
         self._progress(self._status(), measurement)
 
-    def _measure(self, request: Measure) -> Attempt:
+    def _measure(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
         """What becomes of a variant; a binary that somebody deletes or damages meanwhile is compiled again, once."""
         try:
-            return self._session.measure(request)
+            return self._session.measure(request, meanwhile)
         except CacheEntryError as error:
             log.warning("%s; it is compiled again", error)
             compiled = self._compiled_now(request.compiled.rendered.config)

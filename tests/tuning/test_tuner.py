@@ -109,7 +109,7 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     ]
     unknown = replace(known[0], variant=Variant(UnknownConfig("gone", (("size", 1),)), "cd" * 32))
     packaged = MemoryLayer([*known, unknown], [])
-    monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: packaged)
+    monkeypatch.setattr("sparsegen.tuning.first_configs.seeds", lambda: packaged)
     tune_toy(store, tmp_path, trials=3, jobs=1)
     guess = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[16, 1], guess, configs[4, 4]]
@@ -123,7 +123,7 @@ def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
         Measurement(WORKLOAD, DEVICE, Variant(c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
         for us, c in enumerate(configs, start=1)
     ]
-    monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: MemoryLayer(packaged, []))
+    monkeypatch.setattr("sparsegen.tuning.first_configs.seeds", lambda: MemoryLayer(packaged, []))
     tune_toy(store, tmp_path, trials=2, jobs=1)
     guess = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[1], guess]
