@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,8 @@ FINALISTS_SECONDS = (0.5, 2.5)
 FINALISTS_DRAWING = 1  # of operands that the search has not seen
 FIRST = 3  # proposals that are tried however short the budget is
 BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
-READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
+READY_AHEAD = 4  # compiled and not yet measured, beside what is measured while another one compiles
+RECENT = 8
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
@@ -106,6 +108,7 @@ class Run:
         self._compiled: dict[Variant, CompiledVariant] = {}
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
+        self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # of measurements
         self._is_measuring = False  # a trial that is neither pending nor recorded
         self._with_cublas: BaselineSession | None = None
         self.was_interrupted = False
@@ -172,13 +175,13 @@ class Run:
     def _propose(self) -> None:
         """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""
         ahead = self._ahead
-        enough = READY_AHEAD if self._session.is_ready() else READY_AT_START * ahead.jobs
+        enough = self._enough()
         while (
             self._search.has_next
             and ahead.has_free_core
             and ahead.ready < enough
             and self._begun < self._limits.trials
-            and (self._first_left or not self._is_late(ahead.typical_seconds))
+            and (self._first_left or not self._is_late(ahead.least_seconds))
         ):
             candidate = self._search.ask()
             if candidate is None:
@@ -191,6 +194,15 @@ class Run:
             if is_first:
                 self._first_pending.add(candidate)
             ahead.submit(candidate)
+
+    def _enough(self) -> float:
+        """How many may be ready; with more of them, proposals would be made with too little known."""
+        if not self._session.is_ready():
+            return READY_AT_START * self._ahead.jobs
+        measured = self._recent_seconds
+        if not measured:
+            return READY_AHEAD + self._ahead.jobs
+        return READY_AHEAD + self._ahead.typical_seconds * len(measured) / sum(measured)
 
     @property
     def _begun(self) -> int:
@@ -249,7 +261,9 @@ class Run:
             limit = HOPELESS * median_us(self._ledger.fastest)
             request = Measure(compiled.variant, samples=SAMPLES, limit_us=limit)
             self._is_measuring = True
+            began = time.monotonic()
             attempt = self._measure(request, meanwhile=self._propose)
+            self._recent_seconds.append(time.monotonic() - began)
             self._is_measuring = False
             measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)

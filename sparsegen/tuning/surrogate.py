@@ -50,8 +50,9 @@ class Surrogate:
 
     def covariance(self, number: int) -> Vector:
         """Prior covariance of one candidate with all, float64 [candidates]."""
-        differing = self._points.differences(np.array([number]), slice(None))[0]
-        row: Vector = np.exp(-DIFFERENCE * differing) + FAMILY_VARIANCE * np.isfinite(differing)
+        row = np.zeros(len(self._family))
+        mine, differing = self._points.differences_from(number)
+        row[mine] = np.exp(-DIFFERENCE * differing) + FAMILY_VARIANCE
         return row
 
     @property
@@ -89,7 +90,7 @@ class Surrogate:
         past = self._whitened[:n]
         row, entries = self.covariance(number), past[:, number].copy()
         pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - entries @ entries, NOISE_VARIANCE / 2)))
-        self._inverse[n, :n] = -(entries @ self._inverse[:n, :n]) / pivot
+        self._inverse[n, :n] = -_sums(entries, self._inverse[:n, :n]) / pivot
         self._inverse[n, n] = 1.0 / pivot
         self._whitened[n] = (row - _sums(entries, past)) / pivot
         self._variance -= self._whitened[n] ** 2

@@ -171,11 +171,6 @@ def tune(
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
     require_held(problem, matrix, allow_overflow=allow_overflow)
-    named = (
-        kernels.families_of(problem.operator)
-        if families is None
-        else [kernels.require_family(name, problem) for name in families]
-    )
     backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
     stop = stop or threading.Event()
@@ -196,6 +191,11 @@ def tune(
                     stop=stop,
                 )
             )
+        )
+        named = (
+            kernels.families_of(problem.operator)
+            if families is None
+            else [kernels.require_family(name, problem) for name in families]
         )
         ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
         whole = budget.effort is Effort.MAX
@@ -237,6 +237,8 @@ def tune(
             return found
 
         search = EarlySearch([] if resumes else first, set_up)
+        if isinstance(store, str | Path):
+            _open_behind(store, written, resources)
         if resumes:
             search.complete()  # what earlier runs recorded counts from the first moment
         limits = Limits.of(budget, began + _made_ready(backend.toolchain))
@@ -282,30 +284,34 @@ def _made_ready(toolchain: Toolchain) -> float:
 
 
 def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Recorder]]:
-    """What can be read at once, and the store that is written, as soon as it is open.
+    """What can be read at once, and what will be written: the store, or a promise of it where its place is given.
 
-    A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
+    A place is read as it is, without SQLAlchemy.
 
     Raises:
         DatabaseError: the place is none for a database.
     """
+    written: Future[Recorder] = Future()
     if not isinstance(store, str | Path):
-        given: Future[Recorder] = Future()
-        given.set_result(store)
-        return store, given
+        written.set_result(store)
+        return store, written
     if (file := Location.parse(store).path) is not None:
         check_file(file, read_only=False)
     known = open_existing(store)
     resources.callback(known.close)
-    opened: Future[Recorder] = background.begin(lambda: _open_store(store), "store")
-    resources.callback(lambda: None if opened.exception() else opened.result().close())
-    return known, opened
+    return known, written
 
 
-def _open_store(place: str | Path) -> Store:
-    from sparsegen.tuning_db.store import Store
+def _open_behind(place: str | Path, written: Future[Recorder], resources: ExitStack) -> None:
+    """Open the store in a thread; it imports for as long as compiles take, and so begins after the first proposals."""
 
-    return Store.open(place)
+    def open_store() -> Store:
+        from sparsegen.tuning_db.store import Store
+
+        return Store.open(place)
+
+    background.begin(open_store, "store", written)
+    resources.callback(lambda: None if written.exception() else written.result().close())
 
 
 def _search_name(workload: Workload, device: Device, store: Store | str | Path) -> str:
