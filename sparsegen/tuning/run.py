@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from sparsegen import backends
@@ -76,6 +76,7 @@ class Run:
         claims: of this search among equal ones.
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
+        defaults: configs that are timed again with the finalists, whatever the search says of them.
         measures_rates: whether to measure what the device does, where no database knows it.
 
     Attributes:
@@ -95,13 +96,14 @@ class Run:
         stop: threading.Event,
         claims: Claims,
         suggest: Callable[[], Iterable[Config]],
+        defaults: Collection[Config] = (),
         measures_rates: bool = True,
     ) -> None:
         self._session, self._baselines, self._search, self._ahead = session, baselines, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
-        self._claims = claims
+        self._claims, self._defaults = claims, defaults
         self._elsewhere: list[Config] = []  # candidates that equal searches are trying
         self._measures_rates = measures_rates
         self._phase = Phase.STARTING
@@ -341,14 +343,14 @@ class Run:
 
     def _time_finalists(self) -> None:
         """Verify the best few again and time them in turn; should all of them fail now, the next best few."""
-        best = finalists.pick(self._ledger.measurements)
+        best = finalists.pick(self._ledger.measurements, self._defaults)
         if not self._ledger.has_news and all(m.final for m in best):
             return  # an earlier run timed them
         while best:
             self._enter(Phase.FINALISTS)
             if self._time_in_turn(best):
                 break
-            best = finalists.pick(self._ledger.measurements)
+            best = finalists.pick(self._ledger.measurements, self._defaults)
         self._progress(self._status())
 
     def _time_in_turn(self, best: list[Measurement]) -> bool:

@@ -43,7 +43,7 @@ from sparsegen.tuning.report import (
     TuneResult,
     silent,
 )
-from sparsegen.tuning.run import Limits, Run
+from sparsegen.tuning.run import FIRST, Limits, Run
 from sparsegen.tuning.samplers import require_available
 from sparsegen.tuning.short_turns import short_turns
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
@@ -246,6 +246,7 @@ def tune(
         run = Run(
             session, baseline_session, search, ahead, ledger, limits, progress, stop, claims,
             suggest=lambda: similar_configs(workload, device, written.result(), named),
+            defaults=first[:FIRST],
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
         try:

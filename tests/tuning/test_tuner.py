@@ -722,6 +722,21 @@ def test_finalists_are_the_best_few_and_each_familys_best() -> None:
     assert finalists.pick([*sizes, sixth]) == sizes
 
 
+def test_what_runs_without_a_search_is_a_finalist_however_far_off() -> None:
+    measured = [timed(10.0, 1), timed(10.9, 2), timed(90.0, 4)]
+    failed = replace(timed(1.0, 8), sample=None, outcome=Outcome.WRONG)
+    defaults = [m.variant.config for m in (measured[2], failed)]
+    assert finalists.pick([*measured, failed], defaults) == measured
+
+
+def test_the_default_is_timed_again_with_the_finalists(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=100)
+    final = {m.variant.config for m in store.measurements(WORKLOAD, DEVICE) if m.final}
+    default = ToyConfig()
+    assert tuning_fakes.time_of(default.to_dict()) > 1.5 * tuning_fakes.time_of({"size": 8, "width": 4})
+    assert default in final and len(final) > 1
+
+
 def test_the_finalists_schedule_fits_the_time() -> None:
     assert finalists.schedule([timed(10.0, 1)], 1.0) == (finalists.ROUNDS, finalists.SAMPLES_PER_ROUND)
     rounds, samples = finalists.schedule([timed(1e5, 1), timed(1e5, 2)], 2.0)  # a tenth of a second each
