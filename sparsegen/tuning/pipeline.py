@@ -90,8 +90,8 @@ class CompileAhead:
 
     @property
     def least_seconds(self) -> float:
-        """The shortest compile of late; 0 before the first. The first ones wait for compilers to start."""
-        return min(self._recent_seconds, default=0.0)
+        """The shortest compile of late; 0 before there are some beside the first, which wait for compilers to start."""
+        return min(self._recent_seconds) if len(self._recent_seconds) > self.jobs else 0.0
 
     def submit(self, candidate: Config) -> None:
         self._pending += 1

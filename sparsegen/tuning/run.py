@@ -20,7 +20,7 @@ from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
-from sparsegen.tuning import finalists
+from sparsegen.tuning import background, finalists
 from sparsegen.tuning.claims import Claims, Taken
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.finalists import median_us
@@ -309,7 +309,7 @@ class Run:
         if self._baselines is None:
             return
         if self._ledger.has_baselines():
-            self._baselines.close()
+            self._end(self._baselines)
             self._baselines = None
             return
         self._enter(Phase.BASELINES)
@@ -319,10 +319,15 @@ class Run:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
         if self.baselines_failed or not self._measures_rates or not self._ledger.needs_rates:
-            self._baselines.close()
+            self._end(self._baselines)
         else:  # cuBLAS is loaded in its process alone
             self._with_cublas = self._baselines
         self._baselines = None
+
+    @staticmethod
+    def _end(baselines: BaselineSession) -> None:
+        """Have their process end while the search goes on: a device's context takes some tenths of a second to go."""
+        background.begin(baselines.close, "end of baselines")
 
     def _measure_rates(self) -> None:
         """What the device does in a microsecond, for predicted times from now on."""
