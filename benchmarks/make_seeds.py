@@ -2,24 +2,27 @@
 
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
-Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
-dispatch compares families and heuristics), and the baselines; variants that today's families refuse are left out. A
-JSON export may stand for a database.
+Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by
+these dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, and all that was
+measured on the test half of DLMC's layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export
+may stand for a database.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import click
 
+from benchmarks.dlmc_split import test_half
 from sparsegen.dispatch.neighbours import heuristic_configs
 from sparsegen.kernels import family_of
 from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
-from sparsegen.tuning_db.records import Measurement
+from sparsegen.tuning_db.records import Baseline, Measurement
 from sparsegen.tuning_db.store import Store
 
 
@@ -36,15 +39,25 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
             with Store.open(database) as other:
                 merge(store, other)
         by_workload: dict[object, list[Measurement]] = defaultdict(list)
-        for measurement in store.all_measurements():
+        for measurement in filter(may_ship, store.all_measurements()):
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
-        baselines, rates = tuple(store.all_baselines()), tuple(store.all_rates())
+        baselines, rates = tuple(filter(may_ship, store.all_baselines())), tuple(store.all_rates())
         kept = [m for group in by_workload.values() for m in chosen(group, keep)]
     output.write_text(dump(Content(tuple(kept), baselines, rates)))
     click.echo(
         f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
     )
+
+
+def may_ship(record: Measurement | Baseline) -> bool:
+    """Whether it was not measured on a matrix that is set aside for testing."""
+    return record.workload.fingerprint not in set_aside()
+
+
+@cache
+def set_aside() -> frozenset[str]:
+    return frozenset(test_half().values())
 
 
 def chosen(group: list[Measurement], keep: int) -> list[Measurement]:

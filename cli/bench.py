@@ -19,6 +19,7 @@ from sparsegen.bench.results import Protocol, Results, Row
 from sparsegen.bench.run import Finished, run
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.tuned import budget_of
+from sparsegen.bench.unseen import Unseen, without
 from sparsegen.cli.bench_options import (
     cases_of_matrix,
     cases_of_suites,
@@ -56,6 +57,14 @@ from sparsegen.measure.l2 import L2
 @click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
 @click.option("--except", "left_out", multiple=True, metavar="CONTENDER", help="Leave this one out.")
+@click.option(
+    "--untuned-without",
+    "unseen",
+    type=EnumChoice(Unseen),
+    multiple=True,
+    help="Also time what dispatch takes without the packaged results of the row's pattern, of its shape, or of all "
+    "shapes of its suite; may be repeated.",
+)
 @click.option(
     "--contender", "own", multiple=True, metavar="NAME=PATH.so:SYMBOL",
     help="A contender of your own; see docs/benchmarks.md.",
@@ -120,6 +129,7 @@ def command(
     parts: tuple[str, ...],
     only: tuple[str, ...],
     left_out: tuple[str, ...],
+    unseen: tuple[Unseen, ...],
     own: tuple[str, ...],
     configs: tuple[str, ...],
     show: int,
@@ -165,7 +175,7 @@ def command(
     where = places[0]
     request = Request(
         cases=named(cases, parts),
-        contenders=chosen_contenders(only, left_out, own, configs),
+        contenders=chosen_contenders(only, left_out, own, configs, without(unseen, cases)),
         device=where,
         devices=places,
         protocol=Protocol(l2, rounds, samples, tune),

@@ -92,12 +92,17 @@ def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
 
 
 def chosen_contenders(
-    only: Sequence[str], left_out: Sequence[str], own: Sequence[str], configs: Sequence[str] = ()
+    only: Sequence[str],
+    left_out: Sequence[str],
+    own: Sequence[str],
+    configs: Sequence[str] = (),
+    unseen: Sequence[Contender] = (),
 ) -> list[Contender]:
     """Those that take part, users' own last.
 
     Args:
         configs: texts and files of ``--configs``; their contenders take part also where ``only`` names others.
+        unseen: of ``--untuned-without``, in the same way.
 
     Raises:
         ConfigError: an unknown name, a name taken twice, or a shared object that is not there.
@@ -107,11 +112,12 @@ def chosen_contenders(
     for option, contender in (
         *(("--contender", one) for one in map(SharedObject.parse, own)),
         *(("--configs", one) for one in explored),
+        *(("--untuned-without", one) for one in unseen),
     ):
         if contender.name in known:
             raise ConfigError(f"{option} {contender.name}: there is a contender of this name already")
         known[contender.name] = contender
-    only = (*only, *(one.name for one in explored)) if only else ()
+    only = (*only, *(one.name for one in (*explored, *unseen))) if only else ()
     for option, names in (("--only", only), ("--except", left_out)):
         for name in names:
             if name not in known:

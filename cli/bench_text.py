@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from sparsegen.bench.compare import Comparison
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, Kind, Results, Row, Status
-from sparsegen.bench.summary import Mean, summarize
+from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
+from sparsegen.bench.summary import Mean, SuiteSummary, summarize
 from sparsegen.cli.progress_lines import figure
 
 
@@ -24,16 +24,27 @@ def row_table(rows: Iterable[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("case", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
-    for heading in ("ours µs", "untuned", "dense", "× dense", "best peer", "× peer", "% of floor"):
+    rows = list(rows)
+    unseen = unseen_contenders(rows)
+    headings = (
+        "ours µs",
+        "untuned",
+        *map(_unseen_heading, unseen),
+        "dense",
+        "× dense",
+        "best peer",
+        "× peer",
+    )
+    for heading in (*headings, "% of floor", "tried", "packing ms", "pays after"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("peer", no_wrap=True)
     table.add_column("failed")
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, unseen))
     return table
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, unseen: Sequence[str]) -> list[str]:
     mine, dense, peer = ours(row), row.dense(), row.best_sparse()
     floor = row.floor.us
     time = _us(mine)
@@ -42,14 +53,28 @@ def _cells(row: Row) -> list[str]:
         f"{row.dtype}" + (", column" if row.problem.multiplies_by_b and row.layout == "column" else ""),
         _shown(_us(row.cell(TUNED))),
         _shown(_us(row.cell(UNTUNED))),
+        *(_shown(_us(row.cell(name))) for name in unseen),
         _shown(_us(dense)),
         _ratio(_us(dense), time),
         _shown(_us(peer)),
         _ratio(_us(peer), time),
         f"{100 * floor / time:.0f}" if floor and time else "",
+        _count(row.tried()),
+        _shown(row.preparation_ms()),
+        _count(row.break_even_calls()),
         peer.contender if peer else "",
         ", ".join(f"{c.contender} {c.status}" for c in row.cells if _is_failure(c)),
     ]
+
+
+def unseen_contenders(rows: Iterable[Row]) -> list[str]:
+    """The contenders that choose without what is packaged of a row, as far as they take part."""
+    names = dict.fromkeys(cell.contender for row in rows for cell in row.cells)
+    return [name for name in names if name.startswith(WITHOUT)]
+
+
+def _unseen_heading(name: str) -> str:
+    return f"no {name.removeprefix(WITHOUT)}"
 
 
 def row_line(row: Row) -> str:
@@ -64,6 +89,8 @@ def row_line(row: Row) -> str:
 
 def summary_table(rows: Iterable[Row]) -> Table:
     """Means for each suite and type. With ×: how many times faster, above 1 in favour of the first."""
+    rows = list(rows)
+    unseen = unseen_contenders(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
@@ -73,8 +100,12 @@ def summary_table(rows: Iterable[Row]) -> Table:
         "faster than dense",
         "× best peer",
         "untuned / tuned",
+        *(f"{_unseen_heading(name)} (worst)" for name in unseen),
         "peer × dense",
         "% of floor",
+        "tried (least)",
+        "packing ms",
+        "pays after",
     )
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -87,8 +118,12 @@ def summary_table(rows: Iterable[Row]) -> Table:
             _percent(s.faster_than_dense),
             _inverse(s.to_best_sparse),
             _mean(s.untuned_to_tuned),
+            *(_with_worst(s, name) for name in unseen),
             _inverse(s.best_sparse_to_dense),
             _percent(s.share_of_floor),
+            "" if s.tried is None else f"{s.tried} ({s.least_tried})",
+            _shown(s.preparation_ms),
+            _count(s.break_even_calls),
         )
     return table
 
@@ -194,6 +229,15 @@ def _ratio(other: float | None, mine: float | None) -> str:
 
 def _mean(mean: Mean) -> str:
     return "" if math.isnan(mean.value) else f"{mean.value:.3f}"
+
+
+def _with_worst(summary: SuiteSummary, name: str) -> str:
+    worst = summary.worst_unseen.get(name)
+    return "" if worst is None else f"{_mean(summary.unseen_to_tuned[name])} ({worst:.2f})"
+
+
+def _count(calls: int | None) -> str:
+    return "" if calls is None else f"{calls:,}"
 
 
 def _inverse(mean: Mean) -> str:

@@ -62,7 +62,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
     type=EnumChoice(Effort),
     default=Effort.NORMAL.value,
     show_default=True,
-    help="quick: seconds; normal: half a minute; max: every choice of every tunable.",
+    help="quick: seconds; normal: twenty seconds; max: every choice of every tunable.",
 )
 @click.option("--trials", type=click.IntRange(min=1), help="Variants to try, instead of the effort's limits.")
 @click.option(

@@ -55,7 +55,9 @@ def test_summary_and_rows(tables: Any) -> None:
     result_file.write(results(row("second", suite="other")), tables.RESULTS / "bench_b.json")
     filled = tables.fill("<!-- performance:begin -->\nold\n<!-- performance:end -->")
     assert "\nold\n" not in filled
-    assert "| made-up, fp32 | 1 | 2.00 × | 1.60 × | 1.20 × | 1 of 1 | 2026-01-02; nvcc |" in filled
+    assert (
+        "| made-up, fp32 | 1 | 2.00 × | 1.60 × | 1.20 × | 1 of 1 | 1.50 | 300 | 2026-01-02; nvcc |" in filled
+    )
     assert "Made-up GPU, driver 580.1, 2026-01-02" in filled
     assert tables.fill(filled) == filled
     pages = {name: tables.suite_tables.suite(tables.RESULTS, name) for name in ("other", "made-up")}

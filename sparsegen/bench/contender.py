@@ -43,6 +43,7 @@ class Way:
         preparation_ms: from the matrix in host memory to a call that can run; without compiling and tuning.
         memory_bytes: what it keeps on the device for the matrix, workspace included, operands and result not.
         variant: family and config, if it is ours; ``digest`` names its binary.
+        tried: variants of this workload that were measured, the one that runs among them; None where none were for it.
         own_error: of a way that computes something else than the problem (`Kind.OTHER`), or rounds more on its way
             than the problem's bound allows: after a run, its largest error over a bound of its own, above 1 where it is
             wrong.
@@ -56,6 +57,7 @@ class Way:
     memory_bytes: int
     variant: Config | None = None
     digest: str = ""
+    tried: int | None = None
     own_error: Callable[[], float] | None = None
 
 

@@ -87,6 +87,7 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "preparation_ms": cell.preparation_ms,
         "memory_bytes": cell.memory_bytes,
         "worst_error": None if cell.worst_error is None else _finite(cell.worst_error),
+        "tried": cell.tried,
         "ways": [_way_dict(way) for way in cell.ways] or None,
     }
     return {name: value for name, value in document.items() if value is not None or name == "reason"}
@@ -124,14 +125,22 @@ def read(path: Path) -> Results:
 ROW_COLUMNS = ("suite", "case", "operator", "m", "k", "n", "dtype", "layout", "nnz", "fingerprint")
 CELL_COLUMNS = ("contender", "kind", "arithmetic", "status", "detail", "reason")
 TIME_COLUMNS = ("us", "low_us", "high_us", "samples", "clock_mhz", "throttle_reasons")
-COST_COLUMNS = ("preparation_ms", "memory_bytes", "worst_error")
+COST_COLUMNS = ("preparation_ms", "memory_bytes", "worst_error", "tried")
 
 
 def to_csv(results: Results) -> str:
     """One line for each cell, in the file's order; empty where there is no value."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    head = ("device", *ROW_COLUMNS, "floor_us", *CELL_COLUMNS, *TIME_COLUMNS, *COST_COLUMNS)
+    head = (
+        "device",
+        *ROW_COLUMNS,
+        "floor_us",
+        "break_even_calls",
+        *CELL_COLUMNS,
+        *TIME_COLUMNS,
+        *COST_COLUMNS,
+    )
     writer.writerow(head)
     for row in results.rows:
         for cell in row.cells:
@@ -141,6 +150,7 @@ def to_csv(results: Results) -> str:
                     results.device.key,
                     *(getattr(row, name) for name in ROW_COLUMNS),
                     row.floor.us,
+                    row.break_even_calls(),
                     *(getattr(cell, name) for name in CELL_COLUMNS),
                     *timed,
                     *(getattr(cell, name) for name in COST_COLUMNS),

@@ -208,7 +208,8 @@ TIMING = ("us", "low_us", "high_us", "samples", "rounds_us", "clock_mhz", "throt
 def _cell(node: Node) -> Cell:
     needed = ("contender", "kind", "arithmetic", "status", "detail", "reason")
     f = node.fields(
-        needed, ("variant", "digest", *TIMING, "preparation_ms", "memory_bytes", "worst_error", "ways")
+        needed,
+        ("variant", "digest", *TIMING, "preparation_ms", "memory_bytes", "worst_error", "tried", "ways"),
     )
     status = _word(f["status"], Status)
     reason = "" if f["reason"].value is None else f["reason"].text(LONG)
@@ -230,6 +231,7 @@ def _cell(node: Node) -> Cell:
         preparation_ms=_number(f.get("preparation_ms")),
         memory_bytes=_integer(f.get("memory_bytes")),
         worst_error=_number(f.get("worst_error")),
+        tried=_integer(f.get("tried")),
         ways=tuple(_way(way) for way in f["ways"].items()) if "ways" in f else (),
     )
 

@@ -6,6 +6,7 @@ each other. All times are microseconds and all rates are per second unless a nam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,6 +22,7 @@ from sparsegen.measure.rates import Arithmetic, MeasuredRates
 from sparsegen.operators import DType, Layout, Problem
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
+WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
 TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
 
 
@@ -171,6 +173,7 @@ class Cell:
         preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.
         memory_bytes: device memory of the prepared matrix and of work space.
         worst_error: the largest error over its bound; above 1 is wrong.
+        tried: variants measured on the workload beforehand, for our tuned one; older files do not say.
         ways: of a contender with several: all of them, the fastest first.
     """
 
@@ -186,6 +189,7 @@ class Cell:
     preparation_ms: float | None = None
     memory_bytes: int | None = None
     worst_error: float | None = None
+    tried: int | None = None
     ways: tuple[WayTime, ...] = ()
 
     def __post_init__(self) -> None:
@@ -274,6 +278,24 @@ class Row(HasProblem):
         """A contender's median; None if it has no time."""
         cell = self.cell(contender)
         return None if cell is None or cell.timing is None else cell.timing.us
+
+    def preparation_ms(self) -> float | None:
+        """What packing and upload of the tuned winner take; None if that was not measured."""
+        cell = self.cell(TUNED)
+        return None if cell is None else cell.preparation_ms
+
+    def tried(self) -> int | None:
+        """How many variants were measured on the workload before the tuned winner was named; None if it is not told."""
+        cell = self.cell(TUNED)
+        return None if cell is None else cell.tried
+
+    def break_even_calls(self) -> int | None:
+        """Calls from which the tuned winner, packed once, has taken less time than dense; None: never, or not known."""
+        tuned, dense, packing = self.us(TUNED), self.dense(), self.preparation_ms()
+        if tuned is None or dense is None or dense.timing is None or packing is None:
+            return None
+        gain = dense.timing.us - tuned
+        return None if gain <= 0 else max(1, math.ceil(packing * 1e3 / gain))
 
     def dense(self) -> Cell | None:
         """The fastest dense product in the row's own type (TF32 is not float32)."""

@@ -245,6 +245,7 @@ class Runner:
             preparation_ms=round(chosen.preparation_ms, 3),
             memory_bytes=chosen.memory_bytes,
             worst_error=chosen.worst_error,
+            tried=chosen.tried,
             ways=outcome.tried or chosen.ways,
         )
 

@@ -90,7 +90,7 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The way that stands for the contender, its largest error over its bound, how many faster ones gave wrong results,
-    and what all took if there are several.
+    how many variants were measured on the workload beforehand, and what all took if there are several.
     """
 
     detail: str
@@ -100,6 +100,7 @@ class Chosen:
     memory_bytes: int
     worst_error: float
     wrong: int
+    tried: int | None
     ways: tuple[WayTime, ...]
 
 
@@ -209,6 +210,7 @@ class _Server:
                     way.memory_bytes,
                     worst,
                     len(wrong),
+                    way.tried,
                     tuple(self._way_times(wrong)),
                 )
                 self._ways = [way]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, Row
+from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Row
 from sparsegen.operators import DType
 
 
@@ -27,6 +28,12 @@ class SuiteSummary:
         to_dense: our tuned winner over the dense product of the same type.
         to_best_sparse: our tuned winner over the fastest other sparse routine.
         untuned_to_tuned: plain dispatch over the tuned winner: the regret.
+        unseen_to_tuned: the same for dispatch without what the packaged results know of the row, by the contender's
+            name; of the contenders that took part.
+        worst_unseen: the largest of these ratios.
+        tried, least_tried: median and least of `Row.tried` over the rows that tell it.
+        preparation_ms: median of what the tuned winner's packing and upload take.
+        break_even_calls: median of `Row.break_even_calls` over the rows in which the winner is faster than dense.
         best_sparse_to_dense: the fastest other sparse routine over dense.
         faster_than_dense: share of the rows that have both times in which the winner is faster.
         share_of_floor: mean of floor over the winner's time; 1 is the least time the device allows.
@@ -38,9 +45,15 @@ class SuiteSummary:
     to_dense: Mean
     to_best_sparse: Mean
     untuned_to_tuned: Mean
+    unseen_to_tuned: Mapping[str, Mean]
+    worst_unseen: Mapping[str, float]
     best_sparse_to_dense: Mean
     faster_than_dense: Mean
     share_of_floor: Mean
+    tried: int | None
+    least_tried: int | None
+    preparation_ms: float | None
+    break_even_calls: int | None
 
 
 def summarize(rows: Iterable[Row]) -> list[SuiteSummary]:
@@ -57,6 +70,14 @@ def _summary(suite: str, dtype: DType, rows: Sequence[Row]) -> SuiteSummary:
     dense = [_us(row.dense()) for row in rows]
     sparse = [_us(row.best_sparse()) for row in rows]
     to_dense = _ratios(tuned, dense)
+    unseen = {
+        name: _ratios([row.us(name) for row in rows], tuned)
+        for name in dict.fromkeys(cell.contender for row in rows for cell in row.cells)
+        if name.startswith(WITHOUT)
+    }
+    tried = [count for row in rows if (count := row.tried()) is not None]
+    packing = [ms for row in rows if (ms := row.preparation_ms()) is not None]
+    calls = [count for row in rows if (count := row.break_even_calls()) is not None]
     shares = _ratios([row.floor.us for row in rows], tuned)
     return SuiteSummary(
         suite=suite,
@@ -65,9 +86,15 @@ def _summary(suite: str, dtype: DType, rows: Sequence[Row]) -> SuiteSummary:
         to_dense=geometric(to_dense),
         to_best_sparse=geometric(_ratios(tuned, sparse)),
         untuned_to_tuned=geometric(_ratios(untuned, tuned)),
+        unseen_to_tuned={name: geometric(ratios) for name, ratios in unseen.items()},
+        worst_unseen={name: max(ratios) for name, ratios in unseen.items() if ratios},
         best_sparse_to_dense=geometric(_ratios(sparse, dense)),
         faster_than_dense=arithmetic([float(ratio < 1) for ratio in to_dense]),
         share_of_floor=arithmetic(shares),
+        tried=statistics.median_low(tried) if tried else None,
+        least_tried=min(tried, default=None),
+        preparation_ms=statistics.median(packing) if packing else None,
+        break_even_calls=statistics.median_high(calls) if calls else None,
     )
 
 

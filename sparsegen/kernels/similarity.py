@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ class Points:
     numbers: Array
     words: Array
     family: Array
+    _families: dict[int, tuple[Array, Array, Array]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, configs: Sequence[Config]) -> Points:
@@ -54,6 +55,21 @@ class Points:
             words[mine, first_word : first_word + len(others)] = [found for _, found in encoded]
             first_number, first_word = first_number + len(ordered), first_word + len(others)
         return cls(numbers, words, family)
+
+    def differences_from(self, number: int) -> tuple[Array, Array]:
+        """By how much the configs of one config's family differ from it: their places, and float64 [places]."""
+        mine, numbers, words = self._of_family(int(self.family[number]))
+        apart: Array = np.abs(numbers - self.numbers[number][:, None]).sum(axis=0)
+        apart += (words != self.words[number][:, None]).sum(axis=0)
+        return mine, apart
+
+    def _of_family(self, family: int) -> tuple[Array, Array, Array]:
+        """The places of a family's configs, with their numbers and words, [columns, places]."""
+        if family not in self._families:
+            mine = np.flatnonzero(self.family == family)
+            numbers, words = (np.ascontiguousarray(kept[mine].T) for kept in (self.numbers, self.words))
+            self._families[family] = mine, numbers, words
+        return self._families[family]
 
     def differences(self, some: slice | Array, others: slice | Array) -> Array:
         """How much some of the configs differ from others, float64 [some, others]; infinite between families."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -87,11 +88,14 @@ class Session:
     def worker_pid(self) -> int:
         return self._child.pid
 
-    def measure(self, request: Measure) -> Attempt:
+    def measure(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
         """Verify and time one variant.
 
         A worker that dies, or that finds its device lost before the launch, may have been killed by somebody
         else or left broken by an earlier variant: this one then gets a second try in a fresh worker.
+
+        Args:
+            meanwhile: called once, while the worker packs the matrix and loads the variant.
 
         Raises:
             Interrupted: ``stop`` was set.
@@ -99,7 +103,7 @@ class Session:
             CacheEntryError: the binary is gone, or was changed since it was compiled.
             SparsegenError: the worker does not start (again), or the family's own code raised.
         """
-        attempt, blame = self._try(request)
+        attempt, blame = self._try(request, meanwhile)
         if blame is not Blame.VARIANT:
             attempt, blame = self._try(request)
         if blame is Blame.MACHINE:
@@ -110,7 +114,7 @@ class Session:
         self.wait_until_ready()  # a device that is lost for good is not this variant's fault either
         return attempt
 
-    def _try(self, request: Measure) -> tuple[Attempt, Blame]:
+    def _try(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> tuple[Attempt, Blame]:
         """What became of it, and what is to blame for that."""
         self.wait_until_ready()
         try:
@@ -120,6 +124,7 @@ class Session:
                 locks=self._locks,
                 prepare_seconds=PACK_SECONDS,
                 seconds=self._limit,
+                meanwhile=meanwhile,
             )
         except ChildTimeoutError as slow:
             return Attempt(Outcome.TIMED_OUT, Measured(None, str(slow))), Blame.VARIANT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,14 @@ class Supervised:
             raise
 
     def ask_in_turn(
-        self, request: Any, *, device: Device, locks: Path, prepare_seconds: float, seconds: float
+        self,
+        request: Any,
+        *,
+        device: Device,
+        locks: Path,
+        prepare_seconds: float,
+        seconds: float,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Any:
         """The answer to a request, for which the child has the device to itself once it says that it is `Waiting`.
 
@@ -126,11 +134,14 @@ class Supervised:
             locks: private folder of lock files, as `device_turn` takes it.
             prepare_seconds: until it waits for its turn (or answers without one).
             seconds: from its turn to the answer.
+            meanwhile: called once the request is sent, while the child prepares.
 
         Raises:
             As `receive`.
         """
         self.send(request)
+        if meanwhile is not None:
+            meanwhile()
         answer = self.receive(prepare_seconds)
         if isinstance(answer, Waiting):
             with device_turn(device, locks, stop=self._stop):

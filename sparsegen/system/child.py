@@ -127,7 +127,7 @@ class ChildProcess:
 
     def __init__(self, target: str, *, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
-        self._sending = threading.Lock()
+        self._sending, self._closing = threading.Lock(), threading.Lock()
         try:
             self._start(target)
         except OSError as error:
@@ -213,16 +213,21 @@ class ChildProcess:
         except OSError:
             return True
 
+    def end(self) -> None:
+        """Kill the child and all that it started without waiting until they are gone; `close` comes later."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """Kill the child and all that it started; safe to call twice."""
-        self._connection.close()
+        """Kill the child and all that it started; safe to call twice, and from two threads."""
+        with self._closing:
+            self._connection.close()
         self._kill()
         self._log.close()
 
     def _kill(self) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self.end()
         self._process.wait()
         if self._process.stdin:
             self._process.stdin.close()

@@ -10,9 +10,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def begin(work: Callable[[], T], name: str) -> Future[T]:
-    """What ``work`` will have returned or raised; a program that ends does not wait for it."""
-    future: Future[T] = Future()
+def begin(work: Callable[[], T], name: str, into: Future[T] | None = None) -> Future[T]:
+    """What ``work`` will have returned or raised; a program that ends does not wait for it.
+
+    Args:
+        into: gets it, where somebody was promised it before; by default a new one.
+    """
+    future: Future[T] = Future() if into is None else into
 
     def run() -> None:
         try:

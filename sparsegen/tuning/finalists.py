@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from sparsegen.kernels.config import Config
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement
 
@@ -25,9 +26,12 @@ def is_finished(measurements: Iterable[Measurement]) -> bool:
     return any(m.final for m in measurements)
 
 
-def pick(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Those worth a second look, best first: the best few, each family's best if it is not far off, and the winner
-    of earlier finals, which only another final can replace.
+def pick(measurements: Iterable[Measurement], defaults: Collection[Config] = ()) -> list[Measurement]:
+    """Those worth a second look, best first: the best few, each family's best if it is not far off, the winner of
+    earlier finals, which only another final can replace, and the defaults.
+
+    Args:
+        defaults: what would run without a search, however far off it seems: no search is to end with something slower.
     """
     listed = list(measurements)
     good = sorted(ranking.times(listed).values(), key=lambda r: r.time_us)
@@ -41,6 +45,7 @@ def pick(measurements: Iterable[Measurement]) -> list[Measurement]:
     first = next((r for r in ranking.ranked(listed) if r.measurement.final), None)
     if first is not None and first.variant in known and known[first.variant] not in chosen:
         chosen.append(known[first.variant])
+    chosen += [r for r in good if r.variant.config in defaults and r not in chosen]
     return [r.measurement for r in sorted(chosen, key=lambda r: r.time_us)]
 
 

@@ -88,6 +88,11 @@ class CompileAhead:
         """What a compile took of late; 0 before the first, and when all come from the cache nearly so."""
         return sum(self._recent_seconds) / max(1, len(self._recent_seconds))
 
+    @property
+    def least_seconds(self) -> float:
+        """The shortest compile of late; 0 before there are some beside the first, which wait for compilers to start."""
+        return min(self._recent_seconds) if len(self._recent_seconds) > self.jobs else 0.0
+
     def submit(self, candidate: Config) -> None:
         self._pending += 1
         self._pool.submit(self._compile, next(self._numbers), candidate)

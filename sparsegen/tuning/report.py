@@ -33,7 +33,7 @@ class SamplerName(StrEnum):
 
 DEFAULTS: Mapping[Effort, tuple[int, float]] = {
     Effort.QUICK: (120, 4.5),
-    Effort.NORMAL: (500, 26.0),
+    Effort.NORMAL: (500, 18.5),
     Effort.MAX: (3000, 1800.0),
 }
 

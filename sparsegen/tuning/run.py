@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from sparsegen import backends
@@ -19,7 +20,7 @@ from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
-from sparsegen.tuning import finalists
+from sparsegen.tuning import background, finalists
 from sparsegen.tuning.claims import Claims, Taken
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.finalists import median_us
@@ -37,7 +38,8 @@ FINALISTS_SECONDS = (0.5, 2.5)
 FINALISTS_DRAWING = 1  # of operands that the search has not seen
 FIRST = 3  # proposals that are tried however short the budget is
 BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
-READY_AHEAD = 4  # compiled and not yet measured: more would be proposals made with too little known
+READY_AHEAD = 4  # compiled and not yet measured, beside what is measured while another one compiles
+RECENT = 8
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
@@ -74,6 +76,7 @@ class Run:
         claims: of this search among equal ones.
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
+        defaults: configs that are timed again with the finalists, whatever the search says of them.
         measures_rates: whether to measure what the device does, where no database knows it.
 
     Attributes:
@@ -93,19 +96,22 @@ class Run:
         stop: threading.Event,
         claims: Claims,
         suggest: Callable[[], Iterable[Config]],
+        defaults: Collection[Config] = (),
         measures_rates: bool = True,
     ) -> None:
         self._session, self._baselines, self._search, self._ahead = session, baselines, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._search_ends = limits.ends - limits.finalists_seconds
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
-        self._claims = claims
+        self._claims, self._defaults = claims, defaults
         self._elsewhere: list[Config] = []  # candidates that equal searches are trying
         self._measures_rates = measures_rates
         self._phase = Phase.STARTING
         self._compiled: dict[Variant, CompiledVariant] = {}
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
+        self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # of measurements
+        self._is_measuring = False  # a trial that is neither pending nor recorded
         self._with_cublas: BaselineSession | None = None
         self.was_interrupted = False
         self.baselines_failed = ""
@@ -171,13 +177,13 @@ class Run:
     def _propose(self) -> None:
         """Keep every core compiling what can still be measured, as long as the worker does not lag behind."""
         ahead = self._ahead
-        enough = READY_AHEAD if self._session.is_ready() else READY_AT_START * ahead.jobs
+        enough = self._enough()
         while (
             self._search.has_next
             and ahead.has_free_core
             and ahead.ready < enough
-            and self._ledger.trials + ahead.pending + len(self._elsewhere) < self._limits.trials
-            and (self._first_left or not self._is_late(ahead.typical_seconds))
+            and self._begun < self._limits.trials
+            and (self._first_left or not self._is_late(ahead.least_seconds))
         ):
             candidate = self._search.ask()
             if candidate is None:
@@ -190,6 +196,20 @@ class Run:
             if is_first:
                 self._first_pending.add(candidate)
             ahead.submit(candidate)
+
+    def _enough(self) -> float:
+        """How many may be ready; with more of them, proposals would be made with too little known."""
+        if not self._session.is_ready():
+            return READY_AT_START * self._ahead.jobs
+        measured = self._recent_seconds
+        if not measured:
+            return READY_AHEAD + self._ahead.jobs
+        return READY_AHEAD + self._ahead.typical_seconds * len(measured) / sum(measured)
+
+    @property
+    def _begun(self) -> int:
+        """Trials that are known, or will be."""
+        return self._ledger.trials + self._ahead.pending + len(self._elsewhere) + self._is_measuring
 
     # --- equal searches ---
 
@@ -241,7 +261,12 @@ class Run:
         else:
             self._compiled[variant] = compiled.variant
             limit = HOPELESS * median_us(self._ledger.fastest)
-            attempt = self._measure(Measure(compiled.variant, samples=SAMPLES, limit_us=limit))
+            request = Measure(compiled.variant, samples=SAMPLES, limit_us=limit)
+            self._is_measuring = True
+            began = time.monotonic()
+            attempt = self._measure(request, meanwhile=self._propose)
+            self._recent_seconds.append(time.monotonic() - began)
+            self._is_measuring = False
             measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)
         self._claims.give_back(compiled.candidate)
@@ -249,10 +274,10 @@ class Run:
         self._search.tell(measurement)
         self._progress(self._status(), measurement)
 
-    def _measure(self, request: Measure) -> Attempt:
+    def _measure(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
         """What becomes of a variant; a binary that somebody deletes or damages meanwhile is compiled again, once."""
         try:
-            return self._session.measure(request)
+            return self._session.measure(request, meanwhile)
         except CacheEntryError as error:
             log.warning("%s; it is compiled again", error)
             compiled = self._compiled_now(request.compiled.rendered.config)
@@ -284,7 +309,7 @@ class Run:
         if self._baselines is None:
             return
         if self._ledger.has_baselines():
-            self._baselines.close()
+            self._end(self._baselines)
             self._baselines = None
             return
         self._enter(Phase.BASELINES)
@@ -294,10 +319,15 @@ class Run:
             log.warning("baselines: %s", error)
             self.baselines_failed = f"dense and vendor baselines could not be timed: {error}"
         if self.baselines_failed or not self._measures_rates or not self._ledger.needs_rates:
-            self._baselines.close()
+            self._end(self._baselines)
         else:  # cuBLAS is loaded in its process alone
             self._with_cublas = self._baselines
         self._baselines = None
+
+    @staticmethod
+    def _end(baselines: BaselineSession) -> None:
+        """Have their process end while the search goes on: a device's context takes some tenths of a second to go."""
+        background.begin(baselines.close, "end of baselines")
 
     def _measure_rates(self) -> None:
         """What the device does in a microsecond, for predicted times from now on."""
@@ -318,14 +348,14 @@ class Run:
 
     def _time_finalists(self) -> None:
         """Verify the best few again and time them in turn; should all of them fail now, the next best few."""
-        best = finalists.pick(self._ledger.measurements)
+        best = finalists.pick(self._ledger.measurements, self._defaults)
         if not self._ledger.has_news and all(m.final for m in best):
             return  # an earlier run timed them
         while best:
             self._enter(Phase.FINALISTS)
             if self._time_in_turn(best):
                 break
-            best = finalists.pick(self._ledger.measurements)
+            best = finalists.pick(self._ledger.measurements, self._defaults)
         self._progress(self._status())
 
     def _time_in_turn(self, best: list[Measurement]) -> bool:

@@ -92,7 +92,7 @@ class Space:
 
         for family in families:
             found = [config for config in first if type(config) is family.config_type]
-            if not whole or _points(family, whole=True) > LARGEST_ENUMERATED:
+            if not whole or points(family, whole=True) > LARGEST_ENUMERATED:
                 found = _search_out(family, found, is_wanted, whole=False)
             if whole:
                 found = _search_out(family, found, is_valid, whole=True)
@@ -108,12 +108,13 @@ Test = Callable[[AnyFamily, Config], bool]
 
 def _search_out(family: AnyFamily, found: list[Config], is_wanted: Test, *, whole: bool) -> list[Config]:
     """What was found, and all wanted configs, or those within reach if there are too many points."""
-    if _points(family, whole=whole) > LARGEST_ENUMERATED:
+    if points(family, whole=whole) > LARGEST_ENUMERATED:
         return _explore(family, found, is_wanted, whole=whole)
     return found + [config for config in _product(family, whole=whole) if is_wanted(family, config)]
 
 
-def _points(family: AnyFamily, *, whole: bool) -> int:
+def points(family: AnyFamily, *, whole: bool) -> int:
+    """How many configs a family has, valid or not; with ``whole`` of all choices, else of those that are searched."""
     return math.prod(map(len, _axes(family, whole=whole)))
 
 

@@ -50,8 +50,9 @@ class Surrogate:
 
     def covariance(self, number: int) -> Vector:
         """Prior covariance of one candidate with all, float64 [candidates]."""
-        differing = self._points.differences(np.array([number]), slice(None))[0]
-        row: Vector = np.exp(-DIFFERENCE * differing) + FAMILY_VARIANCE * np.isfinite(differing)
+        row = np.zeros(len(self._family))
+        mine, differing = self._points.differences_from(number)
+        row[mine] = np.exp(-DIFFERENCE * differing) + FAMILY_VARIANCE
         return row
 
     @property
@@ -89,9 +90,9 @@ class Surrogate:
         past = self._whitened[:n]
         row, entries = self.covariance(number), past[:, number].copy()
         pivot = float(np.sqrt(max(row[number] + NOISE_VARIANCE - entries @ entries, NOISE_VARIANCE / 2)))
-        self._inverse[n, :n] = -(entries @ self._inverse[:n, :n]) / pivot
+        self._inverse[n, :n] = -_sums(entries, self._inverse[:n, :n]) / pivot
         self._inverse[n, n] = 1.0 / pivot
-        self._whitened[n] = (row - entries @ past) / pivot
+        self._whitened[n] = (row - _sums(entries, past)) / pivot
         self._variance -= self._whitened[n] ** 2
         self._place[number] = n
         self._known.append(number)
@@ -142,9 +143,15 @@ class Surrogate:
         residual = (np.array(self._log_times) - mean) / deviation - self._centres()[self._family[self._known]]
         pending = np.isnan(residual)
         inverse = self._inverse[:n, :n]
-        whitened = inverse[:, ~pending] @ np.minimum(residual[~pending], WORST)
+        whitened = np.einsum("ij,j->i", inverse, np.where(pending, 0.0, np.minimum(residual, WORST)))
         if pending.any():
             columns = inverse[:, pending]
-            whitened -= columns @ np.linalg.lstsq(columns, whitened, rcond=None)[0]
-        posterior: Vector = whitened @ self._whitened[:n]
-        return posterior + self._centres()[self._family]
+            products = np.einsum("ij,ik->jk", columns, columns)  # a block of the inverse of K(known, known)
+            whitened -= _sums(np.linalg.solve(products, _sums(whitened, columns)), columns.T)
+        return _sums(whitened, self._whitened[:n]) + self._centres()[self._family]
+
+
+def _sums(weights: Vector, rows: Vector) -> Vector:
+    """``weights @ rows``, by one thread: BLAS would start one on each core, which have sources to compile."""
+    found: Vector = np.einsum("i,ij->j", weights, rows)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from sparsegen import kernels
 from sparsegen.backends.executor import Toolchain
-from sparsegen.dispatch.neighbours import NEIGHBOURS, nearest, predict
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family_of
-from sparsegen.kernels.base import AnyFamily, Device
-from sparsegen.kernels.config import Config
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
@@ -28,8 +26,10 @@ from sparsegen.settings import Settings
 from sparsegen.tuning import background
 from sparsegen.tuning.claims import Claims
 from sparsegen.tuning.early_search import EarlySearch
+from sparsegen.tuning.first_configs import first_to_try, similar_configs, with_todays
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.ledger import Ledger, Recorder
+from sparsegen.tuning.listing import Lister
 from sparsegen.tuning.pipeline import CompileAhead, cores
 from sparsegen.tuning.report import (
     Budget,
@@ -43,19 +43,19 @@ from sparsegen.tuning.report import (
     TuneResult,
     silent,
 )
-from sparsegen.tuning.run import Limits, Run
+from sparsegen.tuning.run import FIRST, Limits, Run
 from sparsegen.tuning.samplers import require_available
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.short_turns import short_turns
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
 from sparsegen.tuning_db.location import Location
-from sparsegen.tuning_db.ranking import best, ranked
-from sparsegen.tuning_db.ranking import predicted as predicted_first
+from sparsegen.tuning_db.ranking import best
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_files import check_file
 
 if TYPE_CHECKING:
     from sparsegen.tuning.search import Search
+    from sparsegen.tuning.space import Space
     from sparsegen.tuning_db.store import Store
 
 __all__ = [
@@ -71,9 +71,6 @@ __all__ = [
     "tune",
 ]
 
-FROM_PREDICTED = 8  # configs that were predicted to be the fastest here
-FROM_SEEDS = 2  # configs that were measured on the same workload elsewhere
-FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
 REASONS_SHOWN = 3
 
 
@@ -174,16 +171,12 @@ def tune(
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
     require_held(problem, matrix, allow_overflow=allow_overflow)
-    named = (
-        kernels.families_of(problem.operator)
-        if families is None
-        else [kernels.require_family(name, problem) for name in families]
-    )
     backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
     stop = stop or threading.Event()
     with ExitStack() as resources:
         resources.enter_context(interruptible(stop))
+        resources.enter_context(short_turns())
         # The worker first: it imports, opens the device and computes the reference beside all that follows.
         session = resources.enter_context(
             closing(
@@ -199,7 +192,14 @@ def tune(
                 )
             )
         )
+        named = (
+            kernels.families_of(problem.operator)
+            if families is None
+            else [kernels.require_family(name, problem) for name in families]
+        )
         ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
+        whole = budget.effort is Effort.MAX
+        lister = resources.enter_context(closing(Lister(named, whole=whole, stop=stop)))
         known, written = _databases(store, resources)
         workload = Workload.of(problem, matrix)
         device = with_rates(device, Layers([known, seeds()]))
@@ -216,15 +216,18 @@ def tune(
         before = best(known.measurements(workload, device))
         first = first_to_try(workload, device, known, named)
         if again and before is not None:  # what runs today is held against what is found
-            first = _with_todays(before.variant.config, first, workload, device, named)
+            first = with_todays(before.variant.config, first, workload, device, named)
         if deterministic:
             first = [c for c in first if family_of(c).is_deterministic(problem, c)]
-        whole, resumes = budget.effort is Effort.MAX, bool(known.measurements(workload, device))
+        resumes = bool(known.measurements(workload, device))
 
         def set_up() -> Search:
-            space = space_of(workload, device, named, first, whole=whole, deterministic=deterministic)
-            from sparsegen.tuning.search import Search  # with Optuna: the list takes longer, and comes first
+            listed = background.begin(
+                lambda: lister.space(workload, device, first, deterministic=deterministic), "list"
+            )
+            from sparsegen.tuning.search import Search  # with Optuna, beside the list
 
+            space = listed.result()
             ledger.expect(space, ahead.rendered)
             done = ledger.resume(again=again) if resumes else {}
             begin_with = list(dict.fromkeys((*first, *ledger.failed_once)))
@@ -234,13 +237,16 @@ def tune(
             return found
 
         search = EarlySearch([] if resumes else first, set_up)
+        if isinstance(store, str | Path):
+            _open_behind(store, written, resources)
         if resumes:
             search.complete()  # what earlier runs recorded counts from the first moment
         limits = Limits.of(budget, began + _made_ready(backend.toolchain))
         claims = resources.enter_context(closing(Claims(locks / _search_name(workload, device, store))))
         run = Run(
             session, baseline_session, search, ahead, ledger, limits, progress, stop, claims,
-            suggest=lambda: _similar(workload, device, written.result(), named),
+            suggest=lambda: similar_configs(workload, device, written.result(), named),
+            defaults=first[:FIRST],
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip
         try:
@@ -279,102 +285,34 @@ def _made_ready(toolchain: Toolchain) -> float:
 
 
 def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Recorder]]:
-    """What can be read at once, and the store that is written, as soon as it is open.
+    """What can be read at once, and what will be written: the store, or a promise of it where its place is given.
 
-    A place is read as it is, without SQLAlchemy, while a thread opens it for writing.
+    A place is read as it is, without SQLAlchemy.
 
     Raises:
         DatabaseError: the place is none for a database.
     """
+    written: Future[Recorder] = Future()
     if not isinstance(store, str | Path):
-        given: Future[Recorder] = Future()
-        given.set_result(store)
-        return store, given
+        written.set_result(store)
+        return store, written
     if (file := Location.parse(store).path) is not None:
         check_file(file, read_only=False)
     known = open_existing(store)
     resources.callback(known.close)
-    opened: Future[Recorder] = background.begin(lambda: _open_store(store), "store")
-    resources.callback(lambda: None if opened.exception() else opened.result().close())
-    return known, opened
+    return known, written
 
 
-def _open_store(place: str | Path) -> Store:
-    from sparsegen.tuning_db.store import Store
+def _open_behind(place: str | Path, written: Future[Recorder], resources: ExitStack) -> None:
+    """Open the store in a thread; it imports for as long as compiles take, and so begins after the first proposals."""
 
-    return Store.open(place)
+    def open_store() -> Store:
+        from sparsegen.tuning_db.store import Store
 
+        return Store.open(place)
 
-def first_to_try(
-    workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
-) -> list[Config]:
-    """Where to begin; without repeats.
-
-    What dispatch would take comes first, so that tuning does not end with something slower: what was predicted for this
-    device, the fastest of the packaged seeds on this very workload, or what is expected to be the fastest after similar
-    workloads, in the store and the seeds. Then come the heuristic config of the most promising family, which may know
-    more than the seeds; what else was good on this and on similar workloads; the other heuristic configs; and what was
-    published.
-    """
-    problem, features = workload.problem, workload.features
-
-    def suited(candidates: Iterable[Config]) -> list[Config]:
-        return [c for c in candidates if family_of(c).suits(problem, features, c, device)]
-
-    packaged = suited(_packaged(workload, device, families))
-    similar = suited(_similar(workload, device, known, families))
-    promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
-    heuristics = suited(
-        config
-        for family in promising
-        for config in (
-            family.heuristic(problem, features, device),
-            *family.alternatives(problem, features, device),
-        )
-    )
-    published = suited(config for f in promising for config in f.published())
-    predicted = suited(_predicted(workload, device, known, families))
-    parts = (
-        predicted[:1], packaged[:1], similar[:1], heuristics[:1],
-        predicted[1:], packaged[1:], similar[1:], heuristics[1:], published,
-    )  # fmt: skip
-    return list(dict.fromkeys(config for part in parts for config in part))
-
-
-def _with_todays(
-    config: Config, first: list[Config], workload: Workload, device: Device, families: Sequence[AnyFamily]
-) -> list[Config]:
-    """The winner of before in front, where it is still one that may be tried."""
-    if not config.is_known or family_of(config) not in families:
-        return first
-    if not family_of(config).suits(workload.problem, workload.features, config, device):
-        return first
-    return list(dict.fromkeys((config, *first)))
-
-
-def space_of(
-    workload: Workload,
-    device: Device,
-    families: Sequence[AnyFamily],
-    first: Sequence[Config],
-    *,
-    whole: bool,
-    deterministic: bool = False,
-) -> Space:
-    """All that is valid, ``first`` first.
-
-    Raises:
-        NoVariantError: no config is valid, or none suits the matrix.
-    """
-    problem, features = workload.problem, workload.features
-    space = Space.build(
-        families, problem, device, features=features, first=first, whole=whole, deterministic=deterministic
-    )
-    if not space.candidates:
-        unsuited = [f"{name} does not suit this matrix: {why}" for name, why in space.left_out.items()]
-        broken = "; ".join(unsuited or space.pruned) or "no family computes this operator"
-        raise NoVariantError(f"no config of {', '.join(f.name for f in families)} is valid here: {broken}")
-    return space
+    background.begin(open_store, "store", written)
+    resources.callback(lambda: None if written.exception() else written.result().close())
 
 
 def _search_name(workload: Workload, device: Device, store: Store | str | Path) -> str:
@@ -382,36 +320,6 @@ def _search_name(workload: Workload, device: Device, store: Store | str | Path) 
     place = str(Location.parse(store)) if isinstance(store, str | Path) else store.location
     facts = (workload.problem, workload.fingerprint, device.key, device.index, place)
     return f"search-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}"
-
-
-def _predicted(
-    workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
-) -> list[Config]:
-    """What `sparsegen tune --for` predicted to be the fastest few, which is checked so."""
-    found = (p.variant.config for p in predicted_first(known.predictions(workload, device)))
-    return [config for config in found if config.is_known and family_of(config) in families][:FROM_PREDICTED]
-
-
-def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily]) -> list[Config]:
-    """The fastest few of the packaged seeds on this very workload, best first."""
-    found = dict.fromkeys(r.variant.config for r in ranked(seeds().measurements(workload, device)))
-    return [config for config in found if config.is_known and family_of(config) in families][:FROM_SEEDS]
-
-
-def _similar(workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]) -> list[Config]:
-    """What was good on similar workloads, in the store and the packaged seeds, best first."""
-    problem, features = workload.problem, workload.features
-
-    def is_allowed(config: Config) -> bool:
-        family = family_of(config)
-        return family in families and family.suits(problem, features, config, device)
-
-    layers = Layers([known, seeds()])
-    others = [t for t in layers.list_workloads(kind=problem.kind, like=device) if t.workload != workload]
-    near = nearest(problem, features, device, others)[:NEIGHBOURS]
-    votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
-    predictions = predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
-    return [p.config for p in predictions]
 
 
 def _why_nothing_works(ledger: Ledger, space: Space) -> str:

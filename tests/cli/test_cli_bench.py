@@ -97,6 +97,30 @@ def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_pat
     assert all(row.us("sparsegen-untuned") for row in rows)
 
 
+@pytest.mark.usefixtures("shared_cache")
+def test_dispatch_without_what_is_packaged_of_the_row(run: Command, tmp_path: Path) -> None:
+    matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
+    scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
+    fixed = [
+        "bench",
+        "--matrix",
+        matrix,
+        "--device",
+        "emulator",
+        "--rounds",
+        "1",
+        "--samples",
+        "1",
+        "-n",
+        "4",
+    ]
+    shown = run(*fixed, "--only", "sparsegen-untuned", "--untuned-without", "suite", "-o", output).stdout
+    [row] = result_file.read(output).rows
+    assert [cell.contender for cell in row.cells] == ["sparsegen-untuned", "sparsegen-without-suite"]
+    assert row.us("sparsegen-without-suite") and "no suite" in shown
+    assert "'pattern', 'shape', 'suite'" in run(*fixed, "--untuned-without", "row", exit_code=2).stderr
+
+
 @needs_compiler
 def test_configs_of_a_family(run: Command, tmp_path: Path) -> None:
     matrix, output = tmp_path / "w.npz", tmp_path / "r.json"

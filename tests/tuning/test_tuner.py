@@ -109,7 +109,7 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     ]
     unknown = replace(known[0], variant=Variant(UnknownConfig("gone", (("size", 1),)), "cd" * 32))
     packaged = MemoryLayer([*known, unknown], [])
-    monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: packaged)
+    monkeypatch.setattr("sparsegen.tuning.first_configs.seeds", lambda: packaged)
     tune_toy(store, tmp_path, trials=3, jobs=1)
     heuristic = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[16, 1], heuristic, configs[4, 4]]
@@ -123,7 +123,7 @@ def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
         Measurement(WORKLOAD, DEVICE, Variant(c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
         for us, c in enumerate(configs, start=1)
     ]
-    monkeypatch.setattr("sparsegen.tuning.tuner.seeds", lambda: MemoryLayer(packaged, []))
+    monkeypatch.setattr("sparsegen.tuning.first_configs.seeds", lambda: MemoryLayer(packaged, []))
     tune_toy(store, tmp_path, trials=2, jobs=1)
     heuristic = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[1], heuristic]
@@ -720,6 +720,21 @@ def test_finalists_are_the_best_few_and_each_familys_best() -> None:
     sizes = [timed(10.0 + 0.1 * i, size) for i, size in enumerate((1, 2, 4, 8, 16))]
     sixth = replace(timed(10.6, 16), variant=Variant(ToyConfig(size=16, width=2), "ab" * 32))
     assert finalists.pick([*sizes, sixth]) == sizes
+
+
+def test_what_runs_without_a_search_is_a_finalist_however_far_off() -> None:
+    measured = [timed(10.0, 1), timed(10.9, 2), timed(90.0, 4)]
+    failed = replace(timed(1.0, 8), sample=None, outcome=Outcome.WRONG)
+    defaults = [m.variant.config for m in (measured[2], failed)]
+    assert finalists.pick([*measured, failed], defaults) == measured
+
+
+def test_the_default_is_timed_again_with_the_finalists(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=100)
+    final = {m.variant.config for m in store.measurements(WORKLOAD, DEVICE) if m.final}
+    default = ToyConfig()
+    assert tuning_fakes.time_of(default.to_dict()) > 1.5 * tuning_fakes.time_of({"size": 8, "width": 4})
+    assert default in final and len(final) > 1
 
 
 def test_the_finalists_schedule_fits_the_time() -> None:

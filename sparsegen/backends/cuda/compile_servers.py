@@ -131,6 +131,8 @@ class CompileServers:
             ended = [server for server, since in self._idle if now - since >= seconds]
             self._idle = [(server, since) for server, since in self._idle if now - since < seconds]
         for server in ended:
+            server.end()
+        for server in ended:  # they end side by side
             server.close()
 
     def _forget(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
@@ -53,6 +54,10 @@ class Ours(Contender):
             MissingError: there is none to speak of.
         """
 
+    def tried(self, parcel: Parcel, device: Device, db: str | None) -> int | None:
+        """How many variants were measured on this workload, where the choice is the fastest of them."""
+        return None
+
     def foresee(self, parcel: Parcel, device: Device, db: str | None) -> None:
         choice = self.choose(parcel, device, db)
         compile_variant(choice.config, choice.problem, backends.toolchain(device))
@@ -60,7 +65,8 @@ class Ours(Contender):
     def ways(self, bench: Workbench) -> Iterator[Way]:
         choice = self.choose(bench.parcel, bench.device, bench.db)
         detail = f"{choice.family.name} ({choice.how}): {choice.why}"
-        yield way_of(choice.config, choice.problem, bench, detail)
+        way = way_of(choice.config, choice.problem, bench, detail)
+        yield replace(way, tried=self.tried(bench.parcel, bench.device, bench.db))
 
 
 def way_of(config: Config, problem: Problem, bench: Workbench, detail: str) -> Way:

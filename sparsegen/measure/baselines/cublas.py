@@ -16,6 +16,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Call
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.device_memory import Address
 
 DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaDataType
 NO_TRANSPOSE, TRANSPOSE = 0, 1
@@ -161,13 +162,13 @@ def products(
 def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Callable[[], None]]]:
     """Products of two random square matrices, one for each arithmetic, with its name.
 
-    The elements repeat after a million: the host would take seconds to draw and round them all.
+    The elements repeat after a million: the host would take seconds to draw, round and even to repeat them all.
     """
     handle = open_handle()
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal(min(size**2, DRAWN), dtype=np.float32) for _ in range(2)]
     for dtype in DType:
-        left, right = (executor.upload(np.resize(dtype.to_storage(part), size**2)) for part in parts)
+        left, right = (_repeated(executor, dtype.to_storage(part), size**2) for part in parts)
         result = executor.allocate(left.nbytes)
         arithmetics = {str(dtype): Compute.FLOAT32} | (
             {"tf32": Compute.TF32} if dtype is DType.FLOAT32 else {}
@@ -186,3 +187,12 @@ def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Ca
                     compute,
                 ),
             )
+
+
+def _repeated(executor: CudaExecutor, part: Array, count: int) -> Buffer:
+    """So many elements on the device: an array again and again."""
+    buffer = executor.allocate(count * part.itemsize)
+    for first in range(0, count, part.size):
+        piece = part[: count - first]
+        executor.overwrite(Address(buffer.address + first * part.itemsize, piece.nbytes), piece)
+    return buffer

@@ -30,6 +30,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.system.publish import publish_file
+from sparsegen.tuning.first_configs import first_to_try
 from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import (
     FORMAT,
@@ -44,8 +45,8 @@ from sparsegen.tuning.jobs.bundle import (
     source_name,
 )
 from sparsegen.tuning.jobs.job import Candidate, Job, Task, dump
+from sparsegen.tuning.listing import space_of
 from sparsegen.tuning.pipeline import CompileAhead
-from sparsegen.tuning.tuner import first_to_try, space_of
 from sparsegen.tuning_db.layers import Layer
 from sparsegen.tuning_db.records import Workload
 
@@ -186,7 +187,7 @@ def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence
         else [kernels.require_family(name, w.problem) for name in names]
     )
     first = first_to_try(workload, target, known, named)
-    space = space_of(workload, target, named, first, whole=False)
+    space = space_of(workload, target, named, first)
     chosen = dict.fromkeys(c for c in first if c in set(space.candidates))
     rest = {
         f.name: [c for c in space.candidates if c.family_name == f.name and c not in chosen]

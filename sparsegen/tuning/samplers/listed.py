@@ -55,6 +55,7 @@ class ListSampler(BaseSampler):
         self._number = {config: i for i, config in enumerate(space.candidates)}
         self._first = [self._number[config] for config in first]
         self._candidate_of: dict[int, int] = {}  # by the trial's number, once all its parameters are there
+        self._ended: dict[int, tuple[FrozenTrial, Known]] = {}
 
     @abstractmethod
     def propose(self, study: optuna.Study, trial: FrozenTrial, known: Sequence[Known], unseen: Mask) -> int:
@@ -75,6 +76,10 @@ class ListSampler(BaseSampler):
         """The trials of candidates, in the order of their numbers."""
         found = []
         for trial in study.get_trials(deepcopy=False):
+            ended = self._ended.get(trial.number)
+            if ended is not None and ended[0] is trial:  # nothing changes any more
+                found.append(ended[1])
+                continue
             candidate = self._candidate_of.get(trial.number)
             if candidate is None:
                 config = self.parameters.config(trial.params)
@@ -82,6 +87,8 @@ class ListSampler(BaseSampler):
                     continue
                 candidate = self._candidate_of[trial.number] = self._number[config]
             found.append(Known(trial.number, candidate, _log_time(trial)))
+            if trial.state.is_finished():
+                self._ended[trial.number] = trial, found[-1]
         return found
 
     def unseen(self, known: Iterable[Known]) -> Mask:

@@ -1,0 +1,86 @@
+"""Our dispatch for a matrix that nothing packaged knows: ``--untuned-without pattern|shape|suite``.
+
+The packaged results hold many of the benchmarked rows, so that ``sparsegen-untuned`` recalls more than it predicts.
+These contenders choose from the packaged results without the row's own pattern, without all matrices of its shape, or
+without all matrices of any shape in its suite, whatever suite, operator or type these were measured for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sparsegen.bench.case import Case
+from sparsegen.bench.contenders._ours import Ours
+from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.results import WITHOUT, Kind
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.kernels.base import Device
+from sparsegen.tuning_db.layers import Layer, Layers
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.without import Without
+
+Shape = tuple[int, int]
+
+
+class Unseen(StrEnum):
+    """What of the row the packaged results are taken without; each leaves out all that the one before it does."""
+
+    PATTERN = "pattern"
+    SHAPE = "shape"
+    SUITE = "suite"
+
+
+@dataclass(frozen=True)
+class SparsegenWithout(Ours):
+    """Plain dispatch from the packaged results without those of the row's pattern, shape or suite.
+
+    Attributes:
+        suites: the shapes of each suite's sparse matrices.
+    """
+
+    unseen: Unseen
+    suites: tuple[frozenset[Shape], ...] = ()
+    name: str = field(init=False)
+    kind: Kind = field(default=Kind.OURS, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", WITHOUT + self.unseen)
+
+    def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
+        return self.choose_from(Layers([seeds()]), parcel, device)
+
+    def choose_from(self, known: Layer, parcel: Parcel, device: Device) -> Choice:
+        """What dispatch takes of a layer for this row."""
+        hidden = Without(known, lambda workload: self.hides(workload, parcel))
+        return choose(parcel.problem, parcel.features, parcel.fingerprint, device, hidden)
+
+    def hides(self, workload: Workload, parcel: Parcel) -> bool:
+        """Whether a packaged workload is not to be known for this row."""
+        if workload.fingerprint == parcel.fingerprint:
+            return True
+        if self.unseen is Unseen.PATTERN:
+            return False
+        return workload.problem.matrix_shape in self._shapes(parcel.problem.matrix_shape)
+
+    def _shapes(self, own: Shape) -> frozenset[Shape]:
+        """The row's, and with ``suite`` those of all suites that it may be of."""
+        if self.unseen is Unseen.SHAPE:
+            return frozenset([own])
+        return frozenset([own]).union(*(shapes for shapes in self.suites if own in shapes))
+
+
+def without(levels: Iterable[Unseen], cases: Sequence[Case]) -> list[SparsegenWithout]:
+    """A contender for each level.
+
+    Args:
+        cases: all of their suites, also those that are not measured.
+    """
+    shapes: dict[str, set[Shape]] = {}
+    for case in cases:
+        shapes.setdefault(case.suite, set()).add(case.problem.matrix_shape)
+    suites = tuple(frozenset(found) for found in shapes.values())
+    return [SparsegenWithout(level, suites) for level in dict.fromkeys(levels)]
