@@ -20,6 +20,7 @@ PAIR = 2 * TILE + BIASES  # values of a group with two tiles
 UNIT = BIASES  # what places of groups are counted in
 LEAST_FILLED = 1 / 16  # of the places of tiles
 MOST_VARIATION = 0.1  # of lengths of rows, relative, where they share their columns
+LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 PADDED = 2  # times as many groups, at most, where a layer is filled up to whole passes
 
 
