@@ -290,7 +290,7 @@ class NumberedLayers:
         source[biases[~is_weight]] = numbers[~is_weight]
         g, i, column = g[is_weight], i[is_weight], column[is_weight]
         block, slot = layer.groups.block[column], self._slots(layer)[column]
-        values = starts[g] + _tile_of(layer.groups, g, block) * TILE + _in_fragment(i, slot)
+        values = starts[g] + _tile_of(layer.groups, g, block) * TILE + in_fragment(i, slot)
         source[values] = numbers[is_weight]
 
     def _slots(self, layer: LayerTiles) -> Array:
@@ -310,7 +310,7 @@ def _tile_of(groups: TileGroups, group: Array, block: Array) -> Array:
     return np.searchsorted(keys, group * most + block) - groups.first[group]
 
 
-def _in_fragment(row: Array, column: Array) -> Array:
+def in_fragment(row: Array, column: Array) -> Array:
     """Where a value of a 16 × 16 tile is in the operand A of m16n8k16, lane by lane."""
     lane = row % 8 * 4 + column % 8 // 2
     found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
