@@ -191,7 +191,7 @@ class SparseNetwork:
 
     def _live_in_float64(self, y: Array) -> Array:
         """Of inputs of the widest layer's neurons; the emulator is no faster than the host."""
-        device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
+        device = self._found_device()
         if device.backend == "cuda":
             if self._full is None:
                 self._full = self.network.stacked(DType.FLOAT32)
@@ -214,12 +214,15 @@ class SparseNetwork:
         )
         shared = f"tiles of 16 rows that share columns are filled to {features.block_fill:.0%}"
         others = [
-            f"  not {family.name}: {_why_not(family, problem, features, operator.device)}"
+            f"  not {family.name}: {_why_not(family, problem, features, self._found_device())}"
             for family in families().values()
             if family.problem_type is SparseNetworkProblem
             and family.name != operator.choice.config.family_name
         ]
         return "\n".join((head, shared, operator.explain(), *others))
+
+    def _found_device(self) -> Device:
+        return self._device if isinstance(self._device, Device) else backends.find_device(self._device)
 
     def _given(self, y: Any) -> Any:
         """Of the dtype, with as many neurons as the widest layer."""

@@ -100,7 +100,8 @@ class LayerByLayer(Contender):
 def layers_of(problem: SparseNetworkProblem, matrix: CsrMatrix) -> Iterator[Layer]:
     """A network's layers, one after another."""
     for weights, bias in problem.real_layers(matrix):
-        indices = (array.astype(np.int32) for array in (weights.indptr, weights.indices))
+        offsets, columns = (array.astype(np.int32) for array in (weights.indptr, weights.indices))
         yield Layer(
-            CsrMatrix(weights.shape, *indices, weights.data.astype(np.float32)), bias.astype(np.float32)
+            CsrMatrix(weights.shape, offsets, columns, weights.data.astype(np.float32)),
+            bias.astype(np.float32),
         )

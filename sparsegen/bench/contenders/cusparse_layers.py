@@ -72,7 +72,7 @@ def _product(
         bench.problem_as(SparseNetworkProblem).n,
         bench.problem.dtype,
     )
-    dense = [
+    dense_b, dense_c = (
         cusparse.dense_descriptor(
             handle,
             (count, n),
@@ -81,9 +81,9 @@ def _product(
             dtype,
         )
         for count, side in ((columns, before), (rows, after))
-    ]
+    )
     sparse = cusparse.csr_descriptor(handle, layer.matrix.shape, arrays, layer.matrix.nnz, dtype)
-    run, workspace = cusparse.product(cuda(bench), handle, sparse, *dense, code)
+    run, workspace = cusparse.product(cuda(bench), handle, sparse, dense_b, dense_c, code)
     return _from_to(run, before, after[:rows]), workspace.nbytes
 
 

@@ -12,9 +12,11 @@ from enum import IntEnum
 
 import numpy as np
 
-from sparsegen.matrix.column_sets import SIDE, together
+from sparsegen.matrix import column_sets
+from sparsegen.matrix.column_sets import together
 from sparsegen.matrix.csr import Array
 
+SIDE = column_sets.SIDE  # rows of a group, columns of a block
 BANKS = 8  # runs of 16 bytes that shared memory delivers in one access
 NONE = -1  # no row, no column
 
