@@ -93,6 +93,22 @@ def blocks(rows: int, columns: int, block: int, density: float, seed: int) -> Cs
     return _matrix((rows, columns), np.repeat(counts * block, block), np.concatenate(strips), seed)
 
 
+def shared_rows(rows: int, columns: int, group: int, density: float, seed: int) -> CsrMatrix:
+    """Rows in groups that share their columns, columns · density rounded, in random order: every set equally likely.
+
+    Raises:
+        MatrixError: the group's rows are below 1 or do not divide the rows.
+    """
+    _check(rows, columns, density)
+    if group < 1 or rows % group:
+        raise MatrixError(f"groups of {group} do not share out {rows} rows", source="random matrix")
+    words = Words(seed)
+    lengths = np.full(rows // group, round(columns * density), dtype=np.int64)
+    sets = _choose(columns, lengths, words).reshape(rows // group, -1)
+    indices = np.repeat(sets, group, axis=0)[words.permutation(rows)]
+    return _matrix((rows, columns), np.repeat(lengths, group), indices.ravel(), seed)
+
+
 def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> CsrMatrix:
     """The adjacency matrix of a directed graph whose degrees follow a power law P(d) ∝ d^-exponent.
 

@@ -126,6 +126,20 @@ class Blocks(Pattern):
 
 
 @dataclass(frozen=True, slots=True)
+class SharedRows(Pattern):
+    """Rows in groups that share their columns, in random order: `generators.shared_rows`."""
+
+    kind: ClassVar[str] = "shared_rows"
+
+    sparsity: float
+    group: int
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        return generators.shared_rows(self.rows, self.columns, self.group, 1 - self.sparsity, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
 class PowerLaw(Pattern):
     """A graph (rows = columns) whose degrees follow a power law: `generators.power_law`."""
 
@@ -294,6 +308,7 @@ PATTERNS: dict[str, type[Pattern]] = {
         EqualRows,
         VaryingRows,
         Blocks,
+        SharedRows,
         PowerLaw,
         Band,
         SlidingWindow,

@@ -19,7 +19,14 @@ from sparsegen.kernels.layouts.cluster_tiles import (
     cluster_tiles,
 )
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import UNIT, drops_inputs, positions_of, shares_columns
+from sparsegen.kernels.layouts.network_tiles import (
+    LIVING,
+    UNIT,
+    drops_inputs,
+    positions_of,
+    shares_columns,
+    tiles_of_a_group,
+)
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -38,7 +45,6 @@ OTHER_REGISTERS = 34
 # From a multiprocessor to others while it computes, by blocks of the cluster. Measured on an H100 with 4096 neurons for
 # clusters of 2 and 4; that of 8 continues them.
 SENT_BYTES_PER_CYCLE = {2: 5.0, 4: 3.4, 8: 2.3}
-LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 
 
 @dataclass(frozen=True)
@@ -224,7 +230,8 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         c = config
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         away = problem.layers * positions_of(problem) * problem.n * living * (1 - 1 / c.cluster)
-        cycles = 2 * away / SENT_BYTES_PER_CYCLE[c.cluster] / device.multiprocessors
+        sent = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
+        cycles = sent * away / SENT_BYTES_PER_CYCLE[c.cluster] / device.multiprocessors
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
     def heuristic(

@@ -12,7 +12,14 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import drops_inputs, network_tiles, positions_of, shares_columns
+from sparsegen.kernels.layouts.network_tiles import (
+    LIVING,
+    drops_inputs,
+    network_tiles,
+    positions_of,
+    shares_columns,
+    tiles_of_a_group,
+)
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -25,10 +32,9 @@ STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 28
-# Cycles of a multiprocessor for a group of 16 neurons: its weights and addresses, and each input of the tile. Measured
-# on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
+# Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
+# the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
 GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
-LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,8 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         groups = problem.layers * -(-problem.neurons // SIDE)
         tiles = -(-problem.n // (device.multiprocessors * c.inputs))
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        cycles = groups * tiles * living * (GROUP_CYCLES + INPUT_CYCLES * c.inputs)
+        of_group = (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * tiles_of_a_group(problem, features) / 2
+        cycles = groups * tiles * living * of_group
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
     def heuristic(

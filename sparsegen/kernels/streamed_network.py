@@ -12,7 +12,14 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import drops_inputs, network_tiles, positions_of, shares_columns
+from sparsegen.kernels.layouts.network_tiles import (
+    LIVING,
+    drops_inputs,
+    network_tiles,
+    positions_of,
+    shares_columns,
+    tiles_of_a_group,
+)
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -26,9 +33,8 @@ WIDEST_TILE = 64  # inputs
 LEAST_OF_A_BLOCK = 16
 MOST_BLOCKS = 256
 SPARE_ROWS = 16  # of a buffer
-BLOCKS_LOADED = 1.125  # for each group, in the mean
+BLOCKS_LOADED = 1.125  # for each group, in the mean, where it has two
 OTHER_REGISTERS = 60
-LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,8 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
         """The time of reading neurons by groups and writing them once, by the rate of copies."""
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         neurons = problem.layers * positions_of(problem) * problem.n * living
-        copied = neurons * problem.dtype.itemsize * (1 + BLOCKS_LOADED)
+        tiles = tiles_of_a_group(problem, features)
+        copied = neurons * problem.dtype.itemsize * (1 + (tiles if tiles > 2 else BLOCKS_LOADED))
         return device.expected_rates.launch_us + copied / device.expected_rates.copy_bytes_per_us
 
     def heuristic(

@@ -312,7 +312,8 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         if config.staging == "gather" or config.threads_per_row >= BANK_UNITS or matrix.nnz == 0:
             return places_in_rows(matrix)
         sets = np.arange(matrix.shape[0]) // config.vec_size
-        return interleave_classes(matrix, indices % BANK_UNITS, BANK_UNITS, sets * config.threads_per_row)
+        shifts = sets * config.threads_per_row
+        return interleave_classes(matrix.row_offsets, indices % BANK_UNITS, BANK_UNITS, shifts)
 
     def launch(
         self, problem: SpmmProblem, config: UspmmVecConfig, sizes: Mapping[str, int], device: Device

@@ -11,14 +11,17 @@ import numpy as np
 
 from sparsegen import api, arguments, backends
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.kernels.base import Device
+from sparsegen.kernels import families
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
 from sparsegen.networks.network import Network
-from sparsegen.operators import DType, member
+from sparsegen.operators import DType, Problem, member
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.plan.executors import shared_executor
+from sparsegen.system.quantities import microseconds
 
 if TYPE_CHECKING:
     from sparsegen.tuning.tuner import TuneResult
@@ -188,7 +191,7 @@ class SparseNetwork:
 
     def _live_in_float64(self, y: Array) -> Array:
         """Of inputs of the widest layer's neurons; the emulator is no faster than the host."""
-        device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
+        device = self._found_device()
         if device.backend == "cuda":
             if self._full is None:
                 self._full = self.network.stacked(DType.FLOAT32)
@@ -201,14 +204,25 @@ class SparseNetwork:
         return inferred(self.network, self.activation, _on_host(self._given(y))[:, : self.network.inputs])
 
     def explain(self, batch: int, readout: Readout | str = Readout.NEURONS) -> str:
-        """What runs for so many inputs and why, and how the layers were taken, in words."""
+        """What runs for so many inputs and why, whether rows share columns, and why no other family runs, in words."""
         operator = self.operator(batch, readout)
-        layers = self.network.layers
+        problem = operator.problem
+        features = problem.features(self.matrix())
         head = (
-            f"{len(layers)} layers of up to {self.network.neurons} neurons, {self.network.edges} weights, "
+            f"{len(self.network.layers)} layers of up to {self.network.neurons} neurons, {self.network.edges} weights, "
             f"{self.dtype}, {self.activation}"
         )
-        return "\n".join((head, operator.explain()))
+        shared = f"tiles of 16 rows that share columns are filled to {features.block_fill:.0%}"
+        others = [
+            f"  not {family.name}: {_why_not(family, problem, features, self._found_device())}"
+            for family in families().values()
+            if family.problem_type is SparseNetworkProblem
+            and family.name != operator.choice.config.family_name
+        ]
+        return "\n".join((head, shared, operator.explain(), *others))
+
+    def _found_device(self) -> Device:
+        return self._device if isinstance(self._device, Device) else backends.find_device(self._device)
 
     def _given(self, y: Any) -> Any:
         """Of the dtype, with as many neurons as the widest layer."""
@@ -229,6 +243,17 @@ class SparseNetwork:
         if not np.isfinite(held).all():
             raise OperandError(f"y: expected numbers that {self.dtype} holds")
         return held
+
+
+def _why_not(family: AnyFamily, problem: Problem, features: Features, device: Device) -> str:
+    """What keeps a family from a network, or what it should take by its heuristic config."""
+    config = family.heuristic(problem, features, device)
+    broken = family.broken_constraints(problem, config, device) or family.broken_requirements(
+        problem, features, config
+    )
+    if broken:
+        return f"it must hold: {'; '.join(broken)}"
+    return f"its heuristic config should take {microseconds(family.predicted_us(problem, features, device))}"
 
 
 def _on_host(array: Any) -> Array:

@@ -11,7 +11,9 @@ import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
+from sparsegen.matrix.column_sets import SIDE, tiles_of_groups
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.operator import Operator
@@ -21,6 +23,7 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix
 MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
+LAYERS_SAMPLED = 8  # for features
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
@@ -123,6 +126,23 @@ class SparseNetworkProblem(Problem):
         if self.readout is Readout.TOTALS:
             return TensorSpec("totals", self.of_batch((self.n if self.m else 0,)), DType.FLOAT32)
         return TensorSpec("z", self.of_batch((self.n, self.outputs)), self.dtype)
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """What dispatch sees of the layers; ``block_fill`` is that of tiles of 16 rows that share columns, sampled."""
+        return replace(Features.of(matrix), block_fill=self._tile_fill(matrix))
+
+    def _tile_fill(self, matrix: CsrMatrix) -> float:
+        """Weights over the places of the tiles that hold them (`tiles_of_groups`), in a few layers; 0 without any."""
+        weights = tiles = 0
+        for layer in np.unique(np.linspace(0, self.layers - 1, LAYERS_SAMPLED).astype(int)) if self.m else ():
+            rows = self.layer_rows(int(layer))
+            offsets = matrix.row_offsets[rows.start : rows.stop + 1].astype(np.int64)
+            columns = matrix.column_indices[offsets[0] : offsets[-1]]
+            kept = columns < self.neurons
+            before = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
+            weights += int(before[-1])
+            tiles += tiles_of_groups(before[offsets - offsets[0]], columns[kept], self.neurons)
+        return weights / (tiles * SIDE * SIDE) if tiles else 0.0
 
     def cost(self, nnz: int) -> Cost:
         """Two operations for each nonzero and input; the matrix, inputs and results once each."""

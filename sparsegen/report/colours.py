@@ -23,6 +23,7 @@ class Colour(Enum):
     RED = ("#b3223a", "#ff7d8c")
     SLATE = ("#4d5a87", "#aab6e8")
     UMBER = ("#5b3a1e", "#d2ab85")
+    TEAL = ("#0f4c4a", "#7fd6d0")
 
     @property
     def light(self) -> str:
@@ -43,6 +44,7 @@ SERIES = (
     Colour.SKY,
     Colour.SLATE,
     Colour.UMBER,
+    Colour.TEAL,
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 

@@ -18,6 +18,7 @@ from sparsegen.bench.patterns import (
     MatrixFile,
     Pattern,
     PowerLaw,
+    SharedRows,
     SlidingWindow,
     VaryingRows,
     pattern_from_dict,
@@ -33,6 +34,7 @@ PINNED = {  # first digits of the fingerprints: what result files of any machine
     EqualRows(40, 300, 0.97): "2824eb77ceb32e90",
     VaryingRows(60, 200, 0.9, 0.8): "c61aba61e6f5d520",
     Blocks(96, 64, 0.5, 8): "f2c09f108fd84bad",
+    SharedRows(48, 64, 0.9, 16): "079a0ecd903e40fc",
     Band(200, 200, 16): "905b9ee752abc249",
     SlidingWindow(200, 200, 16, 4): "dc1b1f32575096ea",
     PowerLaw(500, 500, 6.0, 2.5): "e408976fbbd2e736",
@@ -47,6 +49,14 @@ def every_kind(rows: int, columns: int, sparsity: float, seed: int) -> list[CsrM
         Blocks(3 * rows, 3 * columns, sparsity, 3, seed),
     )
     return [pattern.matrix() for pattern in patterns]
+
+
+def test_groups_of_rows_share_their_columns() -> None:
+    matrix = SharedRows(48, 64, 0.9, 16).matrix()
+    sets, counts = np.unique(matrix.column_indices.reshape(48, 6), axis=0, return_counts=True)
+    assert counts.tolist() == [16, 16, 16] and len(sets) == 3
+    with pytest.raises(MatrixError, match="groups of 7 do not share out 48 rows"):
+        SharedRows(48, 64, 0.9, 7).matrix()
 
 
 @pytest.mark.parametrize("pattern", PINNED, ids=str)

@@ -26,6 +26,7 @@ from sparsegen.operators import (
     SddProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
+    SparseNetworkProblem,
     SpmmProblem,
 )
 
@@ -101,6 +102,16 @@ def test_cublas_computes_products_with_masks() -> None:
         assert willing(half, SCATTERED) == OURS | DENSE, problem
 
 
+def test_networks_go_layer_by_layer() -> None:
+    network = SparseNetworkProblem(2 * 4096, 4099, 64, DType.FLOAT16)
+    layers = {"torch-csr-layers", "cusparse-layers"}
+    assert willing(network, SCATTERED) - OURS == layers | {"cublas-layers"}
+    wide = SparseNetworkProblem(120 * 16384, 16387, 64, DType.FLOAT16)
+    assert willing(wide, SCATTERED) - OURS == layers
+    refusal = contenders()["cublas-layers"].refusal(wide, SCATTERED)
+    assert refusal == "the dense layers would take 60 GiB"
+
+
 def test_what_none_of_our_families_computes_is_said() -> None:
     attention = SparseAttentionProblem(128, 128, 64)
     reason = contenders()["sparsegen"].refusal(attention, SCATTERED)
@@ -121,6 +132,7 @@ def test_ours_come_first_and_are_not_their_own_peers() -> None:
     assert {name for name, kind in kinds.items() if kind is Kind.OURS} == OURS | {"sparsegen-steps"}
     assert {name for name, kind in kinds.items() if kind is Kind.DENSE} == {
         "cublas",
+        "cublas-layers",
         "cublas-tf32",
         "torch-conv2d",
         "torch-linear",

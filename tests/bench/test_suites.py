@@ -50,6 +50,7 @@ COUNTS = {
     "square": 24,
     "transformer": 24,
     "uniform": 6,
+    "shared-rows": 5,
     "uniform-batch": 8,
     "uniform-shapes": 10,
     "uniform-sparsity": 14,

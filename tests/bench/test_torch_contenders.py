@@ -12,19 +12,22 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.patterns import Independent, Pattern, SlidingWindow
+from sparsegen.bench.patterns import Independent, Pattern, RadixNet, SlidingWindow
 from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
+    Activation,
     DType,
     Epilogue,
     Layout,
     Problem,
+    Readout,
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
+    SparseNetworkProblem,
     SpmmProblem,
 )
 from sparsegen.settings import Settings
@@ -33,6 +36,8 @@ from sparsegen.verify.bounds import worst_error
 HALF = DType.FLOAT16
 ATTENTION, MASK = SparseAttentionProblem(32, 32, 16, HALF, batch=2), SlidingWindow(32, 32, 8, 2)
 SOFTMAX, RANDOM = SoftmaxProblem(24, 32, HALF), Independent(24, 32, 0.5)
+NETWORK = SparseNetworkProblem(6 * 64, 67, 40, HALF, Activation.DYING_RELU, Readout.TOTALS)
+LAYERS = RadixNet(6 * 64, 67, 64, 6)
 CONV = SpmmProblem(24, 32, 49, epilogue=Epilogue.BIAS_RELU)
 
 
@@ -44,6 +49,7 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize(
     ("name", "problem", "pattern", "ways"),
     [
@@ -56,6 +62,10 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("torch-flex", ATTENTION, MASK, 1),
         ("sparsegen-steps", ATTENTION, MASK, 1),
         ("sparsegen-steps", SparseAttentionProblem(32, 32, 16), MASK, 1),
+        ("torch-csr-layers", replace(NETWORK, dtype=DType.FLOAT32), LAYERS, 1),
+        ("torch-csr-layers", replace(NETWORK, dtype=DType.FLOAT32, readout=Readout.NEURONS), LAYERS, 1),
+        ("cublas-layers", NETWORK, LAYERS, 1),
+        ("cublas-layers", replace(NETWORK, activation=Activation.NONE), replace(LAYERS, alive=True), 1),
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,16 @@ from sparsegen.bench.parcel import ParcelMaker
 from sparsegen.bench.patterns import Blocks, Drawn
 from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines import cublas, cusparse, libraries
-from sparsegen.operators import DsdProblem, DType, Layout, Problem, SddmmProblem, SddProblem, SpmmProblem
+from sparsegen.operators import (
+    DsdProblem,
+    DType,
+    Layout,
+    Problem,
+    SddmmProblem,
+    SddProblem,
+    SparseNetworkProblem,
+    SpmmProblem,
+)
 from sparsegen.settings import Settings
 
 PARAMETERS = {  # of the functions in cublas_api.h and cusparse.h
@@ -112,6 +122,12 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
             [f"BSR {size} alg1, {o}-major" for size in (32, 16) for o in ("row", "column")],
         ),
         ("cusparse-sddmm", SDDMM, ["B column-major", "B row-major"]),
+        pytest.param(
+            "cusparse-layers",
+            SparseNetworkProblem(64, 96, 16, DType.FLOAT16),
+            [f"CSR {a}, row-major" for a in cusparse.CSR_ALGORITHMS],
+            marks=pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch adds biases and activates"),
+        ),
     ],
 )
 def test_every_way_is_called(ways: Prepared, name: str, problem: Problem, details: list[str]) -> None:

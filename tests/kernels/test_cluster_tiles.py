@@ -22,6 +22,7 @@ from sparsegen.kernels.layouts.cluster_tiles import (
 )
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
@@ -81,7 +82,7 @@ def test_wide_layers_need_a_larger_cluster_or_are_refused_in_words() -> None:
     found = family("cluster_network")
     for neurons, cluster in ((1024, 2), (4096, 2), (16384, 8)):
         problem = SparseNetworkProblem(neurons * 2, neurons + 3, 100, DType.FLOAT16)
-        features = problem.features(csr(np.ones((1, 1), dtype=np.float32)))
+        features = Features.of(csr(np.ones((1, 1), dtype=np.float32)))
         heuristic = found.heuristic(problem, features, device())
         assert not found.broken_constraints(problem, heuristic, device()) and heuristic.cluster == cluster
     wide = SparseNetworkProblem(2 * 65536, 65539, 100, DType.FLOAT16)
@@ -107,7 +108,7 @@ def test_layers_of_several_kinds_take_turns() -> None:
 def test_each_width_has_its_family(neurons: int, fastest: str) -> None:
     """As measured on an H100 up to 4096; clusters of eight send too much."""
     problem = SparseNetworkProblem(120 * neurons, neurons + 3, 60000, DType.FLOAT16)
-    features = problem.features(csr(np.ones((1, 1), dtype=np.float32)))
+    features = Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
     found = {
         f.name: f.predicted_us(problem, features, H100)
         for f in families_of("sparse_network")

@@ -20,6 +20,7 @@ from sparsegen.tuning_db.layers import MemoryLayer, with_rates
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.seeds_reader import seeds
 
+UNSEEDED = {"group_spmm"}  # no packaged measurement has it: its prediction is for rows that share no columns
 SIZE = 8192
 DENSE = Features(SIZE, SIZE, SIZE * SIZE // 2, SIZE / 2, 0.01, SIZE // 2 + 100, 0.5)
 
@@ -169,7 +170,8 @@ def test_predictions_hold_on_the_seeds() -> None:
         if len(times) > 1:
             chosen.append(times[min(predicted, key=predicted.__getitem__)] / min(times.values()))
     seeded = {tuned.workload.problem.operator for tuned in seeds().list_workloads()}
-    assert set(ratios) == {name for name, one in families().items() if one.problem_type.operator in seeded}
+    of_seeded = {name for name, one in families().items() if one.problem_type.operator in seeded}
+    assert set(ratios) == of_seeded - UNSEEDED
     for name, found in ratios.items():
         assert 0.8 < sorted(found)[len(found) // 2] < 1.25, name
     assert sum(slowdown <= 1.25 for slowdown in chosen) > 0.95 * len(chosen)

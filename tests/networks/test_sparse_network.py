@@ -50,7 +50,28 @@ def test_a_radixnet_gives_values_and_active_inputs(where: dict[str, Any]) -> Non
     np.testing.assert_array_equal(active, np.flatnonzero(right.any(axis=1)))
     assert 0 < active.size < 50
     np.testing.assert_allclose(net.totals(y0), right.sum(axis=1), rtol=0.02, atol=0.2)
-    assert "fused_network" in net.explain(50) and "6 layers" in net.explain(50)
+    said = net.explain(50)
+    assert "fused_network (" in said and "6 layers" in said
+    assert "tiles of 16 rows that share columns are filled to 100%" in said
+    assert "  not staged_network: its heuristic config should take" in said
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_that_share_no_columns_go_without_tiles(where: dict[str, Any], dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    layers = [
+        np.where(rng.random((200, 200)) < 0.04, rng.uniform(0, 0.3, (200, 200)), 0).astype(np.float32)
+        for _ in range(3)
+    ]
+    net = SparseNetwork(layers, bias=-0.05, clip=4.0, dtype=dtype, **where)
+    y0 = (rng.random((30, 200)) < 0.3).astype(np.float32)
+    y, _ = net(y0)
+    np.testing.assert_allclose(y, dense(net.network, y0), rtol=0.01, atol=0.01)
+    said = net.explain(30)
+    assert "staged_network (" in said
+    assert "  not streamed_network: it must hold: " in said
+    reason = "rows share columns" if dtype == "float16" else "elements (float32) are float16"
+    assert reason in said.split("not streamed_network")[1]
 
 
 @pytest.mark.parametrize("activation", ["relu", "none"])

@@ -75,11 +75,15 @@ def memory_beside(call: Callable[[], object]) -> int:
 
 
 class TensorResult:
-    """A result in a tensor of the problem's stored shape, which `run` may replace."""
+    """A result in a tensor of the problem's stored shape, which `run` may replace.
 
-    def __init__(self, bench: Workbench, shape: tuple[int, ...]) -> None:
+    Args:
+        dtype: by default the problem's.
+    """
+
+    def __init__(self, bench: Workbench, shape: tuple[int, ...], dtype: DType | None = None) -> None:
         torch = import_torch()
-        self._dtype = bench.problem.dtype
+        self._dtype = dtype or bench.problem.dtype
         self.tensor: Any = torch.empty(shape, dtype=getattr(torch, str(self._dtype)), device=place())
 
     def clear(self) -> None:

@@ -85,10 +85,11 @@ def empty_as_padding(source: Array) -> Array:
     return source.ravel() if source.size else np.full(1, -1, dtype=np.int32)
 
 
-def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Array) -> Array:
+def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array) -> Array:
     """Places in rows at which the classes of nonzeros take turns, as far as a row has enough of each.
 
     Args:
+        offsets: of the rows, as in CSR.
         kinds: the class of each nonzero, 0 to classes - 1, of which there are at most 64.
         shifts: of each row: class (place + shift) mod classes has its turn at a place.
 
@@ -96,10 +97,9 @@ def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Ar
         For each nonzero its place in its row, int32. Places of a class that a row has too few of go, in order, to
         those nonzeros that their own class has no place for.
     """
-    offsets = matrix.row_offsets
     lengths = np.diff(offsets)
     kinds = kinds.astype(np.int8)  # one byte each: what follows is bound by memory
-    places = np.empty(matrix.nnz, dtype=np.int32)
+    places = np.empty(kinds.size, dtype=np.int32)
     for kind in range(classes):
         members = np.flatnonzero(kinds == kind)
         first = np.searchsorted(members, offsets).astype(np.int32)  # of each row
@@ -108,7 +108,7 @@ def interleave_classes(matrix: CsrMatrix, kinds: Array, classes: int, shifts: Ar
     places *= classes
     places += (kinds - np.repeat((shifts % classes).astype(np.int8), lengths)) % np.int8(classes)
     starts, fits = np.repeat(offsets[:-1], lengths), places < np.repeat(lengths, lengths)
-    taken = np.zeros(matrix.nnz, dtype=bool)
+    taken = np.zeros(kinds.size, dtype=bool)
     taken[(starts + places)[fits]] = True
     places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many in each row as do not fit
     return places

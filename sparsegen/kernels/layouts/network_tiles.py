@@ -18,8 +18,8 @@ TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
 PAIR = 2 * TILE + BIASES  # values of a group with two tiles
 UNIT = BIASES  # what places of groups are counted in
-LEAST_FILLED = 1 / 16  # of the places of tiles
-MOST_VARIATION = 0.1  # of lengths of rows, relative, where they share their columns
+LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
+LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 PADDED = 2  # times as many groups, at most, where a layer is filled up to whole passes
 
 
@@ -290,7 +290,7 @@ class NumberedLayers:
         source[biases[~is_weight]] = numbers[~is_weight]
         g, i, column = g[is_weight], i[is_weight], column[is_weight]
         block, slot = layer.groups.block[column], self._slots(layer)[column]
-        values = starts[g] + _tile_of(layer.groups, g, block) * TILE + _in_fragment(i, slot)
+        values = starts[g] + _tile_of(layer.groups, g, block) * TILE + in_fragment(i, slot)
         source[values] = numbers[is_weight]
 
     def _slots(self, layer: LayerTiles) -> Array:
@@ -310,7 +310,7 @@ def _tile_of(groups: TileGroups, group: Array, block: Array) -> Array:
     return np.searchsorted(keys, group * most + block) - groups.first[group]
 
 
-def _in_fragment(row: Array, column: Array) -> Array:
+def in_fragment(row: Array, column: Array) -> Array:
     """Where a value of a 16 × 16 tile is in the operand A of m16n8k16, lane by lane."""
     lane = row % 8 * 4 + column % 8 // 2
     found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
@@ -337,14 +337,14 @@ def drops_inputs(problem: SparseNetworkProblem, first_check: int, checks: int) -
 
 
 def shares_columns(problem: SparseNetworkProblem, features: Features) -> Constraint:
-    """What families that multiply tiles require: rows may share their columns, as far as lengths tell.
-
-    Whether they do only packing finds out; where rows are long, tiles of any rows are filled enough.
-    """
-    filled = max(0.0, features.row_mean - BIAS_COLUMNS) / max(1, problem.neurons)
-    may_share = features.nnz == 0 or features.row_cov < MOST_VARIATION
+    """What families that multiply tiles require: rows that share their columns."""
     return Constraint(
-        may_share or filled >= LEAST_FILLED,
-        "rows are about equally long, as where 16 of them share their columns, or one place of "
-        f"{1 / LEAST_FILLED:.0f} is filled ({filled:.1%})",
+        features.nnz <= BIAS_COLUMNS * problem.m or features.block_fill >= LEAST_FILLED,
+        f"rows share columns: tiles of 16 such rows are filled to {LEAST_FILLED:.1%} ({features.block_fill:.1%})",
     )
+
+
+def tiles_of_a_group(problem: SparseNetworkProblem, features: Features) -> float:
+    """Tiles of 16 rows in the mean, at least the two of rows that share 32 columns."""
+    weights = SIDE * max(0.0, features.row_mean - BIAS_COLUMNS)
+    return max(2.0, weights / TILE / features.block_fill) if features.block_fill else 2.0

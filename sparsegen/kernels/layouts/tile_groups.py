@@ -12,9 +12,11 @@ from enum import IntEnum
 
 import numpy as np
 
+from sparsegen.matrix import column_sets
+from sparsegen.matrix.column_sets import together
 from sparsegen.matrix.csr import Array
 
-SIDE = 16  # rows of a group, columns of a block
+SIDE = column_sets.SIDE  # rows of a group, columns of a block
 BANKS = 8  # runs of 16 bytes that shared memory delivers in one access
 NONE = -1  # no row, no column
 
@@ -80,14 +82,14 @@ class TileGroups:
         """
         count = offsets.size - 1
         row = np.repeat(np.arange(count), np.diff(offsets))
-        order = _together(_sums(_scrambled(columns), offsets), _least(columns, offsets, width))
+        order = together(offsets, columns, width)
         rows = in_rows(order)
         group = np.empty(count, dtype=np.int64)
         group[order] = np.arange(count) // SIDE
         used = np.unique(columns.astype(np.int64) * max(1, len(rows)) + group[row])
         of_column, by_group = np.divmod(used, max(1, len(rows)))
         starts = np.searchsorted(of_column, np.arange(width + 1))
-        blocks = in_rows(_together(_sums(_scrambled(by_group), starts), _least(by_group, starts, len(rows))))
+        blocks = in_rows(together(starts, by_group, len(rows)))
         block = np.empty(width, dtype=np.int64)
         filled = blocks != NONE
         block[blocks[filled]] = np.nonzero(filled)[0]
@@ -158,33 +160,6 @@ def _partners(vertex: Array) -> Array:
     partner = np.empty(vertex.size, dtype=np.int64)
     partner[pairs[:, 0]], partner[pairs[:, 1]] = pairs[:, 1], pairs[:, 0]
     return partner
-
-
-def _scrambled(numbers: Array) -> Array:
-    """Hash numbers to uint64 values such that different sets have different sums."""
-    x = numbers.astype(np.uint64) + np.uint64(1)
-    for shift, factor in ((31, 0x9E3779B97F4A7C15), (29, 0xBF58476D1CE4E5B9), (32, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(31))
-
-
-def _sums(values: Array, offsets: Array) -> Array:
-    """The sum of each row, modulo 2⁶⁴."""
-    running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)))
-    found: Array = running[offsets[1:]] - running[offsets[:-1]]
-    return found
-
-
-def _least(numbers: Array, offsets: Array, most: int) -> Array:
-    """The first and so least number of each row; ``most`` for an empty row."""
-    padded = np.append(numbers, most)
-    found: Array = np.where(np.diff(offsets) > 0, padded[np.minimum(offsets[:-1], numbers.size)], most)
-    return found
-
-
-def _together(sets: Array, least: Array) -> Array:
-    """An order in which equal sets are adjacent, and sets with the same least element are close to each other."""
-    return np.lexsort((sets, least))
 
 
 def in_rows(order: Array) -> Array:

@@ -98,6 +98,41 @@ def csr_calls(
     )  # fmt: skip
 
 
+def product(
+    executor: CudaExecutor,
+    handle: Handle,
+    sparse: ctypes.c_void_p,
+    dense_b: ctypes.c_void_p,
+    dense_c: ctypes.c_void_p,
+    code: int,
+) -> tuple[Callable[[], None], Buffer]:
+    """One call of cusparseSpMM, preprocessed, and its workspace, which it keeps.
+
+    Args:
+        sparse, dense_b, dense_c: descriptors; that of the sparse matrix is for this call alone, whose findings it has.
+        code: of the algorithm.
+
+    Raises:
+        VendorError: cuSPARSE does not compute this so.
+    """
+    one, zero = ctypes.c_float(1), ctypes.c_float(0)
+    arguments = (
+        handle.value, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), sparse, dense_b, ctypes.byref(zero), dense_c,
+        DATA_TYPE[DType.FLOAT32], code,
+    )  # fmt: skip
+    size = ctypes.c_size_t()
+    checked(handle.library, "cusparseSpMM_bufferSize", *arguments, ctypes.byref(size))
+    workspace = executor.allocate(size.value)
+    at_work = (*arguments, ctypes.c_void_p(workspace.address))
+    checked(handle.library, "cusparseSpMM_preprocess", *at_work)
+    checked(handle.library, "cusparseSpMM", *at_work)
+
+    def run(kept: object = (handle, workspace)) -> None:
+        checked(handle.library, "cusparseSpMM", *at_work)
+
+    return run, workspace
+
+
 def products(
     executor: CudaExecutor,
     handle: Handle,
@@ -119,33 +154,20 @@ def products(
         keep: what must live as long as the calls.
     """
     m, k, n, dtype = problem.m, problem.k, problem.n, problem.dtype
-    one, zero = ctypes.c_float(1), ctypes.c_float(0)
     c_buffer = executor.allocate(problem.result(0).nbytes)
-    library = handle.library
     for order, name in ((ROW_ORDER, "row"), (COLUMN_ORDER, "column")):
         b_buffer = b(order)
         dense_b = dense_descriptor(handle, (k, n), order, b_buffer, dtype)
         dense_c = dense_descriptor(handle, (m, n), order, c_buffer, dtype)
         for algorithm, code in algorithms.items():
-            arguments = (
-                handle.value, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), descriptor(), dense_b,
-                ctypes.byref(zero), dense_c, DATA_TYPE[DType.FLOAT32], code,
-            )  # fmt: skip
-            size = ctypes.c_size_t()
             try:
-                checked(library, "cusparseSpMM_bufferSize", *arguments, ctypes.byref(size))
-                workspace = executor.allocate(size.value)
-                checked(library, "cusparseSpMM_preprocess", *arguments, ctypes.c_void_p(workspace.address))
-                checked(library, "cusparseSpMM", *arguments, ctypes.c_void_p(workspace.address))
+                call, workspace = product(executor, handle, descriptor(), dense_b, dense_c, code)
             except VendorError as error:
                 logger.info("cuSPARSE %s %s, %s-major: %s", format_name, algorithm, name, error)
                 continue
 
-            def run(
-                arguments: tuple[object, ...] = (*arguments, ctypes.c_void_p(workspace.address)),
-                keep: object = (handle, workspace, b_buffer, c_buffer, keep),
-            ) -> None:
-                checked(library, "cusparseSpMM", *arguments)
+            def run(call: Callable[[], None] = call, keep: object = (b_buffer, c_buffer, keep)) -> None:
+                call()
 
             yield Call(
                 contender="cusparse",

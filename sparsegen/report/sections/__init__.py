@@ -9,6 +9,7 @@ from sparsegen.report.material import Material
 from sparsegen.report.sections import (
     best,
     fixed,
+    networks,
     regret,
     roofline,
     scaling,
@@ -23,6 +24,7 @@ ALL: tuple[Callable[[Material], Section], ...] = (
     speedup.section,
     roofline.section,
     scaling.section,
+    networks.section,
     best.section,
     study.section,
     regret.section,
