@@ -33,12 +33,14 @@ from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block
 from sparsegen.integrations.torch.conversion import convert
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
+from sparsegen.integrations.torch.kernel_maps import KernelMap
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.submanifold import SubmanifoldConv3d, submanifold_conv3d
 
 __all__ = [
     "Activation",
@@ -47,11 +49,13 @@ __all__ = [
     "ConvertedLayer",
     "DenseLayer",
     "DropoutLinear",
+    "KernelMap",
     "MaskedConv2d",
     "PreparedLinear",
     "SparseAttention",
     "SparseLinear",
     "SparsePattern",
+    "SubmanifoldConv3d",
     "block_dropout",
     "convert",
     "draw_block_mask",
@@ -65,6 +69,7 @@ __all__ = [
     "sampled_product",
     "sdd",
     "sparse_attention",
+    "submanifold_conv3d",
     "to_counts",
     "to_flex",
     "to_torch_bsr",
