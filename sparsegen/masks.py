@@ -17,6 +17,7 @@ from sparsegen.matrix.spatial_mask import (
     from_difference,
     pyramid,
     reduce_mask,
+    resize,
     words_of,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "kernel_map",
     "pyramid",
     "reduce_mask",
+    "resize",
     "sliding_window",
     "strided",
     "words_of",
