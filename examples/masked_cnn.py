@@ -118,7 +118,6 @@ def report(
 ) -> tuple[str, Tensor, Tensor, Tensor]:
     """Print how far results lie apart where they count, and the times; returns what the picture shows."""
     assert callable(dense) and callable(ours)
-    apart = (found - exact).abs().amax(1, keepdim=True).float() * where
     error = ((found - exact).float() * where).norm() / (exact.float() * where).norm()
     shares = live.float().mean(), where.float().mean()
     print(f"{title}: {shares[0]:.1%} of the blocks live")
@@ -128,7 +127,12 @@ def report(
         print(
             f"  dense {times[0]:,.0f} µs, masked {times[1]:,.0f} µs: {times[0] / times[1]:.2f} times as fast"
         )
-    shown = (x[0].abs().amax(0), pixels(live, x.shape[2])[0, 0], apart[0, 0])
+    computed = pixels(live, x.shape[2])
+    shown = (
+        x[0].abs().amax(0),
+        computed[0, 0],
+        ((found - exact).abs().amax(1, keepdim=True) * computed)[0, 0],
+    )
     return (title, *(one.float().cpu() for one in shown))
 
 
@@ -142,7 +146,8 @@ def draw(rows: list[tuple[str, Tensor, Tensor, Tensor]], path: str) -> None:
     axes = figure.subplots(len(rows), 3, squeeze=False)
     for line, (title, *shown) in zip(axes, rows, strict=True):
         for ax, image, name in zip(line, shown, ("input", "live blocks", "error"), strict=True):
-            drawn = ax.imshow(image.numpy(), cmap="magma" if name == "error" else "gray")
+            most = max(float(image.max()), 1e-6)
+            drawn = ax.imshow(image.numpy(), cmap="magma" if name == "error" else "gray", vmin=0, vmax=most)
             ax.set_title(f"{title}: {name}")
             ax.set_axis_off()
             if name == "error":

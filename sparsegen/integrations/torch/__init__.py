@@ -51,6 +51,7 @@ from sparsegen.integrations.torch.masked_sequential import (
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.submanifold import SubmanifoldConv3d, submanifold_conv3d
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "PreparedLinear",
     "SourcedConv2d",
     "SparseAttention",
+    "SparseConv2d",
     "SparseLinear",
     "SparsePattern",
     "SubmanifoldConv3d",
