@@ -22,7 +22,7 @@ from sparsegen.operators import DType, SubmanifoldConv3dProblem
 
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
-TILE_TAPS = 1.8  # taps that a tile of the map's order needs, for each live tap of a point: what surfaces in a grid have
+TILE_TAPS = 2.1  # taps that 64 places of the map's order need, for each live tap of a point
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,14 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         p = problem
         tile_n = next(n for n in (16, 32, 64, 128) if n >= min(p.filters, 128))
         warps_n = {16: 1, 32: 1, 64: 2, 128: 4}[tile_n]
-        step = 16 if p.channels <= 16 or p.dtype is DType.FLOAT32 else 32
+        step = 16 if p.channels <= 16 or p.dtype is DType.FLOAT32 else 64 if p.channels >= 128 else 32
         found = GatherConvConfig(tile_m=64, tile_n=tile_n, step=step, warps_m=2, warps_n=warps_n)
-        smaller = replace(found, tile_m=32)
-        for config in (found, smaller, replace(smaller, stages=2), replace(smaller, stages=2, step=16)):
-            fills = self._blocks(p, config) >= 2 * device.multiprocessors or config.tile_m == 32
+        larger, smaller = replace(found, tile_m=128, warps_m=4), replace(found, tile_m=32)
+        narrow = (larger,) if tile_n <= 64 else ()
+        last = replace(smaller, stages=2)
+        for config in (*narrow, found, smaller, last, replace(last, step=16)):
+            rounds = 4 if config.tile_m == 128 else 2
+            fills = self._blocks(p, config) >= rounds * device.multiprocessors or config.tile_m == 32
             if fills and not self.broken_constraints(p, config, device):
                 return config
         return GatherConvConfig(tile_m=32, tile_n=16, step=16, warps_m=2, warps_n=1, stages=2)

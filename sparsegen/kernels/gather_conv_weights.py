@@ -10,6 +10,7 @@ from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.gathered_tiles import (
     PITCH_BYTES,
+    WARP,
     GatheredTiles,
     GatheredTilesConfig,
     products_us,
@@ -117,7 +118,8 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
         )
         for parts in (4, 16, 64):
             larger = replace(found, parts=parts)
-            is_full = self._tiles(p, found) * found.parts >= 4 * device.multiprocessors
+            blocks = self._tiles(p, found) * found.parts
+            is_full = blocks >= (2 if parts == 64 else 4) * device.multiprocessors  # parts cost sums, too
             if is_full or p.points < parts * WINDOW or self.broken_constraints(p, larger, device):
                 break
             found = larger
@@ -142,7 +144,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
         return max(computing, gathered, moved) + (sums if c.parts > 1 else 0.0)
 
     def shared_bytes(self, problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig) -> int:
-        counts = 4 * (self.threads(config) // 32 + 1) + 32  # each array begins at 16 bytes
+        counts = 4 * (WINDOW // WARP + 1) + 32  # each array begins at 16 bytes
         return self._dynamic_bytes(problem, config) + counts
 
     @staticmethod

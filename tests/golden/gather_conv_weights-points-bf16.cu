@@ -252,6 +252,7 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned th
 
 constexpr int kParts = 16;  // blocks that share the points of a tap
 constexpr int kWindow = 1024;  // places whose live pairs are listed at a time
+constexpr int kReads = kWindow / kThreads, kWarps = kThreads / 32;
 static_assert(kWindow % kThreads == 0, "threads read whole windows");
 
 // A pair of points that a tap brings together.
@@ -266,7 +267,7 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
                     const Element* __restrict__ x, const Element* __restrict__ dy, const int* __restrict__ kernel_map,
                     Element* __restrict__ dw) {
   SPARSEGEN_DYNAMIC_SHARED(Element, stages);
-  SPARSEGEN_SHARED(int, warp_counts, kThreads / 32);
+  SPARSEGEN_SHARED(int, warp_counts, kReads * kWarps);
   SPARSEGEN_SHARED(unsigned, before, 1);
   Pair* const pairs = reinterpret_cast<Pair*>(stages + kStages * kStageElements);
   const int channel_tiles = (channels + kTileN - 1) / kTileN, filter_tiles = (filters + kTileM - 1) / kTileM;
@@ -280,25 +281,34 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
 
   Sums sums = {};
   for (int window = begin; window < end; window += kWindow) {
-    int count = 0;  // of live pairs, in order
-    #pragma unroll 1
-    for (int first = 0; first < kWindow; first += kThreads) {
-      const int place = window + first + static_cast<int>(threadIdx.x);
-      const int input = place < end ? read[place] : -1;
-      const unsigned set = __ballot_sync(0xffffffffu, input >= 0);
-      if (lane == 0) warp_counts[warp] = __popc(set);
-      __syncthreads();
-      int at = count;
-      for (int i = 0; i < kThreads / 32; ++i) {
-        if (i < warp) at += warp_counts[i];
-        count += warp_counts[i];
-      }
-      if (input >= 0) {
-        Pair& pair = pairs[at + __popc(set & ((1u << lane) - 1))];
-        pair.output = kernel_map[place], pair.input = input;
-      }
-      __syncthreads();
+    int inputs[kReads];
+    #pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      const int place = window + i * kThreads + static_cast<int>(threadIdx.x);
+      inputs[i] = place < end ? read[place] : -1;
     }
+    #pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      const unsigned set = __ballot_sync(0xffffffffu, inputs[i] >= 0);
+      if (lane == 0) warp_counts[i * kWarps + warp] = __popc(set);
+    }
+    __syncthreads();
+    int count = 0;  // of live pairs, which are listed in the order of their places
+    #pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      int at = count;
+      #pragma unroll
+      for (int other = 0; other < kWarps; ++other) {
+        if (other < warp) at += warp_counts[i * kWarps + other];
+        count += warp_counts[i * kWarps + other];
+      }
+      const unsigned set = __ballot_sync(0xffffffffu, inputs[i] >= 0);
+      if (inputs[i] >= 0) {
+        Pair& pair = pairs[at + __popc(set & ((1u << lane) - 1))];
+        pair.output = kernel_map[window + i * kThreads + static_cast<int>(threadIdx.x)], pair.input = inputs[i];
+      }
+    }
+    __syncthreads();
     multiply_steps(stages, (count + kStep - 1) / kStep, first_row, first_column, sums, [&](int step, Element* stage) {
       bring_rows<kARows, kARow, kAPitch, kVectorA>(stage, dy, filters - first_filter, [&](int row) -> const Element* {
         const int number = step * kStep + row;

@@ -41,7 +41,8 @@ class TorchGather(Contender):
         return open_torch(executor)
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        torch, problem = import_torch(), bench.problem_as(PointsProblem)
+        torch, problem = import_torch(), bench.problem
+        assert isinstance(problem, PointsProblem)
         x = to_tensor(bench.operand("x"), problem.dtype)
         pairs = [
             (tap, torch.from_numpy(outputs).long().to(place()), torch.from_numpy(inputs).long().to(place()))

@@ -126,15 +126,18 @@ class MaskedSequential(nn.Module):
             scale = layer.scale_factor
             rows, columns = scale if isinstance(scale, tuple) else (scale, scale)
             out = (int(size[0] * rows), int(size[1] * columns))
-            return resize(mask, size, self.mask_block, out)  # type: ignore[no-any-return]
+            resized: Tensor = resize(mask, size, self.mask_block, out)
+            return resized
         if not isinstance(layer, (nn.Conv2d, *POOLS)):
             return mask
         reach = reach_of(layer)
         if isinstance(layer, nn.Conv2d) and not self.grows:
             if reach.stride == (1, 1) and reach.output_size(size) == size:
                 return mask
-            return resize(mask, size, self.mask_block, reach.output_size(size))  # type: ignore[no-any-return]
-        return dilate(mask, size, self.mask_block, reach)  # type: ignore[no-any-return]
+            coarser: Tensor = resize(mask, size, self.mask_block, reach.output_size(size))
+            return coarser
+        dilated: Tensor = dilate(mask, size, self.mask_block, reach)
+        return dilated
 
 
 def masked_sequential(*layers: nn.Module, **options: Any) -> MaskedSequential:

@@ -22,7 +22,7 @@ from sparsegen.operators import DType, PointsProblem
 WARP = 32
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0
-REACHED = 0.35  # of the tensor cores' rate, an expectation for rows that are gathered
+REACHED = 0.15  # of the tensor cores' rate, with rows that are gathered: on an H200, 64 and 128 channels
 
 
 @dataclass(frozen=True)
