@@ -90,9 +90,9 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         step = 16 if p.channels <= 16 or p.dtype is DType.FLOAT32 else 64 if p.channels >= 128 else 32
         found = GatherConvConfig(tile_m=64, tile_n=tile_n, step=step, warps_m=2, warps_n=warps_n)
         larger, smaller = replace(found, tile_m=128, warps_m=4), replace(found, tile_m=32)
-        narrow = (larger,) if tile_n <= 64 else ()
         last = replace(smaller, stages=2)
-        for config in (*narrow, found, smaller, last, replace(last, step=16)):
+        candidates: list[GatherConvConfig] = [found, smaller, last, replace(last, step=16)]
+        for config in [larger, *candidates] if tile_n <= 64 else candidates:
             rounds = 4 if config.tile_m == 128 else 2
             fills = self._blocks(p, config) >= rounds * device.multiprocessors or config.tile_m == 32
             if fills and not self.broken_constraints(p, config, device):
