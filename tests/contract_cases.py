@@ -35,6 +35,7 @@ from sparsegen.operators import (
     Layout,
     MaskedConv2dProblem,
     MaskedProblem,
+    PointsProblem,
     Problem,
     SpmmProblem,
     fields_of,
@@ -62,6 +63,8 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
     {"filter_size": "4x2", "padding": "3x1", "mask_block": "5x7", "stride": "1x2", "dilation": "2x1"},
 )
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
+FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
+MOST_FEATURES = 9000  # of all points
 MOST_KINDS = 40  # in all; of more a third, in which every two traits still come together
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
@@ -200,9 +203,11 @@ def heuristic(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
 
 
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
-    """Whether problems have such a shape: without a pattern none is empty, and images are small."""
+    """Whether problems have such a shape: without a pattern none is empty, and images and lists of points are small."""
     rows, columns = matrix.shape
     if problem_type is MaskedConv2dProblem and rows * columns > MOST_PIXELS:
+        return False
+    if issubclass(problem_type, PointsProblem) and rows * columns > MOST_FEATURES:
         return False
     return problem_type.has_pattern or min(matrix.shape) > 0
 
@@ -260,6 +265,8 @@ def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Ki
 def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tuple[str, Any], ...]:
     """Of operators with masks: blocks and a density; of convolutions those that the family computes."""
     density = ("density", rng.choice(DENSITIES))
+    if issubclass(kind.problem_type, PointsProblem):
+        return (("filter_volume", rng.choice(FILTER_VOLUMES)), density)
     if kind.problem_type is MaskedConv2dProblem:
         some = [replace(kind, parameters=(*sides.items(), density)) for sides in CONVOLUTIONS]
         return rng.choice([one for one in some if one.is_computed(family)]).parameters

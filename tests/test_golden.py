@@ -28,6 +28,7 @@ from sparsegen.operators import (
     DsdTransposedProblem,
     DType,
     Epilogue,
+    FilterVolume,
     ItemValues,
     Layout,
     MaskedConv2dProblem,
@@ -43,6 +44,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SparseNetworkProblem,
     SpmmProblem,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
 )
 from sparsegen.render import render
 
@@ -127,6 +130,11 @@ PROBLEMS: dict[str, Problem] = {
     "network-fp16-dying": SparseNetworkProblem(
         5 * M, M + 3, 100, DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS
     ),
+    "points-fp32": SubmanifoldConv3dProblem(M, K, 64),
+    "points-fp16-residual": SubmanifoldConv3dProblem(
+        M, K, 33, DType.FLOAT16, FilterVolume(1, 3, 5), epilogue=ConvEpilogue.BIAS_RESIDUAL
+    ),
+    "points-bf16": SubmanifoldConv3dWeightsProblem(M, K, 64, DType.BFLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
 }
 GOLDENS = [

@@ -183,14 +183,7 @@ def dilate(
     target = block if out_block is None else both(out_block, "out_block", 1)
     size = arguments.pair(size, "size", MatrixError)
     arguments.instance(reach, Reach, "reach", MatrixError)
-    _, rows, columns = _dimensions(mask)
-    wanted = -(-size[0] // block[0]), -(-size[1] // block[1])
-    if (rows, columns) != wanted:
-        raise MatrixError(
-            f"{size[0]} × {size[1]} pixels in blocks of {block[0]} × {block[1]} are {wanted[0]} × {wanted[1]} blocks, "
-            f"got {rows} × {columns}",
-            source=_SOURCE,
-        )
+    _require_blocks(mask, size, block)
     sizes = reach.output_size(size)
     live = _as_float(mask)
     down, across = (
@@ -216,6 +209,49 @@ def pyramid(
         size = reach.output_size(size)
         found.append((mask, size))
     return found
+
+
+def resize(
+    mask: Any,
+    size: tuple[int, int],
+    block: int | tuple[int, int],
+    out_size: tuple[int, int],
+    out_block: int | tuple[int, int] | None = None,
+    margin: int = 0,
+) -> Any:
+    """The mask of the same scene in other pixels: of a layer that is coarser or finer than the image.
+
+    Args:
+        mask: images × rows × columns of blocks.
+        size: rows and columns of the pixels that it lies over.
+        block: of the mask.
+        out_size: rows and columns of the layer's pixels; they cover the same scene.
+        out_block: of the result; by default the mask's, in the layer's pixels.
+        margin: pixels of the mask that a live block reaches further on each side, as much as filters blur.
+
+    Returns:
+        bools, images × rows × columns of blocks: those that cover a part of a live block or of its margin.
+
+    Raises:
+        MatrixError: a mask that is not of this size in such blocks, or sizes out of range.
+    """
+    library, block = _library(mask), both(block, "block", 1)
+    target = block if out_block is None else both(out_block, "out_block", 1)
+    size, out_size = (arguments.pair(one, "size", MatrixError) for one in (size, out_size))
+    margin = arguments.whole(margin, "margin", MatrixError, least=0)
+    _require_blocks(mask, size, block)
+    live = _as_float(mask)
+    covers = []
+    for i in range(2):
+        starts = _arange(library, -(-out_size[i] // target[i]), live, library.int64) * target[i]
+        ends = library.clip(starts + target[i], None, out_size[i])
+        begins = _arange(library, -(-size[i] // block[i]), live, library.int64) * block[i]
+        stops = library.clip(begins + block[i], None, size[i])
+        # Both in pixels of the mask times pixels of the layer, so that numbers stay whole.
+        before = starts[:, None] * size[i] < (stops + margin) * out_size[i]
+        behind = ends[:, None] * size[i] > (begins - margin) * out_size[i]
+        covers.append(_as_float(before & behind))
+    return library.matmul(library.matmul(covers[0], live), covers[1].T) > 0
 
 
 def words_of(mask: Any) -> Any:
@@ -250,6 +286,18 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
     if max(first, second) > MAX_INDEX:
         raise MatrixError(f"{name} = {first} × {second} is above {MAX_INDEX}", source=_SOURCE)
     return first, second
+
+
+def _require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
+    """Raises MatrixError unless a mask has the blocks of so many pixels."""
+    _, rows, columns = _dimensions(mask)
+    wanted = -(-size[0] // block[0]), -(-size[1] // block[1])
+    if (rows, columns) != wanted:
+        raise MatrixError(
+            f"{size[0]} × {size[1]} pixels in blocks of {block[0]} × {block[1]} are {wanted[0]} × {wanted[1]} blocks, "
+            f"got {rows} × {columns}",
+            source=_SOURCE,
+        )
 
 
 def _touches(

@@ -17,6 +17,7 @@ from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperat
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
 from sparsegen.operators.fields import Field, Parameter, fields_of, member, parameter, size, trait
+from sparsegen.operators.filter_volume import FilterVolume
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import Block, Density, MaskedOperator, MaskedProblem
 from sparsegen.operators.masked_conv2d import MaskedConv2dOperator, MaskedConv2dProblem
@@ -39,6 +40,13 @@ from sparsegen.operators.sparse_network import (
     SparseNetworkProblem,
 )
 from sparsegen.operators.spmm import ItemValues, SparseOperator, SpmmProblem
+from sparsegen.operators.submanifold_conv3d import (
+    PointsProblem,
+    SubmanifoldConv3dOperator,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsOperator,
+    SubmanifoldConv3dWeightsProblem,
+)
 from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 
 __all__ = [
@@ -61,6 +69,7 @@ __all__ = [
     "Epilogue",
     "Field",
     "FilterSize",
+    "FilterVolume",
     "Groups",
     "HasDense",
     "ItemValues",
@@ -76,6 +85,7 @@ __all__ = [
     "Operator",
     "Padding",
     "Parameter",
+    "PointsProblem",
     "Problem",
     "Readout",
     "Reference",
@@ -96,6 +106,10 @@ __all__ = [
     "SparseOperator",
     "SpmmProblem",
     "Stride",
+    "SubmanifoldConv3dOperator",
+    "SubmanifoldConv3dProblem",
+    "SubmanifoldConv3dWeightsOperator",
+    "SubmanifoldConv3dWeightsProblem",
     "TensorSpec",
     "WordType",
     "fields_of",

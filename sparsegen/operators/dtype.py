@@ -70,9 +70,10 @@ class DType(StrEnum):
 
 
 class WordType(StrEnum):
-    """Type of an operand that holds no real numbers: words of bits, as of a mask."""
+    """Type of an operand that holds no real numbers: words of bits, as of a mask, or numbers of rows."""
 
     UINT64 = "uint64"
+    INT32 = "int32"
 
     @property
     def itemsize(self) -> int:

@@ -48,6 +48,7 @@ COUNTS = {
     "sparsedrop": 126,
     "spmv": 16,
     "square": 24,
+    "submanifold": 10,
     "transformer": 24,
     "uniform": 6,
     "shared-rows": 5,

@@ -12,7 +12,7 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.patterns import Independent, Pattern, RadixNet, SlidingWindow
+from sparsegen.bench.patterns import Drawn, Independent, Pattern, RadixNet, SlidingWindow
 from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
@@ -29,6 +29,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SparseNetworkProblem,
     SpmmProblem,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
 )
 from sparsegen.settings import Settings
 from sparsegen.verify.bounds import worst_error
@@ -55,6 +57,8 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
     [
         ("copy", SOFTMAX, RANDOM, 1),
         ("copy", SoftmaxBackwardProblem(24, 32), RANDOM, 1),
+        ("torch-gather", SubmanifoldConv3dProblem(40, 8, 16, HALF), Drawn(40, 8), 1),
+        ("torch-gather", SubmanifoldConv3dWeightsProblem(40, 8, 16), Drawn(40, 8), 1),
         ("torch-softmax", SOFTMAX, RANDOM, 1),
         ("torch-softmax", SoftmaxProblem(24, 32), RANDOM, 1),
         ("torch-sdpa", ATTENTION, MASK, 1),  # of these backends the CPU has this one

@@ -132,3 +132,46 @@ def test_bad_masks() -> None:
         masks.from_boxes(np.zeros((3, 4)), (1, 8, 8), 4)
     with pytest.raises(MatrixError, match=r"expected two frames .* got shapes \(2, 3, 4\) and \(2, 3, 3\)"):
         masks.from_difference(mask, mask[..., 1:], 4, 0.5)
+
+
+@pytest.mark.parametrize("margin", [0, 3])
+@pytest.mark.parametrize(
+    ("size", "block", "out_size", "out_block"),
+    [
+        ((12, 20), (4, 4), (6, 10), (4, 4)),
+        ((13, 9), (3, 5), (7, 5), (2, 2)),
+        ((5, 6), (2, 2), (15, 18), (4, 8)),
+    ],
+)
+def test_resized_masks_cover_what_is_live(
+    size: tuple[int, int],
+    block: tuple[int, int],
+    out_size: tuple[int, int],
+    out_block: tuple[int, int],
+    margin: int,
+) -> None:
+    rows, columns = tiles(size[0], block[0]), tiles(size[1], block[1])
+    mask = np.random.default_rng(3).random((2, len(rows), len(columns))) < 0.2
+    found = masks.resize(mask, size, block, out_size, out_block, margin)
+    for n, i, j in np.ndindex(found.shape):
+        covered = [
+            (out[0].start * full / part - margin, out[0].stop * full / part + margin)
+            for out, full, part in (
+                ([tiles(out_size[0], out_block[0])[i]], size[0], out_size[0]),
+                ([tiles(out_size[1], out_block[1])[j]], size[1], out_size[1]),
+            )
+        ]
+        live = any(
+            mask[n, r, c]
+            and rows[r].start < covered[0][1]
+            and rows[r].stop > covered[0][0]
+            and columns[c].start < covered[1][1]
+            and columns[c].stop > covered[1][0]
+            for r, c in np.ndindex(mask.shape[1:])
+        )
+        assert found[n, i, j] == live
+    same = masks.resize(mask, size, block, size)
+    assert np.array_equal(same, mask), "of the same pixels it is the mask"
+    torch = pytest.importorskip("torch")
+    tensor = masks.resize(torch.from_numpy(mask), size, block, out_size, out_block, margin)
+    assert np.array_equal(tensor.numpy(), found)

@@ -17,11 +17,13 @@ from sparsegen.operators import (
     OPERATORS,
     Activation,
     Block,
+    ConvEpilogue,
     Density,
     DsdProblem,
     DsdTransposedProblem,
     DType,
     Epilogue,
+    FilterVolume,
     ItemValues,
     Layout,
     MaskedConv2dProblem,
@@ -37,6 +39,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SparseNetworkProblem,
     SpmmProblem,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
     operator_named,
 )
 from sparsegen.verify.bounds import ErrorBound
@@ -52,6 +56,8 @@ PROBLEMS: list[Problem] = [
     SoftmaxBackwardProblem(3, 4, DType.BFLOAT16),
     SparseAttentionProblem(3, 4, 8, DType.FLOAT16),
     SparseNetworkProblem(3, 4, 5, DType.FLOAT16, Activation.NONE, Readout.TOTALS),
+    SubmanifoldConv3dProblem(3, 4, 5, DType.FLOAT16, FilterVolume(1, 3, 5), epilogue=ConvEpilogue.BIAS),
+    SubmanifoldConv3dWeightsProblem(3, 4, 5, DType.BFLOAT16, density=Density(0.25)),
 ]
 BATCHES: list[Problem] = [
     SpmmProblem(67, 50, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
@@ -65,6 +71,7 @@ BATCHES: list[Problem] = [
     SoftmaxBackwardProblem(67, 50, batch=3),
     SparseAttentionProblem(67, 50, 16, DType.FLOAT16, batch=3),
     SparseNetworkProblem(67, 50, 5, DType.FLOAT16, batch=3),
+    SubmanifoldConv3dProblem(67, 50, 5, DType.FLOAT16, epilogue=ConvEpilogue.BIAS_RESIDUAL, batch=3),
 ]
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.operator)
 

@@ -43,10 +43,12 @@ class CudaKernel:
         except LaunchError:
             library.cuModuleUnload(self._module)
             raise
-        self._dynamic_limit = STATIC_SHARED_LIMIT
+        # Static and dynamic memory share what needs no leave; where the compiler told no size, leave is always taken.
+        static = compiled.static_shared_bytes
+        self._dynamic_limit = 0 if static is None else max(0, STATIC_SHARED_LIMIT - static)
 
     def allow_shared_memory(self, nbytes: int) -> None:
-        """Raise the limit of dynamic shared memory; the default is 48 KiB."""
+        """Raise the limit of dynamic shared memory; 48 KiB, less what is static, need no leave."""
         if nbytes > self._dynamic_limit:
             status = libcuda().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
             check(status, f"cannot allow {nbytes} bytes of shared memory per block")

@@ -33,27 +33,49 @@ from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block
 from sparsegen.integrations.torch.conversion import convert
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
+from sparsegen.integrations.torch.kernel_maps import KernelMap
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
+from sparsegen.integrations.torch.masked_conversion import (
+    ConvolutionReport,
+    MaskSource,
+    SourcedConv2d,
+    convert_convolutions,
+)
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
+from sparsegen.integrations.torch.masked_sequential import (
+    MaskedSequential,
+    masked_batch_norm,
+    masked_sequential,
+)
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.sparse_conv import SparseConv2d
+from sparsegen.integrations.torch.submanifold import SubmanifoldConv3d, submanifold_conv3d
 
 __all__ = [
     "Activation",
     "BlockMaskTensor",
     "ConversionReport",
     "ConvertedLayer",
+    "ConvolutionReport",
     "DenseLayer",
     "DropoutLinear",
+    "KernelMap",
+    "MaskSource",
     "MaskedConv2d",
+    "MaskedSequential",
     "PreparedLinear",
+    "SourcedConv2d",
     "SparseAttention",
+    "SparseConv2d",
     "SparseLinear",
     "SparsePattern",
+    "SubmanifoldConv3d",
     "block_dropout",
     "convert",
+    "convert_convolutions",
     "draw_block_mask",
     "dsd",
     "dsd_transposed",
@@ -61,10 +83,13 @@ __all__ = [
     "from_flex",
     "from_torch_bsr",
     "linear",
+    "masked_batch_norm",
     "masked_conv2d",
+    "masked_sequential",
     "sampled_product",
     "sdd",
     "sparse_attention",
+    "submanifold_conv3d",
     "to_counts",
     "to_flex",
     "to_torch_bsr",

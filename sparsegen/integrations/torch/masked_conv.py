@@ -74,6 +74,14 @@ def masked_conv2d(
             f"mask: expected bools, images × rows × columns of blocks, on {x.device}, got {mask.dtype} of shape "
             f"{tuple(mask.shape)} on {mask.device}"
         )
+    if (
+        torch.compiler.is_compiling()
+    ):  # a problem is no tensor: it is made, and checked, when the operator runs
+        pairs = [_pair(value) for value in (stride, padding, dilation, block)]
+        compiled: Tensor = torch.ops.sparsegen.masked_conv2d(
+            *(x, weight, bias, words_of(mask)), *pairs, groups, str(mask_of), density, relu
+        )
+        return compiled
     problem = _problem(x, weight, bias, block, mask_of, stride, padding, dilation, groups, density, relu)
     wanted = problem.batch, *problem.mask_shape
     if tuple(mask.shape) != wanted:
@@ -148,6 +156,13 @@ class MaskedConv2d(nn.Conv2d):
             groups=self.groups,
             density=self.density,
         )
+
+
+def _pair(value: Any) -> list[int]:
+    """Rows and columns, of what `masked_conv2d` takes for them."""
+    sides = value.split("x") if isinstance(value, str) else value
+    sides = list(sides) if isinstance(sides, list | tuple) else [sides]
+    return [int(sides[0]), int(sides[-1])]
 
 
 def _problem(

@@ -1,0 +1,122 @@
+"""Kernel maps of points on a GPU, made where the coordinates lie, without a wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.pattern import kernel_device_of
+from sparsegen.integrations.torch.prepared import aligned
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.kernel_map import NONE, kernel_map, odd_sides, three_steps
+from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.kernel_maps import KernelMapShape, bind_kernel_map
+
+LEAST_PLACES = 256
+STEPS_OF_OCTAVE = 8  # numbers of places from one power of two to the next
+
+
+@dataclass(frozen=True)
+class KernelMap:
+    """Which points the taps of a submanifold convolution read; all layers with one filter size on the points share it.
+
+    Attributes:
+        points: rows of the features that it belongs to.
+        filter_size: taps along z, y and x.
+        words: int32, (1 + taps) × places, as `sparsegen.matrix.kernel_map` lays it out. There are more places than
+            points (`places_for`), so that scenes of about equal size run one prepared operator; the rest reads nothing.
+    """
+
+    points: int
+    filter_size: tuple[int, int, int]
+    words: Tensor = field(repr=False)
+
+    @classmethod
+    def of(cls, coordinates: Tensor, filter_size: Any = 3, dilation: Any = 1) -> KernelMap:
+        """The map of points, made on their device and stream.
+
+        Args:
+            coordinates: int32, points × 4: batch, z, y and x. A row with a negative batch is no point. Of rows that are
+                equal the first alone is read.
+            filter_size, dilation: taps, odd numbers, and steps between them along z, y and x; or one number for all.
+
+        Raises:
+            OperandError: coordinates of another shape or type.
+            MatrixError: sizes out of range.
+        """
+        if coordinates.dtype != torch.int32 or coordinates.dim() != 2 or coordinates.shape[1] != 4:
+            raise OperandError(
+                f"coordinates: expected int32, points × 4 (batch, z, y, x), got {coordinates.dtype} of shape "
+                f"{tuple(coordinates.shape)}"
+            )
+        if coordinates.shape[0] < 1:
+            raise OperandError("coordinates: expected one point at least, got none")
+        size = odd_sides(filter_size, "filter_size")
+        words = torch.ops.sparsegen.kernel_map(coordinates, list(size), list(three_steps(dilation)))
+        return cls(coordinates.shape[0], size, words)
+
+    @property
+    def places(self) -> int:
+        """Rows that kernels compute."""
+        return int(self.words.shape[1])
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """For each tap the points that have something to read there, and what they read: PyTorch's own way waits."""
+        order = self.words[0].long()
+        return [(order[read >= 0], read[read >= 0].long()) for read in self.words[1:]]
+
+
+def places_for(points: int) -> int:
+    """Places of a map of so many points: the next of `STEPS_OF_OCTAVE` numbers in an octave."""
+    step = max(LEAST_PLACES, 1 << max(0, points.bit_length() - 1)) // STEPS_OF_OCTAVE
+    return -(-points // step) * step
+
+
+class _Launches(threading.local):
+    """Of the calling thread. Graphs may hold any: none goes."""
+
+    def __init__(self) -> None:
+        self.bound: dict[tuple[Device, int, KernelMapShape], Callable[..., None]] = {}
+
+    def get(self, device: Device, shape: KernelMapShape) -> Callable[..., None]:
+        key = device, device.index, shape
+        if key not in self.bound:
+            executor = shared_executor(device)
+            with executor.entered():
+                executor.activate()
+                self.bound[key] = bind_kernel_map(executor, shape)
+        return self.bound[key]
+
+
+_here = _Launches()
+
+
+@torch.library.custom_op("sparsegen::kernel_map", mutates_args=())
+def _kernel_map(coordinates: Tensor, filter_size: list[int], dilation: list[int]) -> Tensor:
+    places = places_for(coordinates.shape[0])
+    padded = functional.pad(coordinates, (0, 0, 0, places - coordinates.shape[0]), value=NONE)
+    size, steps = odd_sides(filter_size, "filter_size"), three_steps(dilation)
+    device = kernel_device_of(coordinates.device)
+    if device is None:
+        made = kernel_map(padded.cpu().numpy(), size, steps)
+        return torch.from_numpy(made).to(coordinates.device)
+    shape = KernelMapShape(places, size, steps)
+    cells = aligned(padded)
+    scratch = torch.empty(shape.scratch_bytes, dtype=torch.uint8, device=cells.device)
+    words = torch.empty((1 + shape.taps, places), dtype=torch.int32, device=cells.device)
+    stream = int(torch.cuda.current_stream(cells.device).cuda_stream) if cells.is_cuda else 0
+    _here.get(device, shape)(stream, cells.data_ptr(), scratch.data_ptr(), words.data_ptr())
+    return words
+
+
+@_kernel_map.register_fake
+def _(coordinates: Tensor, filter_size: list[int], dilation: list[int]) -> Tensor:
+    taps = filter_size[0] * filter_size[1] * filter_size[2]
+    return coordinates.new_empty((1 + taps, places_for(coordinates.shape[0])))

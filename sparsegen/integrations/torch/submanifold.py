@@ -1,0 +1,274 @@
+"""Submanifold convolutions of points, as custom operators of PyTorch and as a layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional, init
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.kernel_maps import KernelMap
+from sparsegen.integrations.torch.masked_prepared import operators
+from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
+from sparsegen.integrations.torch.plain import WIDE
+from sparsegen.integrations.torch.prepared import aligned, is_capturing
+from sparsegen.integrations.torch.tensor_checks import check_tensor
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.kernel_map import odd_sides
+from sparsegen.operators import (
+    ConvEpilogue,
+    Density,
+    FilterVolume,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
+)
+
+USUAL_DENSITY = 0.3
+
+
+def submanifold_conv3d(
+    x: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None = None,
+    *,
+    density: float = USUAL_DENSITY,
+    relu: bool = False,
+) -> Tensor:
+    """The convolution of points at the points themselves (Graham et al., CVPR 2018).
+
+    On a GPU it is one kernel over the kernel map's lists, without a wait, and so is each gradient: the one by x is the
+    same convolution by the opposite taps, the one by the weights a product for each tap. Elsewhere PyTorch gathers,
+    multiplies and adds up tap by tap.
+
+    Args:
+        x: points × channels.
+        weight: filters × taps along z, y and x × channels, of x's dtype and device.
+        kernel_map: of the points' coordinates, `KernelMap.of`.
+        bias: a value for each filter.
+        density: the expected share of taps that meet a point, by which kernels are chosen.
+        relu: set negative results to zero. It needs a bias.
+
+    Returns:
+        points × filters.
+
+    Raises:
+        OperandError, ConfigError: shapes, dtypes or devices that do not fit.
+    """
+    if relu and bias is None:
+        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
+    if x.dim() != 2 or x.shape[0] != kernel_map.points or x.device != kernel_map.words.device:
+        raise OperandError(
+            f"x: expected {kernel_map.points} points × channels on {kernel_map.words.device}, as the kernel map has, "
+            f"got shape {tuple(x.shape)} on {x.device}"
+        )
+    check_tensor(weight, "weight", (None, *kernel_map.filter_size, x.shape[1]), x, free="filters")
+    if bias is not None:
+        check_tensor(bias, "bias", (weight.shape[0],), x)
+    share = Density.parse(density).share
+    result: Tensor = torch.ops.sparsegen.submanifold_conv3d(
+        x, weight, kernel_map.words, bias, share, bool(relu)
+    )
+    return result
+
+
+class SubmanifoldConv3d(nn.Module):
+    """A layer that convolves points at the points themselves; see `submanifold_conv3d`.
+
+    Attributes:
+        weight: filters × taps along z, y and x × channels.
+        bias: a value for each filter, or None.
+        filter_size: taps along z, y and x.
+        density: as of `submanifold_conv3d`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        filter_size: Any = 3,
+        *,
+        bias: bool = True,
+        density: float = USUAL_DENSITY,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        """Make a layer with weights as `torch.nn.Conv3d` draws them.
+
+        Raises:
+            MatrixError: a filter size that is not odd or too large.
+        """
+        super().__init__()
+        self.filter_size = odd_sides(filter_size, "filter_size")
+        self.density = Density.parse(density).share
+        shape = (out_channels, *self.filter_size, in_channels)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights and bias anew."""
+        bound = 1 / math.sqrt(self.weight[0].numel())
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor, kernel_map: KernelMap) -> Tensor:
+        """The convolution of points with this kernel map."""
+        return submanifold_conv3d(x, self.weight, kernel_map, self.bias, density=self.density)
+
+    def extra_repr(self) -> str:
+        """Channels and taps."""
+        return f"{self.weight.shape[-1]}, {self.weight.shape[0]}, filter_size={self.filter_size}"
+
+
+# --- the custom operators, each the gradient of the others ---
+
+
+@torch.library.custom_op(
+    "sparsegen::submanifold_conv3d",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor words, Tensor? bias, float density, bool relu) -> Tensor",
+)
+def _conv(
+    x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, density: float, relu: bool
+) -> Tensor:
+    device = kernel_device(x)
+    if device is None:
+        return _plain_conv(x, weight, words, bias, relu)
+    epilogue = ConvEpilogue.NONE if bias is None else ConvEpilogue.BIAS_RELU if relu else ConvEpilogue.BIAS
+    problem = SubmanifoldConv3dProblem(
+        words.shape[1],
+        x.shape[1],
+        weight.shape[0],
+        DTYPES[x.dtype],
+        FilterVolume(*weight.shape[1:4]),
+        Density.parse(density),
+        epilogue=epilogue,
+    )
+    added = {} if bias is None else {"bias": bias}
+    return _run(problem, device, [_padded(x, words), weight], words, added)[: x.shape[0]]
+
+
+@_conv.register_fake
+def _(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, density: float, relu: bool) -> Tensor:
+    return x.new_empty((x.shape[0], weight.shape[0]))
+
+
+@torch.library.custom_op("sparsegen::submanifold_conv3d_weights", mutates_args=())
+def _weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int], density: float) -> Tensor:
+    device = kernel_device(x)
+    if device is None:
+        return _plain_weights(x, dy, words, filter_size)
+    problem = SubmanifoldConv3dWeightsProblem(
+        words.shape[1],
+        x.shape[1],
+        dy.shape[1],
+        DTYPES[x.dtype],
+        FilterVolume(*filter_size),
+        Density.parse(density),
+    )
+    return _run(problem, device, [_padded(x, words), _padded(dy, words)], words, {})
+
+
+@_weights.register_fake
+def _(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int], density: float) -> Tensor:
+    return x.new_empty((dy.shape[1], *filter_size, x.shape[1]))
+
+
+def _run(
+    problem: Any, device: Device, given: list[Tensor], words: Tensor, added: dict[str, Tensor]
+) -> Tensor:
+    """What the operator of a problem makes of tensors; the emulator takes NumPy arrays, which have no bfloat16."""
+    operator = operators.get(problem, device, is_capturing(words))
+    tensors = [aligned(tensor) for tensor in given]
+    more = {name: tensor.contiguous() for name, tensor in added.items()}
+    if words.is_cuda:
+        result: Tensor = operator(*tensors, words, **more)
+        return result
+    dtype = given[0].dtype
+    sent = torch.float32 if dtype is torch.bfloat16 else dtype
+    arrays = [tensor.to(sent).numpy() for tensor in tensors]
+    found = operator(*arrays, words.numpy(), **{name: t.to(sent).numpy() for name, t in more.items()})
+    return torch.from_numpy(found).to(dtype)
+
+
+def _padded(x: Tensor, words: Tensor) -> Tensor:
+    """With a row for each place."""
+    missing = words.shape[1] - x.shape[0]
+    return functional.pad(x, (0, 0, 0, missing)) if missing else x
+
+
+def _opposite(weight: Tensor) -> Tensor:
+    """The filters of the gradient by x: channels × taps in the opposite order × filters."""
+    return weight.flip(1, 2, 3).permute(4, 1, 2, 3, 0).contiguous()
+
+
+def _pairs(words: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return KernelMap(0, (1, 1, 1), words).pairs()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(tensor.dtype if tensor.dtype in WIDE else torch.float32)
+
+
+def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """By PyTorch alone, tap by tap; 16-bit numbers are multiplied and summed as float32."""
+    wide, filters = _wide(x), _wide(weight).flatten(1, 3)
+    found = wide.new_zeros(x.shape[0], weight.shape[0])
+    for tap, (outputs, inputs) in enumerate(_pairs(words)):
+        found.index_add_(0, outputs, wide[inputs] @ filters[:, tap].t())
+    if bias is not None:
+        found += _wide(bias)
+    return (found.relu() if relu else found).to(x.dtype)
+
+
+def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int]) -> Tensor:
+    """Likewise the gradient by the weights."""
+    wide, gradient = _wide(x), _wide(dy)
+    found = [gradient[outputs].t() @ wide[inputs] for outputs, inputs in _pairs(words)]
+    return torch.stack(found, 1).reshape(dy.shape[1], *filter_size, x.shape[1]).to(x.dtype)
+
+
+def _remember_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, words, bias, density, relu = inputs
+    ctx.save_for_backward(x, weight, words, output if relu else None)
+    ctx.density, ctx.has_bias = density, bias is not None
+
+
+def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, words, y = ctx.saved_tensors
+    ops = torch.ops.sparsegen
+    if y is not None:
+        dy = torch.where(y > 0, dy, 0)
+    dy = dy.contiguous()
+    dx = dw = db = None
+    if ctx.needs_input_grad[0]:
+        dx = ops.submanifold_conv3d(dy, _opposite(weight), words, None, ctx.density, False)
+    if ctx.needs_input_grad[1]:
+        dw = ops.submanifold_conv3d_weights(x, dy, words, list(weight.shape[1:4]), ctx.density)
+    if ctx.has_bias and ctx.needs_input_grad[3]:
+        db = dy.sum(0)
+    return dx, dw, None, db, None, None
+
+
+def _remember_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, dy, words, _, density = inputs
+    ctx.save_for_backward(x, dy, words)
+    ctx.density = density
+
+
+def _weights_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, dy, words = ctx.saved_tensors
+    conv = torch.ops.sparsegen.submanifold_conv3d
+    gradient = gradient.contiguous()
+    dx = conv(dy, _opposite(gradient), words, None, ctx.density, False) if ctx.needs_input_grad[0] else None
+    ddy = conv(x, gradient, words, None, ctx.density, False) if ctx.needs_input_grad[1] else None
+    return dx, ddy, None, None, None
+
+
+_conv.register_autograd(_conv_backward, setup_context=_remember_conv)
+_weights.register_autograd(_weights_backward, setup_context=_remember_weights)

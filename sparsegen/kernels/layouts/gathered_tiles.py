@@ -1,0 +1,102 @@
+"""What families share that gather rows by a kernel map and multiply them on warps' tensor cores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, tunable
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    shared_memory_fits,
+    whole_tiles,
+)
+from sparsegen.operators import DType, PointsProblem
+
+WARP = 32
+PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
+START_US = 3.0
+REACHED = 0.15  # of the tensor cores' rate, with rows that are gathered: on an H200, 64 and 128 channels
+
+
+@dataclass(frozen=True)
+class GatheredTilesConfig(Config):
+    """One point of the tuning space of the `GatheredTiles` families."""
+
+    tile_m: int = tunable(64, (32, 64, 128), "rows of the result per thread block")
+    tile_n: int = tunable(64, (16, 32, 64, 128), "columns of the result per thread block")
+    step: int = tunable(32, (16, 32, 64), "elements of the contraction per pipeline stage")
+    warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
+    warps_n: int = tunable(2, (1, 2, 4), "warps side by side along the columns")
+    stages: int = tunable(3, (2, 3, 4), "pipeline stages in shared memory")
+
+
+P = TypeVar("P", bound=PointsProblem)
+C = TypeVar("C", bound=GatheredTilesConfig)
+
+
+class GatheredTiles(Family[P, C]):
+    """Tiles of A and of B are gathered by cp.async into a ring of stages, which warps multiply by mma.sync.
+
+    Float32 factors are multiplied as three products of TF32 numbers each.
+    """
+
+    source = (
+        "Graham et al., Submanifold Sparse Convolutional Networks, CVPR 2018; implicit GEMM over a kernel map: Tang et "
+        "al., TorchSparse++, MICRO 2023; mma.sync with cp.async stages: NVIDIA, PTX ISA"
+    )
+    size_names = ("points", "channels", "filters")
+    packed_names = ()
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        yield one_item(problem)
+
+    def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c = config
+        yield capable(device, TENSOR_CORES)
+        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
+        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "columns")
+        threads = self.threads(c)
+        yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
+        # A thread's sums, and of float32 the halves of the fragments.
+        needed = self.sums(c) + (96 if problem.dtype is DType.FLOAT32 else 64)
+        yield enough_registers(needed, max(threads, 128), at_a_time=8)
+        yield shared_memory_fits("stages and lists", self.shared_bytes(problem, c), device)
+
+    def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        rows, columns = self.extent(problem)
+        is_large = config.tile_n >= 2 * max(16, columns) or config.tile_m >= 2 * max(32, rows)
+        return not is_large and 8 <= self.sums(config) <= 64
+
+    @abstractmethod
+    def extent(self, problem: P) -> tuple[int, int]:
+        """Rows and columns of the result, as tiles see it."""
+
+    @abstractmethod
+    def shared_bytes(self, problem: P, config: C) -> int:
+        """Bytes of the stages and of what lies behind them."""
+
+    @staticmethod
+    def threads(config: GatheredTilesConfig) -> int:
+        """Of a block."""
+        return WARP * config.warps_m * config.warps_n
+
+    @staticmethod
+    def sums(config: GatheredTilesConfig) -> int:
+        """The sums that each thread keeps in registers."""
+        return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
+
+
+def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:
+    """Microseconds of so many multiply-adds that blocks share evenly, and of the kernel's start."""
+    rates = device.expected_rates
+    idle = max(1.0, device.multiprocessors / max(1, blocks))  # where blocks do not fill the device
+    rate = REACHED * rates.tensor_products_per_us(dtype)
+    return rates.launch_us + START_US + idle * products / rate

@@ -1,0 +1,183 @@
+"""`KernelMap`, `submanifold_conv3d` and `SubmanifoldConv3d`: what they compute, gradients, graphs, what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from sparsegen.errors import MatrixError, OperandError  # noqa: E402
+from sparsegen.integrations.torch import KernelMap, SubmanifoldConv3d, submanifold_conv3d  # noqa: E402
+from sparsegen.integrations.torch.kernel_maps import places_for  # noqa: E402
+from sparsegen.matrix.kernel_map import kernel_map  # noqa: E402
+
+SIDE = 5
+SIZES = [(3, 3, 3), (1, 3, 5)]
+
+
+def scene(dtype: Any = torch.float32, device: str = "cpu") -> tuple[Any, Any, Any]:
+    """Points of two scenes in any order, their features, and where they lie in full grids."""
+    torch.manual_seed(0)
+    is_point = torch.rand(2, SIDE, SIDE, SIDE) < 0.4
+    cells = is_point.nonzero()
+    cells = cells[torch.randperm(len(cells))]
+    x = torch.randn(len(cells), 4, dtype=dtype)
+    return cells.int().to(device), x.to(device), cells.to(device)
+
+
+def dense(x: Any, weight: Any, bias: Any, cells: Any) -> Any:
+    """The convolution of full grids, at the points."""
+    grid = x.new_zeros(2, SIDE, SIDE, SIDE, x.shape[1]).index_put(tuple(cells.t()), x)
+    padding = tuple(side // 2 for side in weight.shape[1:4])
+    found = functional.conv3d(
+        grid.permute(0, 4, 1, 2, 3), weight.permute(0, 4, 1, 2, 3), bias, padding=padding
+    )
+    return found.permute(0, 2, 3, 4, 1)[tuple(cells.t())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_it_is_the_dense_convolution_at_the_points(place: str, size: tuple[int, ...], dtype: Any) -> None:
+    coordinates, x, cells = scene(dtype)
+    weight, bias = (torch.randn(6, *size, 4) / 8).to(dtype), torch.randn(6).to(dtype)
+    points = KernelMap.of(coordinates, size)
+    y = submanifold_conv3d(x, weight, points, bias, relu=True)
+    exact = dense(x.double(), weight.double(), bias.double(), cells).relu()
+    assert y.dtype is dtype and y.shape == (len(x), 6)
+    rough = 2e-2 if dtype is torch.bfloat16 else 2e-3
+    torch.testing.assert_close(y.double(), exact, rtol=rough, atol=rough)
+
+
+def test_gradients(place: str) -> None:
+    coordinates, x, cells = scene()
+    layer = SubmanifoldConv3d(4, 6)
+    x.requires_grad_()
+    points = KernelMap.of(coordinates)
+    weights = torch.randn(len(x), 6)
+    found = torch.autograd.grad((layer(x, points) * weights).sum(), [x, layer.weight, layer.bias])
+    wide = [t.detach().double().requires_grad_() for t in (x, layer.weight, layer.bias)]
+    exact = torch.autograd.grad((dense(*wide, cells) * weights.double()).sum(), wide)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_gradients() -> None:
+    coordinates, x, _ = scene(torch.float64)
+    weight, bias = (
+        torch.randn(3, 3, 3, 3, 4).double().requires_grad_(),
+        torch.randn(3).double().requires_grad_(),
+    )
+    points, x = KernelMap.of(coordinates), x.requires_grad_()
+
+    def run(x: Any, weight: Any, bias: Any) -> Any:
+        return submanifold_conv3d(x, weight, points, bias)
+
+    assert torch.autograd.gradcheck(run, (x, weight, bias), fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, (x, weight, bias), fast_mode=True)
+
+
+def test_the_operators_are_ones_that_pytorch_trusts() -> None:
+    coordinates, x, _ = scene()
+    words = KernelMap.of(coordinates).words
+    weight, dy = torch.randn(6, 3, 3, 3, 4), torch.randn(len(x), 6)
+    for name, given in {
+        "kernel_map": (coordinates, [3, 3, 3], [1, 1, 1]),
+        "submanifold_conv3d": (x, weight, words, None, 0.3, False),
+        "submanifold_conv3d_weights": (x, dy, words, [3, 3, 3], 0.3),
+    }.items():
+        torch.library.opcheck(getattr(torch.ops.sparsegen, name).default, given)
+
+
+def test_maps_of_the_host_and_of_the_emulator(place: str) -> None:
+    coordinates, _, _ = scene()
+    coordinates[3, 0] = -1
+    made = KernelMap.of(coordinates, (3, 1, 5), (2, 1, 1))
+    assert made.places == places_for(len(coordinates)) and made.points == len(coordinates)
+    rows = np.full((made.places, 4), -1, np.int32)
+    rows[: made.points] = coordinates.numpy()
+    assert np.array_equal(made.words.numpy(), kernel_map(rows, (3, 1, 5), (2, 1, 1)))
+
+
+def test_a_point_without_a_batch_reads_nothing_and_is_read_by_none(place: str) -> None:
+    coordinates, x, _ = scene()
+    weight = torch.randn(6, 3, 3, 3, 4)
+    kept = torch.arange(len(x)) % 3 > 0
+    alone = submanifold_conv3d(x[kept], weight, KernelMap.of(coordinates[kept]))
+    coordinates[~kept, 0] = -1
+    y = submanifold_conv3d(x, weight, KernelMap.of(coordinates))
+    torch.testing.assert_close(y[kept], alone, rtol=1e-5, atol=1e-5)
+    assert not y[~kept].any()
+
+
+def test_scenes_of_about_equal_size_have_equal_places() -> None:
+    for points in (1, 31, 256, 1000, 100_000):
+        places = places_for(points)
+        assert points <= places <= max(points * 1.125 + 1, points + 32)
+    assert len({places_for(points) for points in range(65_536, 131_072, 97)}) <= 9
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    coordinates, x, _ = scene()
+    points, weight = KernelMap.of(coordinates), torch.randn(6, 3, 3, 3, 4)
+    with pytest.raises(OperandError, match="coordinates: expected int32"):
+        KernelMap.of(coordinates.long())
+    with pytest.raises(OperandError, match="one point at least"):
+        KernelMap.of(coordinates[:0])
+    with pytest.raises(MatrixError, match="filters have a middle tap"):
+        KernelMap.of(coordinates, 2)
+    with pytest.raises(MatrixError, match="one odd number up to 7"):
+        SubmanifoldConv3d(4, 6, 9)
+    with pytest.raises(OperandError, match="as the kernel map has"):
+        submanifold_conv3d(x[:-1], weight, points)
+    with pytest.raises(OperandError, match="weight: expected shape filters × 3 × 3 × 3 × 4"):
+        submanifold_conv3d(x, weight[:, :1], points)
+    with pytest.raises(OperandError, match="bias: expected shape 6"):
+        submanifold_conv3d(x, weight, points, torch.zeros(5))
+    with pytest.raises(OperandError, match="relu=True needs a bias"):
+        submanifold_conv3d(x, weight, points, relu=True)
+
+
+@pytest.mark.gpu
+def test_a_network_of_layers_is_captured_with_its_map() -> None:
+    coordinates, x, cells = scene(torch.float16, "cuda")
+    layers = nn.ModuleList([SubmanifoldConv3d(4, 16), SubmanifoldConv3d(16, 8)]).cuda().half()
+
+    def run() -> Any:
+        points = KernelMap.of(coordinates)
+        return layers[1](torch.relu(layers[0](x, points)), points)
+
+    with torch.no_grad():
+        run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = run()
+        x.normal_()
+        coordinates[:5, 0] = -1  # fewer points
+        graph.replay()
+        torch.cuda.synchronize()
+        wide = [layer.weight.double() for layer in layers], [layer.bias.double() for layer in layers]
+        kept = coordinates[:, 0] >= 0
+        first = dense(x.double()[kept], wide[0][0], wide[1][0], cells[kept]).relu()
+        exact = dense(first, wide[0][1], wide[1][1], cells[kept])
+        torch.testing.assert_close(y[kept].double(), exact, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_a_compiled_network_trains_as_the_plain_one() -> None:
+    coordinates, x, cells = scene(torch.float32, "cuda")
+    layer = SubmanifoldConv3d(4, 6).cuda()
+    points = KernelMap.of(coordinates)
+    compiled = torch.compile(lambda x: torch.relu(layer(x, points)).square().sum(), backend="aot_eager")
+    x.requires_grad_()
+    compiled(x).backward()
+    wide = [t.detach().double().requires_grad_() for t in (x, layer.weight, layer.bias)]
+    dense(*wide, cells).relu().square().sum().backward()
+    for one, other in zip((x, layer.weight, layer.bias), wide, strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-3)
