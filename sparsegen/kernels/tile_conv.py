@@ -86,6 +86,7 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
             "mask_of": p.mask_of.value,
             "rest": p.rest.value,
             "epilogue": p.epilogue.value,
+            "layout": p.layout.value,
         }
 
     def pack(self, problem: MaskedConv2dProblem, config: TileConvConfig, matrix: CsrMatrix) -> Packed[Array]:
