@@ -31,15 +31,19 @@ def pixels(mask: Any, block: tuple[int, int], like: Any) -> Any:
     return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sides", SIDES, ids=str)
-def test_live_blocks_of_the_output_are_computed(place: str, sides: dict[str, Any], dtype: Any) -> None:
+def test_live_blocks_of_the_output_are_computed(
+    place: str, sides: dict[str, Any], dtype: Any, order: Any
+) -> None:
     x, w, bias = tensors(dtype, sides.get("groups", 1))
+    x = x.to(memory_format=order)
     dense = functional.conv2d(x.double(), w.double(), bias.double(), **sides).relu()
     mask = torch.rand(2, -(-dense.shape[2] // 5), -(-dense.shape[3] // 4)) < 0.5
     y = masked_conv2d(x, w, mask, bias, block="5x4", relu=True, **sides)
     exact = torch.where(pixels(mask, (5, 4), dense), dense, 0)
-    assert y.dtype is dtype and y.is_contiguous(memory_format=torch.channels_last)
+    assert y.dtype is dtype and y.is_contiguous(memory_format=order)
     rough = 2e-2 if dtype is torch.bfloat16 else 2e-3
     torch.testing.assert_close(y.double(), exact, rtol=rough, atol=rough)
 
@@ -68,8 +72,13 @@ def test_gradients(sides: dict[str, Any], mask_of: str) -> None:
 def test_the_operator_is_one_that_pytorch_trusts() -> None:
     x, w, bias = tensors()
     words = torch.ones(2 * 4, 1, dtype=torch.int64)
-    given = (x, w, bias, words, [1, 1], [1, 1], [1, 1], [4, 4], 1, "output", 0.5, False)
-    torch.library.opcheck(torch.ops.sparsegen.masked_conv2d.default, given)
+    others = (w, bias, words, [1, 1], [1, 1], [1, 1], [4, 4], 1, "output", 0.5, False)
+    for images in (
+        x,
+        x.to(memory_format=torch.channels_last),
+        x.transpose(2, 3).contiguous().transpose(2, 3),
+    ):
+        torch.library.opcheck(torch.ops.sparsegen.masked_conv2d.default, (images, *others))
 
 
 def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:

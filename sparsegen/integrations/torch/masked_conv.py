@@ -22,6 +22,7 @@ from sparsegen.operators import (
     Dilation,
     FilterSize,
     Groups,
+    ImageLayout,
     MaskBlock,
     MaskedConv2dProblem,
     MaskOf,
@@ -48,8 +49,9 @@ def masked_conv2d(
     """The convolution of which a mask names the output blocks that are computed, or the input blocks that are not zero.
 
     Elsewhere the output is zero; with a mask of the input it is what a convolution of zeros gives, and x must be zero
-    outside the mask. Images in `torch.channels_last` are read where they lie, others are copied. Gradients are right
-    for any mask, and are dense convolutions of the gradient where the mask is live: they take a dense layer's time.
+    outside the mask. Images in `torch.channels_last` and contiguous ones are read where they lie; the kernels for
+    the former are faster. Other images, such as slices, are copied to `torch.channels_last`. Gradients are right for
+    any mask, and are dense convolutions of the gradient where the mask is live: they take a dense layer's time.
 
     Args:
         x: images × channels × height × width.
@@ -61,7 +63,7 @@ def masked_conv2d(
         relu: set negative results to zero. It needs a bias.
 
     Returns:
-        images × filters × height × width, in `torch.channels_last`.
+        images × filters × height × width, in x's memory format.
 
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
@@ -192,7 +194,20 @@ def _problem(
         density=Density.parse(density),
         epilogue=epilogue,
         batch=x.shape[0],
+        layout=_layout(x),
     )
+
+
+def _layout(x: Tensor) -> ImageLayout:
+    """The memory order in which images are read, and the result is written."""
+    if x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
+        return ImageLayout.NCHW
+    return ImageLayout.NHWC
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    """That of the result."""
+    return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
 
 
 @torch.library.custom_op(
@@ -232,7 +247,9 @@ def _masked_conv2d(
     if device is None:
         return _plain(problem, x, weight, bias, words)
     operator = operators.get(problem, device, is_capturing(x))
-    images, filters = (aligned(tensor.permute(0, 2, 3, 1)) for tensor in (x, weight))
+    planes = problem.layout.has_planes
+    images = aligned(x if planes else x.permute(0, 2, 3, 1))
+    filters = aligned(weight.permute(0, 2, 3, 1))
     specs = {spec.name: spec for spec in problem.operands(0)}
     given = [images.reshape(specs["x"].shape), filters, words.reshape(specs["mask"].shape).view(torch.uint64)]
     added = {} if bias is None else {"bias": bias.contiguous()}
@@ -245,9 +262,9 @@ def _masked_conv2d(
             *arrays, given[2].numpy(), **{name: t.to(sent).numpy() for name, t in added.items()}
         )
         found = torch.from_numpy(computed).to(x.dtype)
-    shape = problem.batch, problem.out_height, problem.out_width, problem.filters
-    result: Tensor = found.reshape(shape).permute(0, 3, 1, 2)
-    return result
+    shape = problem.layout.shape(problem.out_height, problem.out_width, problem.filters)
+    result: Tensor = found.reshape(problem.batch, *shape)
+    return result if planes else result.permute(0, 3, 1, 2)
 
 
 @_masked_conv2d.register_fake
@@ -257,7 +274,8 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides: Any
         (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
         for i in range(2)
     )
-    return x.new_empty((x.shape[0], rows, columns, weight.shape[0])).permute(0, 3, 1, 2)
+    shape = (x.shape[0], weight.shape[0], rows, columns)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=_format(x))
 
 
 def _plain(
@@ -282,7 +300,7 @@ def _plain(
     if problem.mask_of is MaskOf.OUTPUT:
         block = problem.mask_block.rows, problem.mask_block.columns
         found = torch.where(_live(words, block, found), found, 0)
-    return found.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    return found.to(x.dtype).contiguous(memory_format=_format(x))
 
 
 def _live(words: Tensor, block: tuple[int, int], like: Tensor) -> Tensor:
