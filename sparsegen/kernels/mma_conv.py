@@ -27,6 +27,7 @@ WARP = 32
 PIXELS = UNIT * UNIT
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
 LARGEST_COORDINATE = 1 << 31
+MOST_COPIES = 32  # of a thread, in a step
 START_US = 6.0
 REACHED = 0.5  # share of the tensor cores' rate; estimated from `mma_dsd`, whose main loop is the same
 
@@ -99,6 +100,11 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             threads >= c.step and threads >= 2 * WARP,
             f"threads ({threads}) are two warps at least, and bring whole steps ({c.step})",
         )
+        vector = self._vector(problem)
+        yield Constraint(
+            c.tile_m * c.step <= MOST_COPIES * vector * threads,
+            f"a thread ({threads} in all) brings at most {MOST_COPIES} times {vector} elements of the pixels of a step",
+        )
         splits = 3 if problem.dtype is DType.FLOAT32 else 1
         operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
         yield enough_registers(self._sums(c) + operands + 56, max(threads, 128) * c.resident, at_a_time=8)
@@ -133,9 +139,10 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             "rest": p.rest.value,
             "epilogue": p.epilogue.value,
             "layout": p.layout.value,
+            "whole_steps": p.group_channels % config.step == 0,
             "a_by_inner": not planes,
             "b_by_inner": True,
-            "vector_x": 1 if planes else widest_vector(p.group_channels, p.dtype),
+            "vector_x": self._vector(p),
             "vector_w": widest_vector(p.taps * p.group_channels, p.dtype),
             "vector_y": (widest_vector(p.out_width, p.dtype) if together else 1)
             if planes
@@ -185,8 +192,7 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
         parts = max(1, device.multiprocessors * c.resident // tiles)
         items = -(-units * PIXELS // (c.tile_m * parts)) * parts
         products = items * c.tile_m * c.tile_n * tiles * p.group_channels * p.taps
-        vector = 1 if p.layout.has_planes else widest_vector(p.group_channels, p.dtype)
-        slower = max(1.0, LOAD_BYTES / (4 * vector * p.dtype.itemsize))
+        slower = max(1.0, LOAD_BYTES / (4 * self._vector(p) * p.dtype.itemsize))
         computing = slower * products / (REACHED * rates.tensor_products_per_us(p.dtype))
         return rates.launch_us + START_US + max(computing, p.cost(0).bytes / rates.copy_bytes_per_us)
 
@@ -215,6 +221,13 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             for c in some
             if self.is_worth_trying(problem, c, device) and not self.broken_constraints(problem, c, device)
         )
+
+    @staticmethod
+    def _vector(problem: MaskedConv2dProblem) -> int:
+        """The elements of a pixel that a copy brings."""
+        if problem.layout.has_planes:
+            return 1
+        return widest_vector(problem.group_channels, problem.dtype)
 
     @staticmethod
     def _threads(config: MmaConvConfig) -> int:
