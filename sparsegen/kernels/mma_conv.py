@@ -28,8 +28,10 @@ PIXELS = UNIT * UNIT
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
 LARGEST_COORDINATE = 1 << 31
 MOST_COPIES = 32  # of a thread, in a step
-START_US = 6.0
-REACHED = 0.5  # share of the tensor cores' rate; estimated from `mma_dsd`, whose main loop is the same
+# Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
+# what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
+START_US, REACHED, LOADED = 18.0, 0.33, 1.6
+NARROW = 1.5  # the same for copies of fewer than 8 bytes
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class MmaConvConfig(Config):
 
     tile_m: int = tunable(128, (64, 128, 256), "outputs per thread block, in units of 8 x 8")
     tile_n: int = tunable(64, (16, 32, 64, 128), "filters per thread block")
-    step: int = tunable(32, (16, 32, 64), "elements of the contraction per pipeline stage")
+    step: int = tunable(64, (16, 32, 64), "elements of the contraction per pipeline stage")
     warps_m: int = tunable(4, (1, 2, 4), "warps side by side along the outputs")
     warps_n: int = tunable(2, (1, 2, 4), "warps side by side along the filters")
     stages: int = tunable(3, (2, 3, 4), "pipeline stages in shared memory")
@@ -47,7 +49,7 @@ class MmaConvConfig(Config):
 
 # From large tiles to small ones; the last one has enough registers for float32.
 HEURISTIC_CONFIGS = (
-    MmaConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4, resident=1, stages=4),
+    MmaConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4, resident=1),
     MmaConvConfig(tile_m=128, tile_n=64, warps_m=4, warps_n=2),
     MmaConvConfig(tile_m=64, tile_n=64, warps_m=2, warps_n=2, resident=3),
     MmaConvConfig(tile_m=64, tile_n=32, warps_m=2, warps_n=2, resident=3),
@@ -188,18 +190,20 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
             share = 1 - (1 - share) ** reach
         units = share * p.batch * -(-p.out_height // UNIT) * -(-p.out_width // UNIT)
-        tiles = self._filter_tiles(p, c)
+        tiles, inner = self._filter_tiles(p, c), p.group_channels * p.taps
         parts = max(1, device.multiprocessors * c.resident // tiles)
-        items = -(-units * PIXELS // (c.tile_m * parts)) * parts
-        products = items * c.tile_m * c.tile_n * tiles * p.group_channels * p.taps
-        slower = max(1.0, LOAD_BYTES / (4 * self._vector(p) * p.dtype.itemsize))
-        computing = slower * products / (REACHED * rates.tensor_products_per_us(p.dtype))
-        return rates.launch_us + START_US + max(computing, p.cost(0).bytes / rates.copy_bytes_per_us)
+        items = -(-units * PIXELS // (c.tile_m * parts)) * parts * tiles
+        computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
+        loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
+        if self._vector(p) * p.dtype.itemsize < 8:
+            loading *= NARROW
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(computing, loading, moving)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> MmaConvConfig:
         """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""
         p, of_group = problem, problem.filters // problem.groups.count
-        step = 32 if p.dtype is not DType.FLOAT32 else 16
+        step = self._step(p)
         wide = [c for c in HEURISTIC_CONFIGS if c.tile_n < 2 * max(9, of_group)]
         outputs = p.density.share * p.batch * p.out_height * p.out_width
         for config in wide:
@@ -214,13 +218,20 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, device: Device
     ) -> tuple[MmaConvConfig, ...]:
         """The other tiles: live units may come together or apart."""
-        step = 32 if problem.dtype is not DType.FLOAT32 else 16
-        some = (replace(c, step=step) for c in HEURISTIC_CONFIGS)
+        some = (replace(c, step=self._step(problem)) for c in HEURISTIC_CONFIGS)
         return tuple(
             c
             for c in some
             if self.is_worth_trying(problem, c, device) and not self.broken_constraints(problem, c, device)
         )
+
+    @staticmethod
+    def _step(problem: MaskedConv2dProblem) -> int:
+        """The usual elements of a step: few for few channels, or for float32, whose products need more registers."""
+        if problem.dtype is DType.FLOAT32:
+            return 16
+        inner = problem.taps * problem.group_channels
+        return next(step for step in (16, 32, 64) if inner <= 2 * step or step == 64)
 
     @staticmethod
     def _vector(problem: MaskedConv2dProblem) -> int:

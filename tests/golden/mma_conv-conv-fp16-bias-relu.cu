@@ -6,7 +6,7 @@
 //   dilation_rows=1 dilation_columns=1 groups=1 block_rows=16 block_columns=16 whole_units=true
 //   mask_of=output rest=kept epilogue=bias_relu layout=nhwc whole_steps=true a_by_inner=true
 //   b_by_inner=true vector_x=8 vector_w=8 vector_y=8
-// Config: tile_m=128 tile_n=64 step=32 warps_m=4 warps_n=2 stages=3 resident=2
+// Config: tile_m=128 tile_n=64 step=64 warps_m=4 warps_n=2 stages=3 resident=2
 
 #if defined(SPARSEGEN_EMULATOR)
 #include "sparsegen_emulator.h"
@@ -25,7 +25,7 @@ __device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x
 // Tunables.
 constexpr int kTileM = 128;  // outputs per block, in units of 8 x 8
 constexpr int kTileN = 64;  // filters per block
-constexpr int kStep = 32;  // elements of the contraction in a stage
+constexpr int kStep = 64;  // elements of the contraction in a stage
 constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;
 constexpr int kResident = 2;  // blocks of a multiprocessor
