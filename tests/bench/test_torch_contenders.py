@@ -12,7 +12,7 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.patterns import Independent, Pattern, SlidingWindow
+from sparsegen.bench.patterns import Drawn, Independent, Pattern, SlidingWindow
 from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
@@ -20,6 +20,7 @@ from sparsegen.operators import (
     DType,
     Epilogue,
     Layout,
+    MaskedConv2dProblem,
     Problem,
     SddmmProblem,
     SoftmaxBackwardProblem,
@@ -34,6 +35,10 @@ HALF = DType.FLOAT16
 ATTENTION, MASK = SparseAttentionProblem(32, 32, 16, HALF, batch=2), SlidingWindow(32, 32, 8, 2)
 SOFTMAX, RANDOM = SoftmaxProblem(24, 32, HALF), Independent(24, 32, 0.5)
 CONV = SpmmProblem(24, 32, 49, epilogue=Epilogue.BIAS_RELU)
+MASKED = MaskedConv2dProblem.of(
+    (19, 22), channels=4, filters=6, mask_block="4x5", padding="2x1", epilogue="bias", batch=2
+)
+STRIDED = replace(MASKED, stride="2x1", dilation="1x2", groups=2, rest="kept", layout="nchw", epilogue="none")
 
 
 def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
@@ -59,6 +64,12 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
+        ("torch-conv2d", MASKED, Drawn(19, 22), 1),
+        ("torch-conv2d", replace(STRIDED, mask_of="input"), Drawn(19, 22), 1),
+        ("torch-gather-conv", MASKED, Drawn(19, 22), 1),
+        ("torch-gather-conv", STRIDED, Drawn(19, 22), 1),
+        ("torch-im2col", MASKED, Drawn(19, 22), 1),
+        ("torch-im2col", replace(STRIDED, groups=1), Drawn(19, 22), 1),
     ],
     ids=str,
 )
