@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
-from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
+from sparsegen.integrations.torch import MaskedConv2d, conv_choice, masked_conv2d  # noqa: E402
 
 SIDES: list[dict[str, Any]] = [
     {"padding": 1},
@@ -94,6 +95,40 @@ def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:
     assert y.count_nonzero() == y[1, :, :8, 8:16].count_nonzero()
     y.sum().backward()
     assert layer.weight.grad is not None and layer.weight is dense.weight
+
+
+@pytest.mark.parametrize("mask_of", ["output", "input"])
+def test_the_dense_convolution_gives_the_same(place: str, mask_of: str) -> None:
+    x, w, bias = (t.requires_grad_() for t in tensors())
+    mask = torch.rand(2, 4, 5) < 0.4
+    zeroed = torch.where(pixels(mask, (4, 4), x), x, 0) if mask_of == "input" else x
+    found = []
+    for dense in ("never", "always"):
+        y = masked_conv2d(zeroed, w, mask, bias, block=4, mask_of=mask_of, padding=1, relu=True, dense=dense)
+        found.append((y, *torch.autograd.grad(y.square().sum(), (x, w, bias), retain_graph=True)))
+    for masked, dense in zip(*found, strict=True):
+        torch.testing.assert_close(masked, dense, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ConfigError, match="dense = 'perhaps'"):
+        masked_conv2d(x, w, mask, bias, block=4, padding=1, dense="perhaps")
+
+
+def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, tried = SimpleNamespace(backend="cuda"), []
+
+    def both(images: Any, *_: Any) -> tuple[float, float]:
+        tried.append(images)
+        return (1.0, 2.0) if images[2] > 100 else (2.0, 2.0)
+
+    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: gpu)
+    monkeypatch.setattr(conv_choice, "_both", both)
+    monkeypatch.setattr(conv_choice, "_decided", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: side == 7)
+    rest = (8, 4, 3, 3), (1, 8, 8), ((1, 1),) * 4, 1, "output", 0.5, False, True, torch.float16, "cuda:0"
+    for side, pays in ((128, True), (64, False), (128, True), (7, True), (7, True)):
+        assert conv_choice.masked_convolution_pays((1, 4, side, side), *rest) is pays
+    assert tried == [(1, 4, 128, 128), (1, 4, 64, 64)]
+    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="emulator"))
+    assert conv_choice.masked_convolution_pays((1, 4, 64, 64), *rest)
 
 
 def test_what_does_not_fit_is_refused() -> None:
