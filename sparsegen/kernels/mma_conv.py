@@ -190,7 +190,7 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
             share = 1 - (1 - share) ** reach
         units = share * p.batch * -(-p.out_height // UNIT) * -(-p.out_width // UNIT)
-        tiles, inner = self._filter_tiles(p, c), p.group_channels * p.taps
+        tiles, inner = self._filter_tiles(p, c), -(-p.group_channels * p.taps // c.step) * c.step
         parts = max(1, device.multiprocessors * c.resident // tiles)
         items = -(-units * PIXELS // (c.tile_m * parts)) * parts * tiles
         computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
