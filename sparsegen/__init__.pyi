@@ -28,6 +28,7 @@ from sparsegen.operators import DsdTransposedOperator as DsdTransposedOperator
 from sparsegen.operators import DsdTransposedProblem as DsdTransposedProblem
 from sparsegen.operators import DType as DType
 from sparsegen.operators import Epilogue as Epilogue
+from sparsegen.operators import ImageLayout as ImageLayout
 from sparsegen.operators import ItemValues as ItemValues
 from sparsegen.operators import Layout as Layout
 from sparsegen.operators import MaskedConv2dOperator as MaskedConv2dOperator

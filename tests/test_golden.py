@@ -29,8 +29,10 @@ from sparsegen.operators import (
     DType,
     Epilogue,
     FilterVolume,
+    ImageLayout,
     ItemValues,
     Layout,
+    MaskBlock,
     MaskedConv2dProblem,
     MaskOf,
     Problem,
@@ -125,6 +127,10 @@ PROBLEMS: dict[str, Problem] = {
     "conv-input-bf16-residual": MaskedConv2dProblem(
         M, K, 32, 64, DType.BFLOAT16, mask_of=MaskOf.INPUT, epilogue=ConvEpilogue.BIAS_RESIDUAL
     ),
+    "conv-few-fp32": MaskedConv2dProblem(
+        M, K, 3, 1, mask_of=MaskOf.INPUT, rest=Rest.KEPT, mask_block=MaskBlock(8, 8)
+    ),
+    "conv-planes-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, layout=ImageLayout.NCHW),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
     "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
     "network-fp16-dying": SparseNetworkProblem(

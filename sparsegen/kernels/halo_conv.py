@@ -90,6 +90,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         p, size = problem, problem.filter_size
         yield Constraint(p.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(not p.layout.has_planes, f"channels are innermost (layout {p.layout})")
         yield Constraint(p.groups.count == 1, f"filters read all channels ({p.groups.count} groups)")
         yield Constraint((p.dilation.rows, p.dilation.columns) == (1, 1), "taps read neighbouring pixels")
         yield Constraint(

@@ -86,6 +86,7 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
             "mask_of": p.mask_of.value,
             "rest": p.rest.value,
             "epilogue": p.epilogue.value,
+            "layout": p.layout.value,
         }
 
     def pack(self, problem: MaskedConv2dProblem, config: TileConvConfig, matrix: CsrMatrix) -> Packed[Array]:
@@ -120,7 +121,10 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
             reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
             share = 1 - (1 - share) ** reach
         outputs = p.batch * p.out_height * p.out_width
-        flop = 2 * share * outputs * p.filters * p.group_channels * p.taps
+        # Tiles and steps that filters and channels do not fill take their whole time.
+        filters = self._filter_tiles(p, config) * config.tile_n
+        channels = -(-p.group_channels // config.step) * config.step
+        flop = 2 * share * outputs * filters * channels * p.taps
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
         return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
 

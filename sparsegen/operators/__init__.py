@@ -12,7 +12,7 @@ import pkgutil
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.operators.conv_traits import ConvEpilogue, MaskOf, Rest
+from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf, Rest
 from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperator, DsdTransposedProblem
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
@@ -72,6 +72,7 @@ __all__ = [
     "FilterVolume",
     "Groups",
     "HasDense",
+    "ImageLayout",
     "ItemValues",
     "Launcher",
     "Layout",

@@ -1,8 +1,12 @@
-"""What tells masked convolutions apart beside their sizes: whose mask it is, what becomes of the rest, epilogues."""
+"""What tells masked convolutions apart beside their sizes: masks, what becomes of the rest, epilogues, memory order."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+import numpy as np
+
+from sparsegen.operators.dtype import Array
 
 
 class MaskOf(StrEnum):
@@ -38,3 +42,31 @@ class ConvEpilogue(StrEnum):
     @property
     def has_residual(self) -> bool:
         return self is ConvEpilogue.BIAS_RESIDUAL
+
+
+class ImageLayout(StrEnum):
+    """Memory order of images, of their result and of the residual, from the outermost dimension to the innermost.
+
+    ``NHWC``: images × rows × columns × channels (PyTorch's ``channels_last``). ``NCHW``: images × channels × rows ×
+    columns. Filters lie as filters × rows × columns × channels with either.
+    """
+
+    NHWC = "nhwc"
+    NCHW = "nchw"
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether each channel of an image lies apart."""
+        return self is ImageLayout.NCHW
+
+    def shape(self, height: int, width: int, channels: int) -> tuple[int, int, int]:
+        """An image of these sizes, as stored."""
+        return (channels, height, width) if self.has_planes else (height, width, channels)
+
+    def by_pixels(self, stored: Array) -> Array:
+        """Height × width × channels of stored images; leading dimensions stay."""
+        return np.moveaxis(stored, -3, -1) if self.has_planes else stored
+
+    def stored(self, image: Array) -> Array:
+        """As stored, of height × width × channels."""
+        return np.ascontiguousarray(np.moveaxis(image, -1, -3)) if self.has_planes else image

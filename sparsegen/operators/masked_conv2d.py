@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from sparsegen.matrix.bits import unpacked_rows, words_for
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators.conv_traits import ConvEpilogue, MaskOf, Rest
+from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf, Rest
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.masked import Density
@@ -53,8 +53,9 @@ class MaskedConv2dOperator(Operator):
         """Convolve; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            x: height × width × channels, contiguous, of the problem's dtype; with a batch one for each image, as are
-                the result and the residual. Where the mask is of the input, pixels outside its blocks are zero.
+            x: height × width × channels, or channels × height × width (`ImageLayout`), contiguous, of the problem's
+                dtype; with a batch one for each image, as are the result and the residual. Where the mask is of the
+                input, pixels outside its blocks are zero.
             w: filters × rows × columns × channels of a group.
             mask: the words of one (`sparsegen.masks.words_of`), of the operands' library; of all images in turn. Of
                 PyTorch int64 will do, whose bits are taken.
@@ -117,6 +118,7 @@ class MaskedConv2dProblem(Problem):
         ConvEpilogue.NONE, "what is done to the result before it is stored", near=True
     )
     batch: int = items()
+    layout: ImageLayout = trait(ImageLayout.NHWC, "memory order of images and result", later=True)
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
@@ -140,6 +142,11 @@ class MaskedConv2dProblem(Problem):
     def out_width(self) -> int:
         reach = self.dilation.columns * (self.filter_size.columns - 1) + 1
         return (self.width + 2 * self.padding.columns - reach) // self.stride.columns + 1
+
+    @property
+    def item(self) -> Self:
+        """One image, in the same memory order."""
+        return replace(self, batch=1)
 
     @property
     def group_channels(self) -> int:
@@ -197,9 +204,10 @@ class MaskedConv2dProblem(Problem):
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         filters = (self.filters, self.filter_size.rows, self.filter_size.columns, self.group_channels)
+        image = self.layout.shape(self.height, self.width, self.channels)
         rows, columns = self.mask_shape
         specs = [
-            TensorSpec("x", self.of_batch((self.height, self.width, self.channels)), self.dtype, 16),
+            TensorSpec("x", self.of_batch(image), self.dtype, 16),
             TensorSpec("w", filters, self.dtype, 16),
             TensorSpec("mask", self.of_batch((rows * words_for(columns),)), WordType.UINT64, 8),
         ]
@@ -210,7 +218,7 @@ class MaskedConv2dProblem(Problem):
         return tuple(specs)
 
     def result(self, nnz: int) -> TensorSpec:
-        shape = (self.out_height, self.out_width, self.filters)
+        shape = self.layout.shape(self.out_height, self.out_width, self.filters)
         return TensorSpec("y", self.of_batch(shape), self.dtype, 16, is_updated=self.rest is Rest.KEPT)
 
     def random_operands(
@@ -234,7 +242,8 @@ class MaskedConv2dProblem(Problem):
             found[spec.name] = spec.dtype.to_storage(numbers)
         if self.mask_of is MaskOf.INPUT:
             masks = found["mask"].reshape(self.batch, -1)
-            images = found["x"].reshape(self.batch, self.height, self.width, self.channels)
+            shape = self.layout.shape(self.height, self.width, self.channels)
+            images = self.layout.by_pixels(found["x"].reshape(self.batch, *shape))
             for image, words in zip(images, masks, strict=True):
                 image[~self.live(words)] = 0
         return found
@@ -266,7 +275,9 @@ class MaskedConv2dProblem(Problem):
             for name, array in operands.items()
             if name != "mask"
         }
-        exact = np.zeros(self.item.result(0).shape)
+        for name in {"x", "residual"} & real.keys():
+            real[name] = self.layout.by_pixels(real[name])
+        exact = np.zeros((self.out_height, self.out_width, self.filters))
         magnitude = np.zeros_like(exact)
         of_group, per_group = self.group_channels, self.filters // self.groups.count
         for part, tap in self._taps_of(real["x"]):
@@ -289,7 +300,9 @@ class MaskedConv2dProblem(Problem):
             exact, magnitude = exact + real["residual"], magnitude + np.abs(real["residual"])
         if self.rest is Rest.KEPT:
             exact = np.where(computed, exact, KEPT)
-        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+        return Reference(
+            self.layout.stored(exact), self.layout.stored(magnitude), self.terms(matrix), self.dtype
+        )
 
     def _taps_of(self, image: Array) -> Any:
         """For each tap, by row and column, what the outputs read of an image: zeros, or False, outside of it."""
@@ -322,6 +335,7 @@ class MaskedConv2dProblem(Problem):
             int(self.mask_of is MaskOf.OUTPUT),
             int(self.rest is Rest.KEPT),
             list(ConvEpilogue).index(self.epilogue),
+            int(self.layout.has_planes),
         )
         warps = -(-self.out_height * self.out_width * self.filters // WARP)
         device.run("convolution.cu:convolution", warps, *sizes, *given, computed, into.exact, into.magnitude)
@@ -349,10 +363,13 @@ class MaskedConv2dProblem(Problem):
             stride=Stride(1, 1),
             padding=Padding(0, 0),
             mask_of=MaskOf.OUTPUT,
+            layout=ImageLayout.NHWC,
         )
         margins = ((self.padding.rows,) * 2, (self.padding.columns,) * 2, (0, 0))
         top, left = at_row * self.stride.rows, at_column * self.stride.columns
-        pixels = np.pad(operands["x"], margins)[top : top + reach[0], left : left + reach[1]]
+        pixels = np.pad(self.layout.by_pixels(operands["x"]), margins)[
+            top : top + reach[0], left : left + reach[1]
+        ]
         computed = bool(self.is_computed(operands["mask"])[at_row, at_column])
         # Of the input, an output that the mask does not reach is one of zeros, unless it is kept.
         wanted = computed or (self.mask_of is MaskOf.INPUT and self.rest is Rest.FILLED)
@@ -364,8 +381,11 @@ class MaskedConv2dProblem(Problem):
         if self.epilogue.has_bias:
             given["bias"] = operands["bias"]
         if self.epilogue.has_residual:
-            given["residual"] = operands["residual"][at_row : at_row + 1, at_column : at_column + 1]
-        places = row * self.filters + np.arange(self.filters)
+            residual = self.layout.by_pixels(operands["residual"])
+            given["residual"] = np.ascontiguousarray(residual[at_row, at_column]).reshape(1, 1, -1)
+        outputs = self.out_height * self.out_width
+        places = np.arange(self.filters)
+        places = row + places * outputs if self.layout.has_planes else row * self.filters + places
         return LoneRow(alone, alone.without_pattern, given, places)
 
 

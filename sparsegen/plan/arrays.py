@@ -124,7 +124,11 @@ def missing(spec: TensorSpec) -> OperandError:
 
 
 def torch_caller(torch: Any, target: Target) -> Call:
-    """Tensors on the operator's GPU, on PyTorch's current stream unless another is given."""
+    """Tensors on the operator's GPU, on PyTorch's current stream unless another is given.
+
+    Tensors in pinned memory of the host are read and written where they lie, across the bus; a result there is complete
+    when the stream has come so far.
+    """
     bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
     launching = target.variant.launching
     device, tensor, empty = torch.device("cuda", index), torch.Tensor, torch.empty
@@ -154,7 +158,7 @@ def torch_caller(torch: Any, target: Target) -> Call:
             raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
         if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
             raise mismatch(spec, "dtype", dtype, array.dtype)
-        if array.get_device() != index:
+        if array.get_device() != index and not (array.device.type == "cpu" and array.is_pinned()):
             raise mismatch(spec, "device", device, array.device)
         if not array.is_contiguous():
             raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")

@@ -21,6 +21,7 @@ from sparsegen.operators import (
     DType,
     Epilogue,
     Layout,
+    MaskedConv2dProblem,
     Problem,
     Readout,
     SddmmProblem,
@@ -41,6 +42,10 @@ SOFTMAX, RANDOM = SoftmaxProblem(24, 32, HALF), Independent(24, 32, 0.5)
 NETWORK = SparseNetworkProblem(6 * 64, 67, 40, HALF, Activation.DYING_RELU, Readout.TOTALS)
 LAYERS = RadixNet(6 * 64, 67, 64, 6)
 CONV = SpmmProblem(24, 32, 49, epilogue=Epilogue.BIAS_RELU)
+MASKED = MaskedConv2dProblem.of(
+    (19, 22), channels=4, filters=6, mask_block="4x5", padding="2x1", epilogue="bias", batch=2
+)
+STRIDED = replace(MASKED, stride="2x1", dilation="1x2", groups=2, rest="kept", layout="nchw", epilogue="none")
 
 
 def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
@@ -73,6 +78,12 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
+        ("torch-conv2d", MASKED, Drawn(19, 22), 1),
+        ("torch-conv2d", replace(STRIDED, mask_of="input"), Drawn(19, 22), 1),
+        ("torch-gather-conv", MASKED, Drawn(19, 22), 1),
+        ("torch-gather-conv", STRIDED, Drawn(19, 22), 1),
+        ("torch-im2col", MASKED, Drawn(19, 22), 1),
+        ("torch-im2col", replace(STRIDED, groups=1), Drawn(19, 22), 1),
     ],
     ids=str,
 )

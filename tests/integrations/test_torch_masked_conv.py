@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
-from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
+from sparsegen.integrations.torch import MaskedConv2d, conv_choice, masked_conv2d  # noqa: E402
 
 SIDES: list[dict[str, Any]] = [
     {"padding": 1},
@@ -31,15 +32,19 @@ def pixels(mask: Any, block: tuple[int, int], like: Any) -> Any:
     return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sides", SIDES, ids=str)
-def test_live_blocks_of_the_output_are_computed(place: str, sides: dict[str, Any], dtype: Any) -> None:
+def test_live_blocks_of_the_output_are_computed(
+    place: str, sides: dict[str, Any], dtype: Any, order: Any
+) -> None:
     x, w, bias = tensors(dtype, sides.get("groups", 1))
+    x = x.to(memory_format=order)
     dense = functional.conv2d(x.double(), w.double(), bias.double(), **sides).relu()
     mask = torch.rand(2, -(-dense.shape[2] // 5), -(-dense.shape[3] // 4)) < 0.5
     y = masked_conv2d(x, w, mask, bias, block="5x4", relu=True, **sides)
     exact = torch.where(pixels(mask, (5, 4), dense), dense, 0)
-    assert y.dtype is dtype and y.is_contiguous(memory_format=torch.channels_last)
+    assert y.dtype is dtype and y.is_contiguous(memory_format=order)
     rough = 2e-2 if dtype is torch.bfloat16 else 2e-3
     torch.testing.assert_close(y.double(), exact, rtol=rough, atol=rough)
 
@@ -68,8 +73,13 @@ def test_gradients(sides: dict[str, Any], mask_of: str) -> None:
 def test_the_operator_is_one_that_pytorch_trusts() -> None:
     x, w, bias = tensors()
     words = torch.ones(2 * 4, 1, dtype=torch.int64)
-    given = (x, w, bias, words, [1, 1], [1, 1], [1, 1], [4, 4], 1, "output", 0.5, False)
-    torch.library.opcheck(torch.ops.sparsegen.masked_conv2d.default, given)
+    others = (w, bias, words, [1, 1], [1, 1], [1, 1], [4, 4], 1, "output", 0.5, False)
+    for images in (
+        x,
+        x.to(memory_format=torch.channels_last),
+        x.transpose(2, 3).contiguous().transpose(2, 3),
+    ):
+        torch.library.opcheck(torch.ops.sparsegen.masked_conv2d.default, (images, *others))
 
 
 def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:
@@ -85,6 +95,40 @@ def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:
     assert y.count_nonzero() == y[1, :, :8, 8:16].count_nonzero()
     y.sum().backward()
     assert layer.weight.grad is not None and layer.weight is dense.weight
+
+
+@pytest.mark.parametrize("mask_of", ["output", "input"])
+def test_the_dense_convolution_gives_the_same(place: str, mask_of: str) -> None:
+    x, w, bias = (t.requires_grad_() for t in tensors())
+    mask = torch.rand(2, 4, 5) < 0.4
+    zeroed = torch.where(pixels(mask, (4, 4), x), x, 0) if mask_of == "input" else x
+    found = []
+    for dense in ("never", "always"):
+        y = masked_conv2d(zeroed, w, mask, bias, block=4, mask_of=mask_of, padding=1, relu=True, dense=dense)
+        found.append((y, *torch.autograd.grad(y.square().sum(), (x, w, bias), retain_graph=True)))
+    for masked, dense in zip(*found, strict=True):
+        torch.testing.assert_close(masked, dense, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ConfigError, match="dense = 'perhaps'"):
+        masked_conv2d(x, w, mask, bias, block=4, padding=1, dense="perhaps")
+
+
+def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, tried = SimpleNamespace(backend="cuda"), []
+
+    def both(images: Any, *_: Any) -> tuple[float, float]:
+        tried.append(images)
+        return (1.0, 2.0) if images[2] > 100 else (2.0, 2.0)
+
+    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: gpu)
+    monkeypatch.setattr(conv_choice, "_both", both)
+    monkeypatch.setattr(conv_choice, "_decided", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: side == 7)
+    rest = (8, 4, 3, 3), (1, 8, 8), ((1, 1),) * 4, 1, "output", 0.5, False, True, torch.float16, "cuda:0"
+    for side, pays in ((128, True), (64, False), (128, True), (7, True), (7, True)):
+        assert conv_choice.masked_convolution_pays((1, 4, side, side), *rest) is pays
+    assert tried == [(1, 4, 128, 128), (1, 4, 64, 64)]
+    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="emulator"))
+    assert conv_choice.masked_convolution_pays((1, 4, 64, 64), *rest)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import sparsegen
 from sparsegen import masks
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.spatial_mask import Reach, dilate
-from sparsegen.operators import ConvEpilogue, DType, MaskedConv2dProblem, MaskOf, Rest
+from sparsegen.operators import ConvEpilogue, DType, ImageLayout, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.operators.dtype import Array
 from sparsegen.settings import Settings
 
@@ -62,6 +63,34 @@ def test_the_reference_is_the_convolution_by_its_definition(
     found = p.reference(p.without_pattern, given)
     np.testing.assert_allclose(found.exact, exact + given["residual"], atol=1e-12)
     assert (found.magnitude >= np.abs(found.exact) - 1e-6).all()
+
+
+@pytest.mark.parametrize("mask_of", MaskOf)
+def test_with_planes_the_same_numbers_lie_elsewhere(mask_of: MaskOf) -> None:
+    p = problem(mask_of=mask_of, epilogue="bias_residual", density=0.3, batch=2, rest="kept")
+    planes = replace(p, layout=ImageLayout.NCHW)
+    given = p.random_operands(np.random.default_rng(3), 0)
+    elsewhere = given | {name: ImageLayout.NCHW.stored(given[name]) for name in ("x", "residual")}
+    assert elsewhere["x"].shape == planes.operands(0)[0].shape == (2, 4, 11, 14)
+    assert planes.result(0).shape == (2, 6, 11, 14) == elsewhere["residual"].shape
+    expected, found = (of.reference(of.without_pattern, on) for of, on in ((p, given), (planes, elsewhere)))
+    np.testing.assert_array_equal(ImageLayout.NCHW.by_pixels(found.exact), expected.exact)
+    np.testing.assert_array_equal(ImageLayout.NCHW.by_pixels(found.magnitude), expected.magnitude)
+    drawn = planes.random_operands(np.random.default_rng(4), 0)
+    if mask_of is MaskOf.INPUT:
+        pixels = ImageLayout.NCHW.by_pixels(drawn["x"])
+        for image, words in zip(pixels, drawn["mask"], strict=True):
+            assert not image[~p.live(words)].any() and image[p.live(words)].all()
+
+
+def test_one_output_of_planes_is_computed_alone_too() -> None:
+    p = problem(epilogue="bias_residual", layout="nchw", density=0.9)
+    given = p.random_operands(np.random.default_rng(3), 0)
+    whole = p.reference(p.without_pattern, given)
+    for row in (0, 77, 153):
+        alone = p.lone_row(p.without_pattern, given, row, np.random.default_rng(0))
+        found = alone.problem.reference(alone.matrix, alone.operands)
+        np.testing.assert_allclose(found.exact.ravel(), whole.exact.ravel()[alone.places])
 
 
 def test_epilogues_are_told_apart() -> None:

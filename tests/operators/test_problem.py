@@ -24,6 +24,7 @@ from sparsegen.operators import (
     DType,
     Epilogue,
     FilterVolume,
+    ImageLayout,
     ItemValues,
     Layout,
     MaskedConv2dProblem,
@@ -66,6 +67,7 @@ BATCHES: list[Problem] = [
     DsdTransposedProblem(67, 50, 5, block=Block(16, 16), y_layout=Layout.COLUMN, batch=3),
     SddProblem(67, 50, 5, DType.BFLOAT16, Block(16, 32), batch=3),
     MaskedConv2dProblem(67, 50, 4, 6, DType.FLOAT16, mask_of=MaskOf.INPUT, batch=3),
+    MaskedConv2dProblem(67, 50, 4, 6, DType.FLOAT16, batch=3, layout=ImageLayout.NCHW),
     SddmmProblem(67, 50, 5, DType.BFLOAT16, SddmmEpilogue.SCALE, batch=3),
     SoftmaxProblem(67, 50, DType.FLOAT16, batch=3),
     SoftmaxBackwardProblem(67, 50, batch=3),
@@ -166,11 +168,15 @@ def test_a_batch_is_its_items_one_after_another(problem: Problem) -> None:
 @each_problem
 def test_what_was_written_before_there_were_batches_is_still_read_and_written(problem: Problem) -> None:
     fields = problem.to_dict()
-    assert not {"batch", "item_values"} & set(fields)
+    assert not {"batch", "item_values"} & set(fields) and "nhwc" not in fields.values()
     assert type(problem).from_dict({**fields, "batch": 1}) == problem == problem.item
-    assert {name: json_value(getattr(problem, name)) for name in problem.fields} == fields | {"batch": 1} | (
-        {"item_values": "shared"} if isinstance(problem, SpmmProblem) else {}
-    )
+    added = {"item_values": "shared"} if isinstance(problem, SpmmProblem) else {}
+    added |= {"layout": "nhwc"} if isinstance(problem, MaskedConv2dProblem) else {}
+    assert {name: json_value(getattr(problem, name)) for name in problem.fields} == {
+        **fields,
+        "batch": 1,
+        **added,
+    }
 
 
 def json_value(value: Any) -> Any:

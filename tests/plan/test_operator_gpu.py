@@ -58,6 +58,16 @@ def test_torch(pattern: Any, dtype: str) -> None:
     assert op(b, out) is out and torch.equal(out, c)
 
 
+def test_pinned_memory_of_the_host_is_read_and_written_where_it_lies(pattern: Any) -> None:
+    op, b = prepare(pattern), random((K, N))
+    pinned, out = b.cpu().pin_memory(), torch.empty((M, N), pin_memory=True)
+    assert op(pinned, out=out) is out
+    torch.cuda.synchronize()
+    assert torch.equal(out.cuda(), op(b)) and op(pinned).is_cuda
+    with pytest.raises(OperandError, match="device"):
+        op(b.cpu())
+
+
 def test_a_bias_and_columns(pattern: Any) -> None:
     bias = random((M,))
     op = prepare(pattern, layout="column", epilogue="bias_relu", bias=bias)

@@ -19,12 +19,18 @@ from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import (
     Activation,
     Block,
+    ConvEpilogue,
+    Dilation,
     DsdProblem,
     DsdTransposedProblem,
     DType,
     Epilogue,
+    Groups,
+    ImageLayout,
     ItemValues,
     Layout,
+    MaskedConv2dProblem,
+    MaskOf,
     Problem,
     Readout,
     SddmmEpilogue,
@@ -35,6 +41,7 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SparseNetworkProblem,
     SpmmProblem,
+    Stride,
 )
 from sparsegen.settings import Settings
 from sparsegen.verify import verifier as verifiers
@@ -89,6 +96,13 @@ PROBLEMS: list[Problem] = [
     *(SddProblem(24, 40, 9, dtype, BLOCK, w_layout=layout) for dtype in DType for layout in Layout),
     DsdProblem(24, 40, 9, DType.FLOAT32, BLOCK, w_layout=Layout.COLUMN, batch=3),
     SddProblem(24, 40, 9, DType.FLOAT16, BLOCK, batch=3),
+    *(
+        MaskedConv2dProblem(9, 11, 4, 6, DType.FLOAT16, epilogue=e, mask_of=mask_of, layout=layout)
+        for e in ConvEpilogue
+        for mask_of in MaskOf
+        for layout in ImageLayout
+    ),
+    MaskedConv2dProblem(9, 11, 4, 6, groups=Groups(2), stride=Stride(1, 2), dilation=Dilation(2, 1)),
     SddmmProblem(5, 40, 13),
     SoftmaxProblem(5, 40),
     SoftmaxBackwardProblem(5, 40),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,8 +11,7 @@ from torch import Tensor
 from sparsegen.integrations.torch.block_masks import draw_block_mask
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
-
-WARM_UP, ROUNDS = 2, 5
+from sparsegen.integrations.torch.timing import in_turn
 
 _decided: dict[tuple[Any, ...], bool] = {}
 _lock = threading.Lock()
@@ -32,10 +29,10 @@ def masked_products_pay(
 ) -> bool:
     """Whether a mask and its three products take less time than dropout of blocks and three dense products.
 
-    On a GPU the first call with these sizes times both, forward and backward, `ROUNDS` times in turn, and the process
-    remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's generators as
-    they are. Time of the host counts where the device waits for it. Inside a CUDA graph's capture nothing can be timed,
-    and sizes that were never met run dense.
+    On a GPU the first call with these sizes times both, forward and backward, in turn (`timing.in_turn`), and the
+    process remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's
+    generators as they are. Time of the host counts where the device waits for it. Inside a CUDA graph's capture nothing
+    can be timed, and sizes that were never met run dense.
 
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
     time, the kernels do.
@@ -88,20 +85,5 @@ def _both(
         drop(torch.mm(dy, weight))
         torch.mm(dy.t(), dropped)
 
-    times: tuple[list[float], list[float]] = ([], [])
-    with torch.no_grad(), torch.cuda.device(where):
-        for turn in range(WARM_UP + ROUNDS):
-            for run, found in zip((masked, dense), times, strict=True):
-                ms = _milliseconds(run)
-                if turn >= WARM_UP:
-                    found.append(ms)
-    return statistics.median(times[0]), statistics.median(times[1])
-
-
-def _milliseconds(run: Callable[[], None]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
+    found = in_turn([masked, dense], where)
+    return found[0], found[1]

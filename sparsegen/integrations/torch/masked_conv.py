@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsegen import arguments
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch.conv_choice import masked_convolution_pays, zero_outside
 from sparsegen.integrations.torch.masked_prepared import operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
@@ -22,6 +24,7 @@ from sparsegen.operators import (
     Dilation,
     FilterSize,
     Groups,
+    ImageLayout,
     MaskBlock,
     MaskedConv2dProblem,
     MaskOf,
@@ -44,12 +47,14 @@ def masked_conv2d(
     groups: int = 1,
     density: float = 0.5,
     relu: bool = False,
+    dense: Dense | str = Dense.AUTO,
 ) -> Tensor:
     """The convolution of which a mask names the output blocks that are computed, or the input blocks that are not zero.
 
     Elsewhere the output is zero; with a mask of the input it is what a convolution of zeros gives, and x must be zero
-    outside the mask. Images in `torch.channels_last` are read where they lie, others are copied. Gradients are right
-    for any mask, and are dense convolutions of the gradient where the mask is live: they take a dense layer's time.
+    outside the mask. Images in `torch.channels_last` and contiguous ones are read where they lie; the kernels for
+    the former are faster. Other images, such as slices, are copied to `torch.channels_last`. Gradients are right for
+    any mask, and are dense convolutions of the gradient where the mask is live: they take a dense layer's time.
 
     Args:
         x: images × channels × height × width.
@@ -59,9 +64,11 @@ def masked_conv2d(
         block: pixels of a block of the mask: a number, two, or text such as ``"8x16"``.
         density: the expected share of live blocks, by which the kernel is chosen.
         relu: set negative results to zero. It needs a bias.
+        dense: whether PyTorch's own convolution runs, whose result is then set to zero outside the mask. ``"auto"``:
+            where it takes less time, which is tried when sizes are first met on a GPU (`masked_convolution_pays`).
 
     Returns:
-        images × filters × height × width, in `torch.channels_last`.
+        images × filters × height × width, in x's memory format.
 
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
@@ -90,17 +97,51 @@ def masked_conv2d(
         (side.rows, side.columns)
         for side in (problem.stride, problem.padding, problem.dilation, problem.mask_block)
     ]
+    if not _runs_masked(Dense.parse(dense), x, weight, mask, sides, groups, problem, density):
+        return _dense(problem, x, weight, bias, mask)
     result: Tensor = torch.ops.sparsegen.masked_conv2d(
         *(x, weight, bias, words_of(mask)), *sides, groups, str(problem.mask_of), density, relu
     )
     return result
 
 
+def _runs_masked(
+    dense: Dense,
+    x: Tensor,
+    weight: Tensor,
+    mask: Tensor,
+    sides: list[tuple[int, int]],
+    groups: int,
+    problem: MaskedConv2dProblem,
+    density: float,
+) -> bool:
+    """Whether the operator with the mask runs. Tensors on the CPU and dtypes without kernels are its matter too."""
+    if dense is not Dense.AUTO or not x.is_cuda or x.dtype not in DTYPES:
+        return dense is not Dense.ALWAYS
+    return masked_convolution_pays(
+        *(tuple(x.shape), tuple(weight.shape), tuple(mask.shape), tuple(sides), groups),
+        *(str(problem.mask_of), density, problem.epilogue.has_bias, not problem.layout.has_planes),
+        *(x.dtype, str(x.device)),
+    )
+
+
+def _dense(
+    problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor
+) -> Tensor:
+    """By PyTorch's convolution, with its gradients."""
+    found = functional.conv2d(x, weight, bias, groups=problem.groups.count, **_sides(problem))
+    if problem.epilogue is ConvEpilogue.BIAS_RELU:
+        found = found.relu()
+    if problem.mask_of is MaskOf.OUTPUT:
+        found = zero_outside(found, mask, (problem.mask_block.rows, problem.mask_block.columns))
+    return found.contiguous(memory_format=_format(x))
+
+
 class MaskedConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` with a mask of spatial blocks for every call; see `masked_conv2d`.
 
     Attributes:
-        mask_block, mask_of, density: as of `masked_conv2d`.
+        mask_block, mask_of, density, dense: as of `masked_conv2d`.
     """
 
     def __init__(
@@ -109,6 +150,7 @@ class MaskedConv2d(nn.Conv2d):
         mask_block: Any = 16,
         mask_of: MaskOf | str = MaskOf.OUTPUT,
         density: float = 0.5,
+        dense: Dense | str = Dense.AUTO,
         **options: Any,
     ) -> None:
         """Make a layer; what `torch.nn.Conv2d` takes, and how masks are.
@@ -120,13 +162,14 @@ class MaskedConv2d(nn.Conv2d):
         if self.padding_mode != "zeros" or isinstance(self.padding, str):
             raise ConfigError("a masked convolution is padded by a number of zeros on each side")
         self.mask_block, self.mask_of, self.density = mask_block, MaskOf(mask_of), density
+        self.dense = Dense.parse(dense)
 
     @classmethod
     def from_dense(cls, layer: nn.Conv2d, **masks: Any) -> MaskedConv2d:
         """The layer with another's weight and bias, which both have from then on.
 
         Args:
-            masks: ``mask_block``, ``mask_of`` and ``density``.
+            masks: ``mask_block``, ``mask_of``, ``density`` and ``dense``.
         """
         made = cls(
             *(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride),
@@ -155,6 +198,7 @@ class MaskedConv2d(nn.Conv2d):
             dilation=self.dilation,
             groups=self.groups,
             density=self.density,
+            dense=self.dense,
         )
 
 
@@ -207,7 +251,20 @@ def _problem(
         density=Density.parse(density),
         epilogue=epilogue,
         batch=x.shape[0],
+        layout=_layout(x),
     )
+
+
+def _layout(x: Tensor) -> ImageLayout:
+    """The memory order in which images are read, and the result is written."""
+    if x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
+        return ImageLayout.NCHW
+    return ImageLayout.NHWC
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    """That of the result."""
+    return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
 
 
 @torch.library.custom_op(
@@ -247,7 +304,9 @@ def _masked_conv2d(
     if device is None:
         return _plain(problem, x, weight, bias, words)
     operator = operators.get(problem, device, is_capturing(x))
-    images, filters = (aligned(tensor.permute(0, 2, 3, 1)) for tensor in (x, weight))
+    planes = problem.layout.has_planes
+    images = aligned(x if planes else x.permute(0, 2, 3, 1))
+    filters = aligned(weight.permute(0, 2, 3, 1))
     specs = {spec.name: spec for spec in problem.operands(0)}
     given = [images.reshape(specs["x"].shape), filters, words.reshape(specs["mask"].shape).view(torch.uint64)]
     added = {} if bias is None else {"bias": bias.contiguous()}
@@ -260,9 +319,9 @@ def _masked_conv2d(
             *arrays, given[2].numpy(), **{name: t.to(sent).numpy() for name, t in added.items()}
         )
         found = torch.from_numpy(computed).to(x.dtype)
-    shape = problem.batch, problem.out_height, problem.out_width, problem.filters
-    result: Tensor = found.reshape(shape).permute(0, 3, 1, 2)
-    return result
+    shape = problem.layout.shape(problem.out_height, problem.out_width, problem.filters)
+    result: Tensor = found.reshape(problem.batch, *shape)
+    return result if planes else result.permute(0, 3, 1, 2)
 
 
 @_masked_conv2d.register_fake
@@ -272,7 +331,14 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides: Any
         (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
         for i in range(2)
     )
-    return x.new_empty((x.shape[0], rows, columns, weight.shape[0])).permute(0, 3, 1, 2)
+    shape = (x.shape[0], weight.shape[0], rows, columns)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=_format(x))
+
+
+def _sides(problem: MaskedConv2dProblem) -> dict[str, tuple[int, int]]:
+    """What PyTorch calls stride, padding and dilation."""
+    named = (("stride", problem.stride), ("padding", problem.padding), ("dilation", problem.dilation))
+    return {name: (side.rows, side.columns) for name, side in named}
 
 
 def _plain(
@@ -280,24 +346,16 @@ def _plain(
 ) -> Tensor:
     """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
     wide = x.dtype if x.dtype in WIDE else torch.float32
-    sides = {
-        name: (side.rows, side.columns)
-        for name, side in (
-            ("stride", problem.stride),
-            ("padding", problem.padding),
-            ("dilation", problem.dilation),
-        )
-    }
     added = None if bias is None else bias.detach().to(wide)
     found = functional.conv2d(
-        x.detach().to(wide), weight.detach().to(wide), added, groups=problem.groups.count, **sides
+        x.detach().to(wide), weight.detach().to(wide), added, groups=problem.groups.count, **_sides(problem)
     )
     if problem.epilogue is ConvEpilogue.BIAS_RELU:
         found = found.relu()
     if problem.mask_of is MaskOf.OUTPUT:
         block = problem.mask_block.rows, problem.mask_block.columns
         found = torch.where(_live(words, block, found), found, 0)
-    return found.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    return found.to(x.dtype).contiguous(memory_format=_format(x))
 
 
 def _live(words: Tensor, block: tuple[int, int], like: Tensor) -> Tensor:

@@ -1,0 +1,34 @@
+"""Times of several ways to do the same on a GPU, for choices that are made when sizes are first met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+WARM_UP, ROUNDS = 2, 5
+
+
+def in_turn(runs: Sequence[Callable[[], object]], where: torch.device) -> list[float]:
+    """Median milliseconds of each way on its GPU, `ROUNDS` times in turn, without gradients.
+
+    Time of the host counts where the device waits for it.
+    """
+    times: list[list[float]] = [[] for _ in runs]
+    with torch.no_grad(), torch.cuda.device(where):
+        for turn in range(WARM_UP + ROUNDS):
+            for run, found in zip(runs, times, strict=True):
+                ms = _milliseconds(run)
+                if turn >= WARM_UP:
+                    found.append(ms)
+    return [statistics.median(found) for found in times]
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
