@@ -56,7 +56,7 @@ class TorchConv2d(Contender):
         def read() -> Array:
             """What the mask asks for; elsewhere what the problem has there."""
             found = result.read().reshape(p.batch, p.out_height, p.out_width, p.filters)
-            elsewhere = p.dtype.to_storage(np.full(1, np.nan if p.rest is Rest.KEPT else 0.0, np.float32))[0]
+            elsewhere = p.dtype.to_storage(np.full(1, p.rest.left, np.float32))[0]
             if p.mask_of is MaskOf.OUTPUT or p.rest is Rest.KEPT:
                 masks = bench.operand("mask").reshape(p.batch, -1)
                 for image, words in zip(found, masks, strict=True):

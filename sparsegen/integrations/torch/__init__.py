@@ -35,7 +35,7 @@ from sparsegen.integrations.torch.conversion_report import ConversionReport, Con
 from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
-from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
+from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd, sdd_into
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
@@ -64,6 +64,7 @@ __all__ = [
     "masked_conv2d",
     "sampled_product",
     "sdd",
+    "sdd_into",
     "sparse_attention",
     "to_counts",
     "to_flex",

@@ -110,7 +110,7 @@ class CopiedTiles(Family[P, C]):
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
-        unit = {"unit": self._unit(side, config)} if side.samples else {}
+        of_result = {"unit": self._unit(side, config), "fills": side.fills} if side.samples else {}
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -121,7 +121,7 @@ class CopiedTiles(Family[P, C]):
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
-            **unit,
+            **of_result,
         }
 
     def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
