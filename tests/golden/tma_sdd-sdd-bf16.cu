@@ -29,7 +29,7 @@ constexpr bool kCounted = true;  // tiles come from a counter, not by position
 constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kColumnBlock = 128;  // columns of the result in a block of the mask
 constexpr bool kBByInner = false;  // the contraction is the direction in which B is contiguous
-static_assert(sizeof(Element) == 2, "elements have 16 bits");
+static_assert(sizeof(Element) == 2 || kBByInner, "floats lie along the contraction");
 static_assert(kRowBlock % 64 == 0 && kColumnBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
 
@@ -359,6 +359,12 @@ __device__ __forceinline__ void store_matrices_transposed(void* row, const unsig
 #endif
 }
 
+// Two floats rounded to elements, the first in the low half.
+__device__ __forceinline__ unsigned to_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const unsigned&>(pair);
+}
+
 // Tiles lie in shared memory as blocks of rows of up to 128 bytes. These are swizzled: chunk c of row r lies at place
 // c ^ swizzle(r) of its row, so that the rows of a fragment meet different banks. As this is linear over exclusive or,
 // steps through a tile are exclusive ors of byte offsets.
@@ -377,14 +383,10 @@ __device__ __forceinline__ unsigned along_row(unsigned offset, unsigned bytes) {
   return (offset ^ bytes % kRowBytes) + bytes / kRowBytes * kBlockBytes;
 }
 
-// Two floats rounded to elements, the first in the low half.
-__device__ __forceinline__ unsigned to_pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const unsigned&>(pair);
-}
-
-constexpr int kStep = 64;  // of the contraction in a stage: 128 bytes
-constexpr int kPieceBytes = 64 * kStep * 2;  // 64 rows of A, 64 columns of B, or 64 rows and columns of the result
+constexpr int kRowElements = 128 / sizeof(Element);  // of a row of 128 bytes
+constexpr int kStep = kRowElements;  // of the contraction in a stage
+constexpr int kProducts = 4;  // of a stage, by one instruction of 32 bytes each
+constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
 constexpr int kRingBytes = 24 * kPieceBytes;
 constexpr int kMostStages = 8;
 constexpr int kConsumers = 2;  // warpgroups
@@ -397,7 +399,15 @@ __host__ __device__ constexpr int stages_of(int columns) {
   return kRingBytes / stage_bytes(columns) < kMostStages ? kRingBytes / stage_bytes(columns) : kMostStages;
 }
 
-// What the producer says of a stage: flags (bit w: warpgroup w multiplies it), where the result's rows begin for both warpgroups (in
+// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
+// follows arrivals lane by lane, so that under it all of them arrive.
+#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
+constexpr unsigned kArrivingLanes = 32;
+#else
+constexpr unsigned kArrivingLanes = 1;
+#endif
+
+// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's rows begin for both warpgroups (in
 // units of 64, 16 bits each), and two words on its columns.
 using Note = Vector<unsigned, 4>;
 constexpr unsigned kLast = 4;  // of its tile
@@ -426,7 +436,7 @@ struct Ring {
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kMostStages; ++stage) {
       barrier_init(filled + stage, 1);
-      barrier_init(emptied + stage, 4 * kConsumers * kClusterBlocks);
+      barrier_init(emptied + stage, 4 * kConsumers * kArrivingLanes * kClusterBlocks);
     }
   }
 
@@ -453,7 +463,13 @@ struct Ring {
   __device__ __forceinline__ void release(int stage) {
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();
-    if (lane < kClusterBlocks) barrier_arrive_at(emptied + stage, lane);
+    if constexpr (kArrivingLanes == 1) {
+      if (lane < kClusterBlocks) barrier_arrive_at(emptied + stage, lane);
+    } else if constexpr (kClusterBlocks == 1) {
+      barrier_arrive(emptied + stage);
+    } else {
+      for (unsigned block = 0; block < kClusterBlocks; ++block) barrier_arrive_at(emptied + stage, block);
+    }
   }
 };
 
@@ -646,6 +662,7 @@ struct MaskRows {
   const unsigned long long* bits;
   const int* order;
   int rows, words;  // words of a row
+  long long item_words;  // from one item of a batch to the next
 
   // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
   __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
@@ -656,6 +673,15 @@ struct MaskRows {
     words = by_columns ? column_words : row_words;
     bits = half;
     order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
+    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+                 (column_count + 1) / 2;
+  }
+
+  // The mask of another item, of the first one's.
+  __device__ __forceinline__ MaskRows of_item(int item) const {
+    MaskRows found = *this;
+    found.bits += item * item_words, found.order += 2 * item * item_words;
+    return found;
   }
 
   __device__ __forceinline__ unsigned long long word(int rank, int number) const {
@@ -730,6 +756,9 @@ struct TileNumbers {
   }
 };
 
+// Where a box begins in the array of an item.
+__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
+
 constexpr int kOutputs = 2;  // pieces of a warpgroup that are laid down at a time
 constexpr int kOutputBytes = kConsumers * kOutputs * kPieceBytes;
 constexpr int kNowhere = -1;  // the column of what is not stored
@@ -740,10 +769,11 @@ struct Output {
   int barrier;  // its number
   float scale;
 
-  // Stores sums, 64 rows of the result from the given one on; `column_of` says for each 64 columns of them where they begin.
+  // Stores sums, 64 rows of an item's result from the given one on; `column_of` says for each kRowElements columns of them where they
+  // begin.
   template <int kTiles, class ColumnOf>
-  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int first_row, ColumnOf column_of) const {
-    constexpr int kPieces = kTiles / 8, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
+  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int item, int first_row, ColumnOf column_of) const {
+    constexpr int kPieces = kTiles * 8 / kRowElements, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
     #pragma unroll
     for (int piece = 0; piece < kPieces; piece += kAtOnce) {
       if (threadIdx.x % 128 == 0) store_box_wait<0>();
@@ -751,7 +781,7 @@ struct Output {
       #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int column = column_of(piece + i);
-        if (column != kNowhere) lay_down(sums, (piece + i) * 8, pieces + i * kPieceBytes, first_row, column);
+        if (column != kNowhere) lay_down(sums, (piece + i) * (kRowElements / 8), pieces + i * kPieceBytes, item, first_row, column);
       }
       fence_shared_for_tensor_cores();
       meet_at<128>(barrier);
@@ -759,7 +789,7 @@ struct Output {
         #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int column = column_of(piece + i);
-          if (column != kNowhere) store_box(map, box_at(column, first_row), pieces + i * kPieceBytes);
+          if (column != kNowhere) store_box(map, box_of(item, column, first_row), pieces + i * kPieceBytes);
         }
         store_box_commit();
       }
@@ -772,9 +802,15 @@ struct Output {
   }
 
  private:
-  // Eight column tiles of sums, which are 64 rows and columns of the result that begin with the given ones.
+  // A sum as it is stored.
+  __device__ __forceinline__ float finished(float x, [[maybe_unused]] int item, [[maybe_unused]] int row, [[maybe_unused]] int column) const {
+    x *= scale;
+    return x;
+  }
+
+  // Column tiles of sums, which are 64 rows and kRowElements columns of the result that begin with the given ones.
   template <int kTiles>
-  __device__ __forceinline__ void lay_down(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int first_row, int first_column) const {
+  __device__ __forceinline__ void lay_down(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int item, int first_row, int first_column) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     #pragma unroll
     for (int j = 0; j < 4; ++j) {  // 16 columns
@@ -784,16 +820,15 @@ struct Output {
         float pair[2];
         #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          float x = sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e] * scale;
-
-          pair[e] = x;
+          const int row = first_row + static_cast<int>(warp * 16 + q % 2 * 8 + lane / 4);
+          const int column = first_column + j * 16 + q / 2 * 8 + static_cast<int>(lane % 4) * 2 + e;
+          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], item, row, column);
         }
         fragments[q] = to_pair(pair[0], pair[1]);
       }
       const unsigned row_there = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
       store_matrices(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
     }
-    (void)first_row, (void)first_column;
   }
 };
 
@@ -818,20 +853,26 @@ struct Tile {
   int units;
   unsigned live;  // bit 4 w + i: unit i lives in the rows of warpgroup w
   unsigned long long columns;  // the units' numbers, 16 bits each
+  int item = 0;  // of the batch
 };
 
 // The units that live in any row of tiles of 128 rows, as many as fit in a tile; what is left of a row may be a narrow one. Wide tiles
 // come first, along groups of kRaster tiles of rows. A producer warp walks through them, all of its lanes together.
 struct Tiles {
-  MaskRows mask;
+  MaskRows mask;  // of the group's item
   int rows;  // of the result, in units of 64
-  int row_tiles, groups;
+  int row_tiles, item_groups, groups;  // of an item, of all
   // The group that the walk has reached; each lane has one of its tiles of rows: its live units, where it is, tiles of this width.
   int group = -1, before = 0, in_group = 0;
   int units = 0, first_rows = 0, tiles = 0;
 
   __device__ __forceinline__ Tiles(const MaskRows& of, int row_count)
-      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), groups((row_tiles + kRaster - 1) / kRaster) {}
+      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), item_groups((row_tiles + kRaster - 1) / kRaster),
+        groups(item_groups) {}
+
+  __device__ __forceinline__ int item() const { return 0; }
+  // The first row tile of the group.
+  __device__ __forceinline__ int first_row_tile() const { return group % item_groups * kRaster; }
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ __forceinline__ static int from_lane(int mine, int lane) { return __shfl_sync(0xffffffffu, mine, lane); }
@@ -860,7 +901,7 @@ struct Tiles {
     before += in_group;
     if (++group >= 2 * groups) return false;
     const bool is_wide = group < groups;
-    const int row_tile = group % groups * kRaster + lane();
+    const int row_tile = first_row_tile() + lane();
     units = 0, first_rows = 0, tiles = 0;
     if (lane() < kRaster && row_tile < row_tiles) {
       first_rows = rows_of(row_tile, 0) | rows_of(row_tile, 1) << 16;
@@ -893,11 +934,12 @@ struct Tiles {
     const unsigned there = static_cast<unsigned>(from_lane(first_rows, owner));
     tile.rows[0] = static_cast<int>(there & 0xffff), tile.rows[1] = static_cast<int>(there >> 16);
     tile.narrow = group >= groups;
+    tile.item = item();
     if (tile.narrow) turn = live / kClusterUnits;
     const int here = min(kClusterUnits, live - turn * kClusterUnits), first = first_of(here);
     const bool is_second = kClusterBlocks == 2 && cluster_rank() == 1;
     tile.units = is_second ? here - first : first;
-    choose(tile, group % groups * kRaster + owner, turn * kClusterUnits + (is_second ? first : 0));
+    choose(tile, first_row_tile() + owner, turn * kClusterUnits + (is_second ? first : 0));
     return true;
   }
 
@@ -951,7 +993,7 @@ struct Producer {
       unsigned char* const a = tiles + stage.number * (narrow ? stage_bytes(kNarrowN) : stage_bytes(kTileN));
       unsigned char* const b = a + kConsumers * kPieceBytes;
       Barrier* const filled = ring.filled + stage.number;
-      const unsigned flags = tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
+      const unsigned flags = static_cast<unsigned>(tile.item) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
       store_vector(ring.notes[stage.number].element,
                    Note{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
       const int pieces = (tile.rows[0] != kNoRows) + (tile.rows[1] != kNoRows) + tile.units * (kUnit / 64);
@@ -959,13 +1001,13 @@ struct Producer {
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if (tile.rows[w] == kNoRows || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_at(at, tile.rows[w] * 64), filled, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), filled, 3);
       }
       for (int unit = 0; unit < tile.units; ++unit) {
         const int column = static_cast<int>(tile.columns >> 16 * unit & 0xffff) * kUnit;
         unsigned char* const to = b + unit * (kUnit / 64) * kPieceBytes;
         #pragma unroll
-        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_at(column + j * 64, at), filled);
+        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), filled);
       }
     }
     __syncwarp();
@@ -1002,7 +1044,7 @@ struct Consumer {
     const unsigned char* const b = tiles + stage.number * stage_bytes(kColumns) + kConsumers * kPieceBytes;
     warpgroup_begin();
     #pragma unroll
-    for (int step = 0; step < kStep / 16; ++step) {
+    for (int step = 0; step < kProducts; ++step) {
       warpgroup_mma(sums, a + step * 32, b + step * (kBByInner ? 32 : 2048), add || step > 0);
     }
     warpgroup_commit();
@@ -1031,10 +1073,11 @@ struct Consumer {
     const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff);
     const unsigned live = row == kNoRows ? 0 : note.element[0] >> (8 + 4 * warpgroup) & 15;
     if (live == 0) return;
-    output.store(sums, row * 64, [&](int piece) {
-      const int unit = piece * 64 / kUnit;
+    const int item = 0;
+    output.store(sums, item, row * 64, [&](int piece) {
+      const int unit = piece * kRowElements / kUnit;
       if ((live >> unit & 1) == 0) return kNowhere;
-      return static_cast<int>(note.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * 64 % kUnit;
+      return static_cast<int>(note.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;
     });
   }
 
@@ -1057,9 +1100,9 @@ struct Consumer {
 };
 
 // Zeros for the dead blocks of the result, by threads that have nothing else to do.
-__device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_columns, unsigned thread, unsigned threads, int m, int k,
-                                            Element* __restrict__ y) {
-  constexpr unsigned kChunk = 8, kRowChunks = kColumnBlock / kChunk;
+__device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_columns, unsigned thread, unsigned threads, int m,
+                                            int k, Element* __restrict__ y) {
+  constexpr unsigned kChunk = 16 / sizeof(Element), kRowChunks = kColumnBlock / kChunk;
   for (int block = static_cast<int>(blockIdx.x); block < mask.rows * mask_columns; block += static_cast<int>(gridDim.x)) {
     const int rank = block / mask_columns, column_block = block % mask_columns;
     if (mask.is_live(rank, column_block)) continue;
