@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-lane-arrives",
         action="store_true",
-        help="GPU contract tests: barriers as compute-sanitizer's racecheck follows them (docs/notes/masked-products.md)",
+        help="GPU contract tests: barriers that racecheck follows (docs/notes/masked-products.md)",
     )
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
     parser.addoption(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +16,18 @@ from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 
 WARM_UP, ROUNDS = 2, 5
+AHEAD_CYCLES = 4_000_000  # some 2 ms, in which the host enqueues a step while the device waits
 
-_decided: dict[tuple[Any, ...], bool] = {}
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether masked products take less time, of calls by the host and of replays of a CUDA graph."""
+
+    by_host: bool
+    in_graph: bool
+
+
+_decided: dict[tuple[Any, ...], Choice] = {}
 _lock = threading.Lock()
 
 
@@ -34,8 +45,9 @@ def masked_products_pay(
 
     On a GPU the first call with these sizes times both, forward and backward, `ROUNDS` times in turn, and the process
     remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's generators as
-    they are. Time of the host counts where the device waits for it. Inside a CUDA graph's capture nothing can be timed,
-    and sizes that were never met run dense.
+    they are. Both are timed twice: as the host starts them, so that its time counts where the device waits for it, and
+    behind other work of the device, as in a CUDA graph; the second answer is that of captures. Inside a capture nothing
+    can be timed, and sizes that were never met run dense.
 
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
     time, the kernels do.
@@ -49,19 +61,25 @@ def masked_products_pay(
     if found is None or found.backend == "emulator":
         return found is not None
     key = tokens, in_features, out_features, block, p, dtype, where
+    captures = torch.cuda.is_current_stream_capturing()
     with _lock:
         if key not in _decided:
-            if torch.cuda.is_current_stream_capturing():
+            if captures:
                 return False
-            masked, dense = _both((tokens, in_features, out_features), block, p, dtype, where)
-            _decided[key] = masked < dense
-        return _decided[key]
+            _decided[key] = _tried((tokens, in_features, out_features), block, p, dtype, where)
+        return _decided[key].in_graph if captures else _decided[key].by_host
 
 
-def _both(
+def choices() -> list[Choice]:
+    """What was decided in this process, one for each problem that was tried."""
+    with _lock:
+        return list(_decided.values())
+
+
+def _tried(
     sizes: tuple[int, int, int], block: tuple[int, int], p: float, dtype: torch.dtype, where: torch.device
-) -> tuple[float, float]:
-    """Milliseconds of a step with masked and with dense products."""
+) -> Choice:
+    """A step with masked products beside one with dense products."""
     tokens, ins, outs = sizes
     generator = torch.Generator(where)
     generator.manual_seed(0)
@@ -88,18 +106,26 @@ def _both(
         drop(torch.mm(dy, weight))
         torch.mm(dy.t(), dropped)
 
-    times: tuple[list[float], list[float]] = ([], [])
     with torch.no_grad(), torch.cuda.device(where):
-        for turn in range(WARM_UP + ROUNDS):
-            for run, found in zip((masked, dense), times, strict=True):
-                ms = _milliseconds(run)
-                if turn >= WARM_UP:
-                    found.append(ms)
-    return statistics.median(times[0]), statistics.median(times[1])
+        return Choice(*(_is_faster(masked, dense, is_ahead) for is_ahead in (False, True)))
 
 
-def _milliseconds(run: Callable[[], None]) -> float:
+def _is_faster(run: Callable[[], None], other: Callable[[], None], is_ahead: bool) -> bool:
+    """Whether the median of its times is below the other's, in turn."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(WARM_UP + ROUNDS):
+        for timed, found in zip((run, other), times, strict=True):
+            ms = _milliseconds(timed, is_ahead)
+            if turn >= WARM_UP:
+                found.append(ms)
+    return statistics.median(times[0]) < statistics.median(times[1])
+
+
+def _milliseconds(run: Callable[[], None], is_ahead: bool) -> float:
+    """Of one call; if the host is ahead, the device is busy with something else while it is enqueued."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if is_ahead:
+        torch.cuda._sleep(AHEAD_CYCLES)
     start.record()
     run()
     end.record()
