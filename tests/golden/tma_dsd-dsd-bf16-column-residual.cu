@@ -409,8 +409,8 @@ constexpr unsigned kArrivingLanes = 32;
 constexpr unsigned kArrivingLanes = 1;
 #endif
 
-// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's rows begin for both warpgroups (in
-// units of 64, 16 bits each), and two words on its columns.
+// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
+// rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
 using Note = Vector<unsigned, 4>;
 constexpr unsigned kLast = 4;  // of its tile
 constexpr unsigned kEnd = 8;  // there is no stage behind it
@@ -609,41 +609,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 #endif
 }
 
-// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
-// transposed mask (sparsegen/matrix/block_mask.py).
-struct MaskRows {
-  const unsigned long long* bits;
-  const int* order;
-  int rows, words;  // words of a row
-  long long item_words;  // from one item of a batch to the next
-
-  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
-  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
-    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
-    const unsigned long long* const half =
-        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
-    rows = by_columns ? column_count : row_count;
-    words = by_columns ? column_words : row_words;
-    bits = half;
-    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
-    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
-                 (column_count + 1) / 2;
-  }
-
-  // The mask of another item, of the first one's.
-  __device__ __forceinline__ MaskRows of_item(int item) const {
-    MaskRows found = *this;
-    found.bits += item * item_words, found.order += 2 * item * item_words;
-    return found;
-  }
-
-  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
-    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
-  }
-
-  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
-};
-
 constexpr int kSlots = 16;  // numbers on their way to the cluster's other block
 
 // In shared memory: what the first block of a cluster tells the other one.
@@ -790,6 +755,41 @@ struct Output {
   }
 };
 
+// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
+// transposed mask (sparsegen/matrix/block_mask.py).
+struct MaskRows {
+  const unsigned long long* bits;
+  const int* order;
+  int rows, words;  // words of a row
+  long long item_words;  // from one item of a batch to the next
+
+  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
+  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
+    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
+    const unsigned long long* const half =
+        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
+    rows = by_columns ? column_count : row_count;
+    words = by_columns ? column_words : row_words;
+    bits = half;
+    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
+    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+                 (column_count + 1) / 2;
+  }
+
+  // The mask of another item, of the first one's.
+  __device__ __forceinline__ MaskRows of_item(int item) const {
+    MaskRows found = *this;
+    found.bits += item * item_words, found.order += 2 * item * item_words;
+    return found;
+  }
+
+  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
+    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
+  }
+
+  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
+};
+
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
 constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask
@@ -802,6 +802,22 @@ struct Memory {
   Mail mail;
 };
 
+struct TilePlace {
+  int row, column;  // in tiles
+};
+
+// Tiles are numbered along groups of kRaster tiles of rows, the last ones along groups of kTail: where the shortest rows come last,
+// clusters end more evenly then.
+__device__ __forceinline__ TilePlace place_of_tile(int number, int row_tiles, int column_tiles) {
+  const int group = number / (kRaster * column_tiles);
+  const bool is_last = (group + 1) * kRaster >= row_tiles;
+  const int rows_of_group = is_last ? kTail : kRaster, after = number - group * kRaster * column_tiles;
+  const int within = after % (rows_of_group * column_tiles);
+  const int first_row_tile = group * kRaster + after / (rows_of_group * column_tiles) * rows_of_group;
+  const int height = max(1, min(rows_of_group, row_tiles - first_row_tile));
+  return {first_row_tile + within % height, within / height};
+}
+
 // A tile of the result: for each warpgroup 64 rows and their rank in the mask, the same columns.
 struct Tile {
   int rows[kConsumers];  // in units of 64; kNoRows where there are none
@@ -811,8 +827,7 @@ struct Tile {
   int item = 0;  // of the batch
 };
 
-// All tiles, item by item. Rows come by rank, those of most live blocks first; tiles are numbered along groups of kRaster tiles of rows, the last ones
-// along groups of kTail: the shortest rows come last then, and clusters end more evenly.
+// All tiles, item by item. Rows come by rank, those of most live blocks first.
 struct Tiles {
   MaskRows first_mask;  // of the first item
   int rows;  // of the result, in units of 64
@@ -830,16 +845,11 @@ struct Tiles {
   __device__ __forceinline__ Tile find(int number) const {
     Tile tile;
     const MaskRows mask = mask_of(tile.item);
-    const int group = number / (kRaster * column_tiles);
-    const bool is_last = (group + 1) * kRaster >= row_tiles;
-    const int rows_of_group = is_last ? kTail : kRaster, after = number - group * kRaster * column_tiles;
-    const int within = after % (rows_of_group * column_tiles);
-    const int first_row_tile = group * kRaster + after / (rows_of_group * column_tiles) * rows_of_group;
-    const int height = max(1, min(rows_of_group, row_tiles - first_row_tile));
-    tile.column = (within / height * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank())) * kTileN;
+    const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
+    tile.column = (place.column * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank())) * kTileN;
     #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      const int piece = (first_row_tile + within % height) * 2 + w, rank = piece / kPieces;
+      const int piece = place.row * 2 + w, rank = piece / kPieces;
       tile.ranks[w] = rank;
       tile.first[w] = mask.word(rank, 0);
       tile.rows[w] = rank < mask.rows ? mask.order[rank] * kPieces + piece % kPieces : kNoRows;
@@ -976,6 +986,24 @@ struct Consumer {
       if (last) return;
     }
   }
+
+  // All tiles.
+  __device__ __forceinline__ void compute_all(const Output& output) {
+    for (;;) {
+      const unsigned said = ring.wait_filled(stage);
+      if ((said & kEnd) != 0) return;
+      const auto note = load_vector<4>(ring.notes[stage.number].element);
+      const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(note.element[2]);
+      Sums sums;
+      if ((said & 3) != 0) {
+        multiply_all(sums, said);
+      } else {
+        multiply_some(sums, said);
+      }
+      const int item = 0;
+      if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
+    }
+  }
 };
 
 // Y = scale * A * B with A's live blocks alone; the mask comes with the call. Blocks stay, and compute one tile of Y after
@@ -1027,20 +1055,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const unsigned warpgroup = warp / 4;
     const Output output{y_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), *scale, bias, m, n, residual};
     Consumer consumer{memory, shared.ring, warpgroup};
-    for (;;) {
-      const unsigned said = shared.ring.wait_filled(consumer.stage);
-      if ((said & kEnd) != 0) break;
-      const auto note = load_vector<4>(shared.ring.notes[consumer.stage.number].element);
-      const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(note.element[2]);
-      Sums sums;
-      if ((said & 3) != 0) {
-        consumer.multiply_all(sums, said);
-      } else {
-        consumer.multiply_some(sums, said);
-      }
-      const int item = 0;
-      if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
-    }
+    consumer.compute_all(output);
     output.end();
   }
   cluster_meet();  // nobody ends while another block may send it tiles or arrivals

@@ -407,8 +407,8 @@ constexpr unsigned kArrivingLanes = 32;
 constexpr unsigned kArrivingLanes = 1;
 #endif
 
-// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's rows begin for both warpgroups (in
-// units of 64, 16 bits each), and two words on its columns.
+// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
+// rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
 using Note = Vector<unsigned, 4>;
 constexpr unsigned kLast = 4;  // of its tile
 constexpr unsigned kEnd = 8;  // there is no stage behind it
@@ -656,41 +656,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 #endif
 }
 
-// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
-// transposed mask (sparsegen/matrix/block_mask.py).
-struct MaskRows {
-  const unsigned long long* bits;
-  const int* order;
-  int rows, words;  // words of a row
-  long long item_words;  // from one item of a batch to the next
-
-  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
-  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
-    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
-    const unsigned long long* const half =
-        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
-    rows = by_columns ? column_count : row_count;
-    words = by_columns ? column_words : row_words;
-    bits = half;
-    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
-    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
-                 (column_count + 1) / 2;
-  }
-
-  // The mask of another item, of the first one's.
-  __device__ __forceinline__ MaskRows of_item(int item) const {
-    MaskRows found = *this;
-    found.bits += item * item_words, found.order += 2 * item * item_words;
-    return found;
-  }
-
-  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
-    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
-  }
-
-  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
-};
-
 constexpr int kSlots = 16;  // numbers on their way to the cluster's other block
 
 // In shared memory: what the first block of a cluster tells the other one.
@@ -830,6 +795,41 @@ struct Output {
       store_matrices(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
     }
   }
+};
+
+// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
+// transposed mask (sparsegen/matrix/block_mask.py).
+struct MaskRows {
+  const unsigned long long* bits;
+  const int* order;
+  int rows, words;  // words of a row
+  long long item_words;  // from one item of a batch to the next
+
+  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
+  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
+    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
+    const unsigned long long* const half =
+        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
+    rows = by_columns ? column_count : row_count;
+    words = by_columns ? column_words : row_words;
+    bits = half;
+    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
+    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+                 (column_count + 1) / 2;
+  }
+
+  // The mask of another item, of the first one's.
+  __device__ __forceinline__ MaskRows of_item(int item) const {
+    MaskRows found = *this;
+    found.bits += item * item_words, found.order += 2 * item * item_words;
+    return found;
+  }
+
+  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
+    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
+  }
+
+  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
 };
 
 constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask

@@ -18,7 +18,9 @@ def test_gradients_are_those_of_all_processes(place: str, tmp_path: Path) -> Non
     one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(data_parallel.PROCESSES))
     assert torch.equal(one["weight"], other["weight"])
     for mine, theirs in zip(one["steps"], other["steps"], strict=True):
-        assert not torch.equal(mine["alone"][0], theirs["alone"][0]), "the masks of both processes are the same"
+        assert not torch.equal(mine["alone"][0], theirs["alone"][0]), (
+            "the masks of both processes are the same"
+        )
         for a, b, both, again in zip(
             mine["alone"], theirs["alone"], mine["together"], theirs["together"], strict=True
         ):

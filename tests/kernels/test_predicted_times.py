@@ -169,7 +169,8 @@ def test_predictions_hold_on_the_seeds() -> None:
         if len(times) > 1:
             chosen.append(times[min(predicted, key=predicted.__getitem__)] / min(times.values()))
     seeded = {tuned.workload.problem.operator for tuned in seeds().list_workloads()}
-    assert set(ratios) == {name for name, one in families().items() if one.problem_type.operator in seeded}
+    of_seeded = {name for name, one in families().items() if one.problem_type.operator in seeded}
+    assert set(ratios) == of_seeded - UNMEASURED
     for name, found in ratios.items():
         assert 0.8 < sorted(found)[len(found) // 2] < 1.25, name
     assert sum(slowdown <= 1.25 for slowdown in chosen) > 0.95 * len(chosen)
