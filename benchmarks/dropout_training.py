@@ -1,6 +1,6 @@
 """Does structured dropout train as dropout does? The three networks of examples/structured_dropout.py, seed by seed.
 
-    python -m benchmarks.dropout_training                       # less than a minute on an H100
+    python -m benchmarks.dropout_training                       # begins no network after two minutes (--limit)
     python -m benchmarks.dropout_training --network gpt --p 0.5 --always-masked
     python -m benchmarks.dropout_training --plot                # draws what the result file holds (matplotlib)
     python -m benchmarks.dropout_training --device emulator --tiny
