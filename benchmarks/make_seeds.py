@@ -2,10 +2,10 @@
 
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
-Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by
-these dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, and all that was
-measured on the test half of DLMC's layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export
-may stand for a database.
+Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
+dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, and
+all that was measured on the test half of DLMC's layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged.
+A JSON export may stand for a database.
 """
 
 from __future__ import annotations

@@ -139,14 +139,21 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(found.float().flatten(0, -2), targets.flatten())
 
 
-def train(model: nn.Module, data: Digits | Text, batch: int, steps: int, is_cuda: bool) -> float:
-    """Trains it; the milliseconds of a step."""
+def train(
+    model: nn.Module, data: Digits | Text, batch: int, steps: int, is_cuda: bool
+) -> tuple[float, Tensor]:
+    """Trains it; the milliseconds of a step, and the loss of each."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, capturable=is_cuda)
+    losses, latest = torch.zeros(steps), torch.zeros(())
+    if is_cuda:
+        losses, latest = losses.cuda(), latest.cuda()
 
     def step() -> None:
         optimizer.zero_grad()
-        loss_of(model, data.draw(batch)).backward()
+        loss = loss_of(model, data.draw(batch))
+        loss.backward()
         optimizer.step()
+        latest.copy_(loss.detach())
 
     run: Callable[[], None] = step
     if is_cuda:
@@ -160,11 +167,45 @@ def train(model: nn.Module, data: Digits | Text, batch: int, steps: int, is_cuda
             step()
         run = graph.replay
     start = time.perf_counter()
-    for _ in range(steps):
+    for number in range(steps):
         run()
+        losses[number] = latest
     if is_cuda:
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3 / steps
+    return (time.perf_counter() - start) * 1e3 / steps, losses.cpu()
+
+
+def made(network: str, width: int, depth: int, layer: Layer) -> nn.Module:
+    """One of the three networks."""
+    match network:
+        case "mlp":
+            return Perceptron(width, layer)
+        case "vit":
+            return VisionTransformer(width, layer, depth)
+        case _:
+            return CharacterModel(width, layer, depth)
+
+
+def data_of(network: str, device: str) -> tuple[Digits | Text, Digits | Text]:
+    """What a network learns from, and what it has not seen."""
+    if network == "gpt":
+        return Text(0, device), Text(1, device)
+    return Digits(20_000, 1, device), Digits(4_000, 2, device)
+
+
+def unseen_loss(model: nn.Module, data: Digits | Text) -> float:
+    """The mean loss of a network in evaluation."""
+    model.eval()
+    with torch.no_grad():
+        return statistics.mean(loss_of(model, data.draw(64)).item() for _ in range(10))
+
+
+def layers_of(p: float, block: str) -> dict[str, Layer]:
+    """Both ways to drop before a linear layer."""
+    return {
+        "dropout, dense": lambda k, n: nn.Sequential(nn.Dropout(p), nn.Linear(k, n)),
+        "structured dropout": lambda k, n: DropoutLinear(k, n, p, block),
+    }
 
 
 def main() -> None:
@@ -183,33 +224,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if given.network == "gpt":
-        known: Digits | Text = Text(0, device)
-        unknown: Digits | Text = Text(1, device)
-    else:
-        known, unknown = Digits(20_000, 1, device), Digits(4_000, 2, device)
-
-    kinds: dict[str, Layer] = {
-        "dropout, dense": lambda k, n: nn.Sequential(nn.Dropout(given.p), nn.Linear(k, n)),
-        "structured dropout": lambda k, n: DropoutLinear(k, n, given.p, given.block),
-    }
-    for name, layer in kinds.items():
+    known, unknown = data_of(given.network, device)
+    for name, layer in layers_of(given.p, given.block).items():
         losses, times = [], []
         for seed in range(given.seeds):
             torch.manual_seed(seed)
-            model: nn.Module
-            match given.network:
-                case "mlp":
-                    model = Perceptron(given.width, layer)
-                case "vit":
-                    model = VisionTransformer(given.width, layer, given.depth)
-                case _:
-                    model = CharacterModel(given.width, layer, given.depth)
-            model.to(device)
-            times.append(train(model, known, given.batch, given.steps, device == "cuda"))
-            model.eval()
-            with torch.no_grad():
-                losses.append(statistics.mean(loss_of(model, unknown.draw(64)).item() for _ in range(10)))
+            model = made(given.network, given.width, given.depth, layer).to(device)
+            times.append(train(model, known, given.batch, given.steps, device == "cuda")[0])
+            losses.append(unseen_loss(model, unknown))
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
         print(
             f"{given.network}, {name:>18}: loss on unseen data {statistics.mean(losses):.4f}{spread}, "

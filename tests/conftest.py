@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-costs", action="store_true", help="write to tests/costs.json what tests take and start"
     )
+    parser.addoption(
+        "--every-lane-arrives",
+        action="store_true",
+        help="GPU contract tests: barriers that racecheck follows (docs/notes/masked-products.md)",
+    )
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
     parser.addoption(
         "--fuzz-turns", type=int, default=1, help="turns of 100 attempts each, the same every time"

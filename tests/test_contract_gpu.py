@@ -12,14 +12,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from contract_cases import Variant, batches, kinds, matrices, sample
 
 from sparsegen import backends
-from sparsegen.backends.executor import Executor, Toolchain
+from sparsegen.backends.executor import CompiledKernel, Executor, Toolchain
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.matrix.formats import CsrMatrix
@@ -30,6 +30,19 @@ from sparsegen.verify.variants import worst_error
 
 pytestmark = pytest.mark.gpu
 VARIANTS = [variant for name in families() for variant in sample(name)]
+
+
+class EveryLaneArrives:
+    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see templates/lib/tile_ring.cuh.j2."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._toolchain = toolchain
+
+    def compile(self, family: str, entry: str, source: str) -> CompiledKernel:
+        return self._toolchain.compile(family, entry, f"#define SPARSEGEN_EVERY_LANE_ARRIVES\n{source}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._toolchain, name)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +56,8 @@ def executor() -> Iterator[Executor]:
 def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Toolchain:
     """The toolchain, with all variants of the selected tests compiled."""
     toolchain = backends.toolchain(executor.device)
+    if request.config.getoption("--every-lane-arrives"):
+        toolchain = cast(Toolchain, EveryLaneArrives(toolchain))
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     wanted = [spec.params["variant"] for spec in specs if spec and "variant" in spec.params]
     with ThreadPoolExecutor() as pool:

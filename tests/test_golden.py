@@ -121,6 +121,11 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "dsd-transposed-fp16": DsdTransposedProblem(M, K, 64, DType.FLOAT16, Block(64, 128)),
     "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
+    "dsd-fp32-column-batch": DsdProblem(
+        M, K, 64, w_layout=Layout.COLUMN, epilogue=Epilogue.BIAS_RESIDUAL, batch=4
+    ),
+    "sdd-fp32-batch": SddProblem(M, K, 64, block=Block(64, 64), batch=4),
+    "sdd-fp16-kept": SddProblem(M, K, 64, DType.FLOAT16, rest=Rest.KEPT),
     "conv-fp16-bias-relu": MaskedConv2dProblem(
         M, K, 64, 64, DType.FLOAT16, rest=Rest.KEPT, epilogue=ConvEpilogue.BIAS_RELU
     ),

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.tensor_tiles import (
-    held_share,
-    stored_tiles,
-    swizzled_places,
-    whole_tiles_requirement,
-)
-from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 WARP = 32
 NARROWEST_TILE = 64  # columns of C
-TILE_K = 64  # columns of a tile of A; rows of 128 bytes, as the swizzled operands of wgmma need
-CHUNK = 8  # elements of a 16-byte access
 ITEM_BYTES = 2
 BARRIER_BYTES = 8
 # Fitted to measurements: factors on the time of the tensor cores and on the time of the memory, for A and for B and C;
@@ -76,7 +67,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     template = "spmm/block_spmm.cu.j2"
     entry = "block_spmm"
     size_names = ("m", "k", "n", "row_block_count")
-    packed_names = ("row_blocks", "offsets", "panels", "values")
+    packed_names = BLOCK_NAMES
     problem_type = SpmmProblem
     config_type = BlockSpmmConfig
 
@@ -131,31 +122,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         }
 
     def pack(self, problem: SpmmProblem, config: BlockSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
-        tile_m = config.tile_m
-        panels, blocks = max(1, -(-problem.k // TILE_K)), -(-problem.m // tile_m)
-        row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
-        column = matrix.column_indices
-        block, panel = row // tile_m, column // TILE_K
-        lengths = np.bincount(block * panels + panel, minlength=blocks * panels).reshape(blocks, panels)
-        row_blocks = np.argsort(-(lengths > 0).sum(axis=1), kind="stable").astype(np.int32)
-        lengths = lengths[row_blocks]
-        rank = np.empty_like(row_blocks)
-        rank[row_blocks] = np.arange(blocks, dtype=np.int32)
-        order = np.argsort(rank[block] * panels + panel, kind="stable").astype(np.int32)
-        place = swizzled_places(tile_m, TILE_K, CHUNK)[(row % tile_m * TILE_K + column % TILE_K)[order]]
-        source = empty_as_padding(stored_tiles(lengths.ravel(), order, place, tile_m * TILE_K))
-        return Packed(
-            arrays={
-                "row_blocks": empty_as_one(row_blocks),
-                "offsets": np.concatenate([[0], np.cumsum((lengths > 0).sum(axis=1))]).astype(np.int32),
-                "panels": np.append(np.nonzero(lengths)[1], 0).astype(np.int32),
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
-            },
-            sizes={"row_block_count": blocks, **({"stored": source.size} if problem.value_sets > 1 else {})},
-            nnz=matrix.nnz,
-            values="values",
-            value_source=lambda: source,
-        )
+        return packed_blocks(problem, config.tile_m, matrix)
 
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig

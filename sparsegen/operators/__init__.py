@@ -12,7 +12,7 @@ import pkgutil
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf, Rest
+from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf
 from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperator, DsdTransposedProblem
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
@@ -24,6 +24,7 @@ from sparsegen.operators.masked_conv2d import MaskedConv2dOperator, MaskedConv2d
 from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, HasDense, LoneRow, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
+from sparsegen.operators.rest import Rest
 from sparsegen.operators.sdd import SddOperator, SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue, SddmmOperator, SddmmProblem
 from sparsegen.operators.softmax import (

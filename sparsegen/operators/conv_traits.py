@@ -16,13 +16,6 @@ class MaskOf(StrEnum):
     OUTPUT = "output"
 
 
-class Rest(StrEnum):
-    """What becomes of outputs that the mask leaves out: they are written, or left as they were."""
-
-    FILLED = "filled"
-    KEPT = "kept"
-
-
 class ConvEpilogue(StrEnum):
     """What is done to a sum before it is stored, in float32; the bias has one value for each output channel.
 

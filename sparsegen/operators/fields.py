@@ -59,6 +59,7 @@ class Field:
         near: whether it changes little, so that times with another value still compare.
         later: whether it came after the first databases and files: it is left out where it has its default, so that
             what was written before reads as before, and one problem has one form.
+        of_batch: whether it says something of the items of a batch: one item alone has its default.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Field:
     usual: int | None = None
     near: bool = False
     later: bool = False
+    of_batch: bool = False
 
     @property
     def is_size(self) -> bool:
@@ -111,16 +113,23 @@ def size(
     usual: int | None = None,
     flags: tuple[str, ...] = (),
     later: bool = False,
+    of_batch: bool = False,
 ) -> Any:
     """Declare a size among the fields of a problem; see `Field`. Flags are ``-x`` or ``--long-name`` by default."""
-    return _declared(doc, default, usual=usual, flags=flags, later=later)
+    return _declared(doc, default, usual=usual, flags=flags, later=later, of_batch=of_batch)
 
 
 def trait(
-    default: StrEnum, doc: str, *, flags: tuple[str, ...] = (), near: bool = False, later: bool = False
+    default: StrEnum,
+    doc: str,
+    *,
+    flags: tuple[str, ...] = (),
+    near: bool = False,
+    later: bool = False,
+    of_batch: bool = False,
 ) -> Any:
     """Declare a trait among the fields of a problem; see `Field`. Its flag is ``--long-name`` by default."""
-    return _declared(doc, default, flags=flags, near=near, later=later)
+    return _declared(doc, default, flags=flags, near=near, later=later, of_batch=of_batch)
 
 
 def parameter(default: Parameter, doc: str, *, flags: tuple[str, ...] = ()) -> Any:
@@ -136,7 +145,7 @@ def element_type() -> Any:
 def items() -> Any:
     """Declare the field ``batch``, which all problems have."""
     doc = "items on the same pattern that one launch computes, such as heads of attention"
-    return size(doc, default=1, flags=("--batch", "--heads"), later=True)
+    return size(doc, default=1, flags=("--batch", "--heads"), later=True, of_batch=True)
 
 
 def _declared(doc: str, default: int | StrEnum | Parameter | None, **metadata: Any) -> Any:

@@ -20,19 +20,19 @@ from sparsegen.matrix.bits import unpacked_rows, words_for
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf, Rest
+from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.masked import Density
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.rest import Rest
 from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 UNIT = 8  # rows and columns of the outputs that are left as they were, or written, together
 SILU_GROWTH = 1.5  # of an error: its slope is at most 1.1, and evaluating it adds some roundings
-KEPT = np.nan  # what a result holds that is left as it was: outputs are filled with NaN before
 
 
 class MaskedConv2dOperator(Operator):
@@ -68,10 +68,7 @@ class MaskedConv2dOperator(Operator):
                 f"epilogue {p.epilogue} takes {'a' if p.epilogue.has_bias else 'no'} bias ({p.filters} values) and "
                 f"{'a' if p.epilogue.has_residual else 'no'} residual (of the result's shape)"
             )
-        if out is None and p.rest is Rest.KEPT:
-            raise OperandError(
-                "rest = kept leaves outputs as they were: pass the array that has them as out="
-            )
+        p.rest.require_out(out)
         given = [x, w, _as_words(mask), *(array for array in (bias, residual) if array is not None)]
         return self._run(tuple(given), out, stream)
 
@@ -299,7 +296,7 @@ class MaskedConv2dProblem(Problem):
         if self.epilogue.has_residual:
             exact, magnitude = exact + real["residual"], magnitude + np.abs(real["residual"])
         if self.rest is Rest.KEPT:
-            exact = np.where(computed, exact, KEPT)
+            exact = np.where(computed, exact, self.rest.left)
         return Reference(
             self.layout.stored(exact), self.layout.stored(magnitude), self.terms(matrix), self.dtype
         )

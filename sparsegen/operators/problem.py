@@ -246,7 +246,7 @@ class Problem(ABC):
     @property
     def item(self) -> Self:
         """The problem of one item, as if it were alone."""
-        defaults = {name: field.default for name, field in self.fields.items() if field.later}
+        defaults = {name: field.default for name, field in self.fields.items() if field.of_batch}
         alone: Self = replace(cast(Any, self), **defaults)
         return alone
 

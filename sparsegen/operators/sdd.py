@@ -19,11 +19,15 @@ from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
 from sparsegen.operators.problem import Cost, LoneRow, TensorSpec
 from sparsegen.operators.reference import DeviceReference
+from sparsegen.operators.rest import Rest
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 
 class SddOperator(MaskedOperator):
-    """Y = s · (D · Wᵀ) ⊙ M with a mask M for every call; dead blocks are zero and cost no products."""
+    """Y = s · (D · Wᵀ) ⊙ M with a mask M for every call.
+
+    Dead blocks cost no products. They become zero, or are left as they were (`SddProblem.rest`).
+    """
 
     problem: SddProblem
 
@@ -32,18 +36,24 @@ class SddOperator(MaskedOperator):
     ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
+        Where dead blocks are left as they were, ``out`` is needed.
+
         Args:
             d: m × n, contiguous, of the problem's dtype; with a batch one for each item, as are W and Y (m × k).
             w: as for `DsdOperator`: k × n (layout row) or n × k (layout column).
             mask: of Y; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
             scale: one float32, an array of d's kind; overrides the number given to `prepare`.
         """
+        self.problem.rest.require_out(out)
         return self._run((d, w, self._words(mask), scale), out, stream)
 
 
 @dataclass(frozen=True, slots=True)
 class SddProblem(MaskedProblem):
-    """Y[m, k] = s · (D[m, n] · W[k, n]ᵀ) ⊙ M, with a mask M of blocks for every call and a number s."""
+    """Y[m, k] = s · (D[m, n] · W[k, n]ᵀ) ⊙ M, with a mask M of blocks for every call and a number s.
+
+    Where the rest is kept, dead blocks of Y are not written.
+    """
 
     operator: ClassVar[str] = "sdd"
     title: ClassVar[str] = "SDD"
@@ -51,6 +61,9 @@ class SddProblem(MaskedProblem):
     operator_type: ClassVar[type[SddOperator]] = SddOperator
 
     w_layout: Layout = trait(Layout.ROW, "memory order of W: k × n in row, n × k in column")
+    rest: Rest = trait(
+        Rest.FILLED, "what becomes of dead blocks: filled with zeros, or kept as they were", later=True
+    )
 
     def dense_operands(self) -> tuple[TensorSpec, ...]:
         w = (self.k, self.n) if self.w_layout is Layout.ROW else (self.n, self.k)
@@ -60,11 +73,12 @@ class SddProblem(MaskedProblem):
         )
 
     def result(self, nnz: int) -> TensorSpec:
-        return TensorSpec("y", self.of_batch((self.m, self.k)), self.dtype)
+        return TensorSpec("y", self.of_batch((self.m, self.k)), self.dtype, is_updated=self.rest is Rest.KEPT)
 
     def cost(self, nnz: int) -> Cost:
-        """Products of live blocks alone; the result is written whole, its dead blocks as zeros."""
-        moved = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        """Products of live blocks alone; the result is written whole, unless its dead blocks are left."""
+        written = self.density.share if self.rest is Rest.KEPT else 1.0
+        moved = sum(spec.nbytes for spec in self.operands(nnz)) + round(written * self.result(nnz).nbytes)
         return Cost(flop=2 * self.live_elements * self.n * self.batch, bytes=moved)
 
     def terms(self, matrix: CsrMatrix) -> Array:
@@ -75,14 +89,16 @@ class SddProblem(MaskedProblem):
 
     def finished(self, exact: Array, magnitude: Array, given: Mapping[str, Array]) -> tuple[Array, Array]:
         live = self.mask_of(given).expand()
-        return np.where(live, exact, 0.0), np.where(live, magnitude, 0.0)
+        return np.where(live, exact, self.rest.left), np.where(live, magnitude, 0.0)
 
     def finish_on(
         self, given: Mapping[str, Array], device: PlainDevice, into: DeviceReference, steps: tuple[int, int]
     ) -> None:
         live = device.upload(self.mask_of(given).expand().astype(np.uint8))
-        count = self.m * self.k
-        device.run("product.cu:zero_unless", -(-count // WARP), count, live, into.exact, into.magnitude)
+        count, is_kept = self.m * self.k, int(self.rest is Rest.KEPT)
+        device.run(
+            "product.cu:fill_unless", -(-count // WARP), count, is_kept, live, into.exact, into.magnitude
+        )
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator

@@ -107,6 +107,7 @@ class SpmmProblem(Problem):
         "whether all items of a batch have the matrix's values, or each its own",
         near=True,
         later=True,
+        of_batch=True,
     )
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DType
-from sparsegen.plan.block_masks import as_signed
+from sparsegen.plan.block_masks import as_signed, may_start_early
 
 ROWS = 4  # of a thread, as in block_dropout.cu
 THREADS = 128
@@ -44,4 +44,6 @@ def bind_block_dropout(
     across, down = -(-shape[1] // (width * THREADS)), -(-shape[0] // ROWS)
     (scale,) = struct.unpack("<i", struct.pack("<f", 1 / draw.density(layout)))
     arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, None, None, None]
-    return executor.bind(kernel, Launch((across, min(down, MOST_BLOCKS), 1), (THREADS, 1, 1)), arguments)
+    grid_sides = (across, min(down, MOST_BLOCKS), 1)
+    launch = Launch(grid_sides, (THREADS, 1, 1), starts_early=may_start_early(executor))
+    return executor.bind(kernel, launch, arguments)

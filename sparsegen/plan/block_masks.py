@@ -65,9 +65,15 @@ class BlockMaskMaker:
 
     def _bind(self, entry: str, *arguments: int | None) -> Callable[..., None]:
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
-        launch = Launch((-(-self.layout.rows // BAND), 1, 1), (WARP * BAND, 1, 1))
+        grid, block = (-(-self.layout.rows // BAND), 1, 1), (WARP * BAND, 1, 1)
+        launch = Launch(grid, block, starts_early=may_start_early(self._executor))
         sizes = (self.layout.rows, self.layout.columns)
         return self._executor.bind(kernel, launch, [*sizes, *arguments, self._scratch, None])
+
+
+def may_start_early(executor: Executor) -> bool:
+    """Whether kernels may begin while the one before them on the stream still ends."""
+    return executor.device.compute_capability[0] >= 9
 
 
 def as_signed(word: int) -> int:

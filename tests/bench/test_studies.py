@@ -90,6 +90,19 @@ def test_structured_dropout(studies: Studies) -> None:
     assert all(row["chosen"] == "masked" and 0 < row["error"] < 1e-2 for row in rows[:-1])
 
 
+def test_dropout_training(studies: Studies) -> None:
+    rows, output = studies.run("dropout_training", "--tiny", "--network", "mlp", "--network", "vit")
+    assert [row["network"] for row in rows] == ["mlp", "vit"] and "of the spread" in output
+    for row in rows:
+        for name in ("dropout, dense", "structured dropout"):
+            assert [len(curve) for curve in row[name]["curves"]] == [row["steps"]] * 2
+            assert row[name]["curves"][0] != row[name]["curves"][1]
+            assert 0 < row[name]["unseen_loss"] < 10
+    pytest.importorskip("matplotlib")
+    studies.run("dropout_training", "--plot")
+    assert (studies.folder / "dropout_training.svg").read_text().startswith("<?xml")
+
+
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:
     (studies.folder / "training.json").write_text(json.dumps({"rows": [], "device": "emulator (CPU)"}))
     rows, output = studies.run("training", "--tiny", "--limit", "-1")

@@ -45,7 +45,7 @@ COUNTS = {
     "llm-uneven": 32,
     "rnn": 12,
     "sddmm": 14,
-    "sparsedrop": 126,
+    "sparsedrop": 138,
     "spmv": 16,
     "square": 24,
     "submanifold": 10,

@@ -171,6 +171,7 @@ struct MaskRows {
   const unsigned long long* bits;
   const int* order;
   int rows, words;  // words of a row
+  long long item_words;  // from one item of a batch to the next
 
   // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
   __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
@@ -181,6 +182,15 @@ struct MaskRows {
     words = by_columns ? column_words : row_words;
     bits = half;
     order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
+    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+                 (column_count + 1) / 2;
+  }
+
+  // The mask of another item, of the first one's.
+  __device__ __forceinline__ MaskRows of_item(int item) const {
+    MaskRows found = *this;
+    found.bits += item * item_words, found.order += 2 * item * item_words;
+    return found;
   }
 
   __device__ __forceinline__ unsigned long long word(int rank, int number) const {
@@ -346,7 +356,8 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
   const int mask_rows = (m + kRowBlock - 1) / kRowBlock, mask_columns = (k + kInnerBlock - 1) / kInnerBlock;
   const int column_tiles = (columns + kTileN - 1) / kTileN;
   const int first_column = static_cast<int>(blockIdx.x) % column_tiles * kTileN;
-  const TileRows tile(MaskRows(mask, mask_rows, mask_columns, false), static_cast<int>(blockIdx.x) / column_tiles, rows);
+  const MaskRows first_mask(mask, mask_rows, mask_columns, false);
+  const TileRows tile(first_mask, static_cast<int>(blockIdx.x) / column_tiles, rows);
   const int warp = threadIdx.x / 32;
   const int first_row = warp % kWarpsM * kWarpTileM, warp_column = warp / kWarpsM * kWarpTileN;
 

@@ -31,7 +31,7 @@ constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 128;  // elements of the contraction in a block of the mask
 constexpr bool kAByInner = true;  // the contraction is the direction in which A is contiguous
 constexpr bool kBByInner = true;
-static_assert(sizeof(Element) == 2, "elements have 16 bits");
+static_assert(sizeof(Element) == 2 || (kAByInner && kBByInner), "floats lie along the contraction");
 static_assert(kTail <= kRaster, "a group is walked in parts");
 static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 
@@ -361,6 +361,12 @@ __device__ __forceinline__ void store_matrices_transposed(void* row, const unsig
 #endif
 }
 
+// Two floats rounded to elements, the first in the low half.
+__device__ __forceinline__ unsigned to_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const unsigned&>(pair);
+}
+
 // Tiles lie in shared memory as blocks of rows of up to 128 bytes. These are swizzled: chunk c of row r lies at place
 // c ^ swizzle(r) of its row, so that the rows of a fragment meet different banks. As this is linear over exclusive or,
 // steps through a tile are exclusive ors of byte offsets.
@@ -379,14 +385,10 @@ __device__ __forceinline__ unsigned along_row(unsigned offset, unsigned bytes) {
   return (offset ^ bytes % kRowBytes) + bytes / kRowBytes * kBlockBytes;
 }
 
-// Two floats rounded to elements, the first in the low half.
-__device__ __forceinline__ unsigned to_pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const unsigned&>(pair);
-}
-
-constexpr int kStep = 64;  // of the contraction in a stage: 128 bytes
-constexpr int kPieceBytes = 64 * kStep * 2;  // 64 rows of A, 64 columns of B, or 64 rows and columns of the result
+constexpr int kRowElements = 128 / sizeof(Element);  // of a row of 128 bytes
+constexpr int kStep = kRowElements;  // of the contraction in a stage
+constexpr int kProducts = 4;  // of a stage, by one instruction of 32 bytes each
+constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
 constexpr int kRingBytes = 24 * kPieceBytes;
 constexpr int kMostStages = 8;
 constexpr int kConsumers = 2;  // warpgroups
@@ -399,8 +401,16 @@ __host__ __device__ constexpr int stages_of(int columns) {
   return kRingBytes / stage_bytes(columns) < kMostStages ? kRingBytes / stage_bytes(columns) : kMostStages;
 }
 
-// What the producer says of a stage: flags (bit w: warpgroup w multiplies it), where the result's rows begin for both warpgroups (in
-// units of 64, 16 bits each), and two words on its columns.
+// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
+// follows arrivals lane by lane, so that under it all of them arrive.
+#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
+constexpr unsigned kArrivingLanes = 32;
+#else
+constexpr unsigned kArrivingLanes = 1;
+#endif
+
+// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
+// rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
 using Note = Vector<unsigned, 4>;
 constexpr unsigned kLast = 4;  // of its tile
 constexpr unsigned kEnd = 8;  // there is no stage behind it
@@ -428,7 +438,7 @@ struct Ring {
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kMostStages; ++stage) {
       barrier_init(filled + stage, 1);
-      barrier_init(emptied + stage, 4 * kConsumers * kClusterBlocks);
+      barrier_init(emptied + stage, 4 * kConsumers * kArrivingLanes * kClusterBlocks);
     }
   }
 
@@ -455,7 +465,13 @@ struct Ring {
   __device__ __forceinline__ void release(int stage) {
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();
-    if (lane < kClusterBlocks) barrier_arrive_at(emptied + stage, lane);
+    if constexpr (kArrivingLanes == 1) {
+      if (lane < kClusterBlocks) barrier_arrive_at(emptied + stage, lane);
+    } else if constexpr (kClusterBlocks == 1) {
+      barrier_arrive(emptied + stage);
+    } else {
+      for (unsigned block = 0; block < kClusterBlocks; ++block) barrier_arrive_at(emptied + stage, block);
+    }
   }
 };
 
@@ -593,31 +609,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 #endif
 }
 
-// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
-// transposed mask (sparsegen/matrix/block_mask.py).
-struct MaskRows {
-  const unsigned long long* bits;
-  const int* order;
-  int rows, words;  // words of a row
-
-  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
-  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
-    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
-    const unsigned long long* const half =
-        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
-    rows = by_columns ? column_count : row_count;
-    words = by_columns ? column_words : row_words;
-    bits = half;
-    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
-  }
-
-  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
-    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
-  }
-
-  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
-};
-
 constexpr int kSlots = 16;  // numbers on their way to the cluster's other block
 
 // In shared memory: what the first block of a cluster tells the other one.
@@ -683,6 +674,9 @@ struct TileNumbers {
   }
 };
 
+// Where a box begins in the array of an item.
+__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
+
 constexpr int kOutputs = 2;  // pieces of a warpgroup that are laid down at a time
 constexpr int kOutputBytes = kConsumers * kOutputs * kPieceBytes;
 constexpr int kNowhere = -1;  // the column of what is not stored
@@ -696,10 +690,11 @@ struct Output {
   int m, n;
   const Element* residual;
 
-  // Stores sums, 64 rows of the result from the given one on; `column_of` says for each 64 columns of them where they begin.
+  // Stores sums, 64 rows of an item's result from the given one on; `column_of` says for each kRowElements columns of them where they
+  // begin.
   template <int kTiles, class ColumnOf>
-  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int first_row, ColumnOf column_of) const {
-    constexpr int kPieces = kTiles / 8, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
+  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int item, int first_row, ColumnOf column_of) const {
+    constexpr int kPieces = kTiles * 8 / kRowElements, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
     #pragma unroll
     for (int piece = 0; piece < kPieces; piece += kAtOnce) {
       if (threadIdx.x % 128 == 0) store_box_wait<0>();
@@ -707,7 +702,7 @@ struct Output {
       #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int column = column_of(piece + i);
-        if (column != kNowhere) lay_down(sums, (piece + i) * 8, pieces + i * kPieceBytes, first_row, column);
+        if (column != kNowhere) lay_down(sums, (piece + i) * (kRowElements / 8), pieces + i * kPieceBytes, item, first_row, column);
       }
       fence_shared_for_tensor_cores();
       meet_at<128>(barrier);
@@ -715,7 +710,7 @@ struct Output {
         #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int column = column_of(piece + i);
-          if (column != kNowhere) store_box(map, box_at(column, first_row), pieces + i * kPieceBytes);
+          if (column != kNowhere) store_box(map, box_of(item, column, first_row), pieces + i * kPieceBytes);
         }
         store_box_commit();
       }
@@ -728,9 +723,17 @@ struct Output {
   }
 
  private:
-  // Eight column tiles of sums, which are 64 rows and columns of the result that begin with the given ones.
+  // A sum as it is stored.
+  __device__ __forceinline__ float finished(float x, [[maybe_unused]] int item, [[maybe_unused]] int row, [[maybe_unused]] int column) const {
+    x *= scale;
+    x += (column < n ? to_float(bias[column]) : 0.0f);
+    if (row < m && column < n) x += to_float(residual[static_cast<long long>(row) * n + column]);
+    return x;
+  }
+
+  // Column tiles of sums, which are 64 rows and kRowElements columns of the result that begin with the given ones.
   template <int kTiles>
-  __device__ __forceinline__ void lay_down(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int first_row, int first_column) const {
+  __device__ __forceinline__ void lay_down(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int item, int first_row, int first_column) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     #pragma unroll
     for (int j = 0; j < 4; ++j) {  // 16 columns
@@ -740,21 +743,51 @@ struct Output {
         float pair[2];
         #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          float x = sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e] * scale;
-          const int column = first_column + j * 16 + q / 2 * 8 + static_cast<int>(lane % 4) * 2 + e;
           const int row = first_row + static_cast<int>(warp * 16 + q % 2 * 8 + lane / 4);
-
-          x += (column < n ? to_float(bias[column]) : 0.0f);
-          if (row < m && column < n) x += to_float(residual[static_cast<long long>(row) * n + column]);
-          pair[e] = x;
+          const int column = first_column + j * 16 + q / 2 * 8 + static_cast<int>(lane % 4) * 2 + e;
+          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], item, row, column);
         }
         fragments[q] = to_pair(pair[0], pair[1]);
       }
       const unsigned row_there = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
       store_matrices(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
     }
-    (void)first_row, (void)first_column;
   }
+};
+
+// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
+// transposed mask (sparsegen/matrix/block_mask.py).
+struct MaskRows {
+  const unsigned long long* bits;
+  const int* order;
+  int rows, words;  // words of a row
+  long long item_words;  // from one item of a batch to the next
+
+  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
+  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
+    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
+    const unsigned long long* const half =
+        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
+    rows = by_columns ? column_count : row_count;
+    words = by_columns ? column_words : row_words;
+    bits = half;
+    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
+    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+                 (column_count + 1) / 2;
+  }
+
+  // The mask of another item, of the first one's.
+  __device__ __forceinline__ MaskRows of_item(int item) const {
+    MaskRows found = *this;
+    found.bits += item * item_words, found.order += 2 * item * item_words;
+    return found;
+  }
+
+  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
+    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
+  }
+
+  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
 };
 
 constexpr int kStages = stages_of(kTileN);
@@ -769,40 +802,54 @@ struct Memory {
   Mail mail;
 };
 
+struct TilePlace {
+  int row, column;  // in tiles
+};
+
+// Tiles are numbered along groups of kRaster tiles of rows, the last ones along groups of kTail: where the shortest rows come last,
+// clusters end more evenly then.
+__device__ __forceinline__ TilePlace place_of_tile(int number, int row_tiles, int column_tiles) {
+  const int group = number / (kRaster * column_tiles);
+  const bool is_last = (group + 1) * kRaster >= row_tiles;
+  const int rows_of_group = is_last ? kTail : kRaster, after = number - group * kRaster * column_tiles;
+  const int within = after % (rows_of_group * column_tiles);
+  const int first_row_tile = group * kRaster + after / (rows_of_group * column_tiles) * rows_of_group;
+  const int height = max(1, min(rows_of_group, row_tiles - first_row_tile));
+  return {first_row_tile + within % height, within / height};
+}
+
 // A tile of the result: for each warpgroup 64 rows and their rank in the mask, the same columns.
 struct Tile {
   int rows[kConsumers];  // in units of 64; kNoRows where there are none
   int ranks[kConsumers];
   unsigned long long first[kConsumers];  // words of the mask
   int column;
+  int item = 0;  // of the batch
 };
 
-// All tiles. Rows come by rank, those of most live blocks first; tiles are numbered along groups of kRaster tiles of rows, the last ones
-// along groups of kTail: the shortest rows come last then, and clusters end more evenly.
+// All tiles, item by item. Rows come by rank, those of most live blocks first.
 struct Tiles {
-  MaskRows mask;
+  MaskRows first_mask;  // of the first item
   int rows;  // of the result, in units of 64
   int row_tiles, column_tiles;
 
   __device__ __forceinline__ Tiles(const MaskRows& of, int row_count, int column_count)
-      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2),
+      : first_mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2),
         column_tiles((column_count + kClusterBlocks * kTileN - 1) / (kClusterBlocks * kTileN)) {}
 
   __device__ __forceinline__ int count() const { return row_tiles * column_tiles; }
 
+  __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int item) const { return first_mask; }
+
   // Where there is no such tile another one is found, which nobody may bring.
   __device__ __forceinline__ Tile find(int number) const {
     Tile tile;
-    const int group = number / (kRaster * column_tiles);
-    const bool is_last = (group + 1) * kRaster >= row_tiles;
-    const int rows_of_group = is_last ? kTail : kRaster, after = number - group * kRaster * column_tiles;
-    const int within = after % (rows_of_group * column_tiles);
-    const int first_row_tile = group * kRaster + after / (rows_of_group * column_tiles) * rows_of_group;
-    const int height = max(1, min(rows_of_group, row_tiles - first_row_tile));
-    tile.column = (within / height * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank())) * kTileN;
+    const MaskRows mask = mask_of(tile.item);
+    const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
+    tile.column = (place.column * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank())) * kTileN;
     #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      const int piece = (first_row_tile + within % height) * 2 + w, rank = piece / kPieces;
+      const int piece = place.row * 2 + w, rank = piece / kPieces;
       tile.ranks[w] = rank;
       tile.first[w] = mask.word(rank, 0);
       tile.rows[w] = rank < mask.rows ? mask.order[rank] * kPieces + piece % kPieces : kNoRows;
@@ -829,16 +876,17 @@ struct Producer {
       unsigned char* const b = a + kConsumers * kPieceBytes;
       Barrier* const filled = ring.filled + stage.number;
       const unsigned rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
-      store_vector(ring.notes[stage.number].element, Note{ {live | (last ? kLast : 0), rows, static_cast<unsigned>(tile.column), 0} });
+      const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.item) << 16;
+      store_vector(ring.notes[stage.number].element, Note{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
       barrier_arrive_expecting(filled, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if ((live >> w & 1) == 0 || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        const auto first = kAByInner ? box_at(at, tile.rows[w] * 64) : box_at(tile.rows[w] * 64, at);
+        const auto first = kAByInner ? box_of(tile.item, at, tile.rows[w] * 64) : box_of(tile.item, tile.rows[w] * 64, at);
         copy_box_to_cluster(a + w * kPieceBytes, a_map, first, filled, 3);
       }
       if (live != 0) {
-        copy_box(b, b_map, box_at(at, tile.column), filled);
+        copy_box(b, b_map, box_of(tile.item, at, tile.column), filled);
       }
     }
     __syncwarp();
@@ -882,7 +930,7 @@ struct Consumer {
     const unsigned char* const b = tiles + stage.number * kStageBytes + kConsumers * kPieceBytes;
     warpgroup_begin();
     #pragma unroll
-    for (int step = 0; step < kStep / 16; ++step) {
+    for (int step = 0; step < kProducts; ++step) {
       warpgroup_mma(sums, a + step * (kAByInner ? 32 : 2048), b + step * (kBByInner ? 32 : 2048), add || step > 0);
     }
     warpgroup_commit();
@@ -938,6 +986,24 @@ struct Consumer {
       if (last) return;
     }
   }
+
+  // All tiles.
+  __device__ __forceinline__ void compute_all(const Output& output) {
+    for (;;) {
+      const unsigned said = ring.wait_filled(stage);
+      if ((said & kEnd) != 0) return;
+      const auto note = load_vector<4>(ring.notes[stage.number].element);
+      const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(note.element[2]);
+      Sums sums;
+      if ((said & 3) != 0) {
+        multiply_all(sums, said);
+      } else {
+        multiply_some(sums, said);
+      }
+      const int item = 0;
+      if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
+    }
+  }
 };
 
 // Y = scale * A * B with A's live blocks alone; the mask comes with the call. Blocks stay, and compute one tile of Y after
@@ -975,7 +1041,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     if (warp == kProducer / 32) {
       Producer producer{memory, shared.ring, numbers, a_map, b_map};
       for (int number = numbers.cluster; number < tiles.count();) {
-        producer.bring(tile, rows);
+        producer.bring(tile, tiles.mask_of(tile.item));
         number = numbers.take();
         tile = tiles.find(number);
       }
@@ -989,19 +1055,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const unsigned warpgroup = warp / 4;
     const Output output{y_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), *scale, bias, m, n, residual};
     Consumer consumer{memory, shared.ring, warpgroup};
-    for (;;) {
-      const unsigned said = shared.ring.wait_filled(consumer.stage);
-      if ((said & kEnd) != 0) break;
-      const auto note = load_vector<4>(shared.ring.notes[consumer.stage.number].element);
-      const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(note.element[2]);
-      Sums sums;
-      if ((said & 3) != 0) {
-        consumer.multiply_all(sums, said);
-      } else {
-        consumer.multiply_some(sums, said);
-      }
-      if (row != kNoRows) output.store(sums, row * 64, [&](int piece) { return column + piece * 64; });
-    }
+    consumer.compute_all(output);
     output.end();
   }
   cluster_meet();  // nobody ends while another block may send it tiles or arrivals

@@ -164,18 +164,25 @@ def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(backend="cuda")
     tried = []
 
-    def both(sizes: Any, *_: Any) -> tuple[float, float]:
+    def both(sizes: Any, *_: Any) -> dropout_choice.Choice:
         tried.append(sizes)
-        return (1.0, 2.0) if sizes[0] > 100 else (2.0, 2.0)
+        return dropout_choice.Choice(by_host=sizes[0] > 100, in_graph=sizes[0] > 50)
 
     monkeypatch.setattr(dropout_choice, "kernel_device_of", lambda _: gpu)
-    monkeypatch.setattr(dropout_choice, "_both", both)
+    monkeypatch.setattr(dropout_choice, "_tried", both)
     monkeypatch.setattr(dropout_choice, "_decided", {})
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: tokens == 7)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
     rest = (48, 40, (32, 16), 0.5, torch.float16, "cuda:0")
-    for tokens, pays in ((128, True), (64, False), (128, True), (7, False), (7, False), (0, False)):
+    captures = True
+    assert dropout_choice.masked_products_pay(128, *rest) is False, "nothing can be tried in a capture"
+    captures = False
+    for tokens, pays in ((128, True), (64, False), (128, True), (32, False), (0, False)):
         assert dropout_choice.masked_products_pay(tokens, *rest) is pays
-    assert tried == [(128, 48, 40), (64, 48, 40)]
+    captures = True
+    for tokens, pays in ((128, True), (64, True), (32, False), (16, False)):
+        assert dropout_choice.masked_products_pay(tokens, *rest) is pays
+    assert tried == [(128, 48, 40), (64, 48, 40), (32, 48, 40)]
+    assert [choice.in_graph for choice in dropout_choice.choices()] == [True, True, False]
     for dtype, precision in ((torch.float64, "high"), (torch.float32, "highest")):
         torch.set_float32_matmul_precision(precision)
         assert not dropout_choice.masked_products_pay(128, 48, 40, (32, 16), 0.5, dtype, "cuda:0")

@@ -16,6 +16,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     dsd_transposed,
     masked_prepared,
     sdd,
+    sdd_into,
 )
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
@@ -83,6 +84,21 @@ def test_products_and_gradients_are_those_of_dense_ones(
     assert bool(operators.found) == kernels_ran
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_dead_blocks_are_left_as_they_were(place: str, dtype: Any) -> None:
+    mask, given = some_mask(), tensors(dtype)
+    before = torch.randn(TOKENS, IN).to(dtype)
+    out = before.clone()
+    assert sdd_into(out, given["d"], given["w"], mask, scale=SCALE) is out
+    live = mask.expand()
+    assert torch.equal(out[~live], before[~live])
+    torch.testing.assert_close(out[live], sdd(given["d"], given["w"], mask, scale=SCALE)[live])
+    nothing = sdd_into(before.clone(), given["d"][:, :0], given["w"][:0], mask)
+    assert torch.equal(nothing, torch.where(live, 0, before))
+    with pytest.raises(OperandError, match="out: expected a contiguous tensor"):
+        sdd_into(before.t().contiguous().t(), given["d"], given["w"], mask)
+
+
 def test_gradients_of_any_order() -> None:
     mask = some_mask()
     x, d, w, bias = (t.requires_grad_() for t in tensors(torch.float64).values())
@@ -103,6 +119,8 @@ def test_operators_are_what_they_say() -> None:
     torch.library.opcheck(ops.dsd, (given["x"], given["w"], given["bias"], *rest, True))
     torch.library.opcheck(ops.dsd_transposed, (given["x"], given["d"], *rest))
     torch.library.opcheck(ops.sdd, (given["d"], given["w"], *rest))
+    out, d, w = torch.zeros(TOKENS, IN), given["d"].detach(), given["w"].detach()
+    torch.library.opcheck(ops.sdd_into, (out, d, w, *rest))
 
 
 def test_a_transposed_weight_is_read_where_it_lies(place: str) -> None:

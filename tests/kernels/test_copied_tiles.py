@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from contract_cases import Kind, Variant, run_and_compare
 
 from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.copied_tiles import MOST_ROWS
@@ -20,11 +22,16 @@ from sparsegen.operators import (
     MaskedProblem,
     SddProblem,
 )
+from sparsegen.render import render
 
 H100 = replace(device(), multiprocessors=132)
 DSD = DsdProblem(4096, 4096, 4096, DType.FLOAT16)
 TRANSPOSED = DsdTransposedProblem(4096, 4096, 4096, DType.FLOAT16)
 SDD = SddProblem(4096, 4096, 4096, DType.FLOAT16)
+ALONG = (
+    "warpgroups multiply 16-bit elements, or float32 ones (as TF32) if both matrices are contiguous along the "
+    "contraction"
+)
 
 
 def heuristic(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
@@ -35,14 +42,16 @@ def heuristic(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("problem", "sentence"),
     [
-        (replace(DSD, dtype=DType.FLOAT32), "warpgroups multiply 16-bit elements"),
+        (replace(DSD, dtype=DType.FLOAT32), ALONG),
+        (replace(TRANSPOSED, dtype=DType.FLOAT32), ALONG),
+        (replace(SDD, dtype=DType.FLOAT32, w_layout=Layout.COLUMN), ALONG),
         (replace(DSD, block=Block(32, 64)), "blocks (32x64) are whole pieces of 64 x 64"),
         (replace(DSD, n=100), "rows of the arrays (k = 4096, n = 100 elements) are whole chunks of 16 bytes"),
         (
             replace(SDD, k=4100),
             "rows of the arrays (k = 4100, n = 4096 elements) are whole chunks of 16 bytes",
         ),
-        (replace(TRANSPOSED, batch=2), "a launch computes one item (batch = 2)"),
+        (replace(TRANSPOSED, batch=1 << 16), "a launch computes at most 65535 items (batch = 65536)"),
         (
             replace(DSD, m=MOST_ROWS + 1),
             f"the result ({MOST_ROWS + 1} x 4096) has at most {MOST_ROWS} rows and columns",
@@ -92,6 +101,31 @@ def test_maps_are_those_of_the_stored_arrays() -> None:
         assert {name: tuple(m.sizes) for name, m in maps.items()} == wanted
         stored = {spec.name: spec.shape for spec in (*problem.operands(0), problem.result(0))}
         assert all(stored[name] == (rows, columns) for name, (columns, rows) in wanted.items())
+
+
+def test_items_are_a_dimension_of_the_maps() -> None:
+    problem = replace(DSD, m=1000, k=520, n=712, dtype=DType.FLOAT32, w_layout=Layout.COLUMN, batch=3)
+    found = family("tma_dsd")
+    maps = {name: found.tensor_map(problem, found.config(), name) for name in found.mapped_names}
+    assert {name: (m.sizes, m.strides, m.box) for name, m in maps.items()} == {
+        "x": ((520, 1000, 3), (2080, 2_080_000), (32, 64, 1)),
+        "w": ((520, 712, 3), (2080, 1_480_960), (32, 256, 1)),
+        "y": ((712, 1000, 3), (2848, 2_848_000), (32, 64, 1)),
+    }
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_every_lane_may_arrive(emulator_toolchain: EmulatorToolchain, cluster: int) -> None:
+    """What racecheck is given computes the same, through many stages."""
+    problem = DsdProblem(200, 1032, 136, DType.FLOAT16, Block(64, 64))
+    found = family("tma_dsd")
+    config = found.config(tile_n=64, cluster=cluster)
+    source = f"#define SPARSEGEN_EVERY_LANE_ARRIVES\n{render(found, problem, config)}"
+    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    matrix = problem.without_pattern
+    variant = Variant(found, config, Kind(DsdProblem, (), ()), (), source)
+    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="every lane")
 
 
 def test_heuristics_fall_with_the_size() -> None:

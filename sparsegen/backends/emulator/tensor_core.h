@@ -78,15 +78,19 @@ void mma_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], 
     });
 }
 
-/// mma.sync.m16n8k8 of TF32 elements: floats whose 13 lowest bits are dropped.
+/// A TF32 element: a float whose 13 lowest bits are dropped.
+struct Tf32 {
+    unsigned bits;
+    explicit operator float() const { return std::bit_cast<float>(bits & 0xFFFFE000u); }
+};
+
+/// mma.sync.m16n8k8 of TF32 elements.
 inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
     MmaFragments mine;
     std::memcpy(mine.a, a, sizeof a);
     std::memcpy(mine.b, b, sizeof b);
     exchange(mine, line, [&](const MmaFragments* lanes) {
-        const auto element = [](unsigned word) {
-            return static_cast<double>(std::bit_cast<float>(word & 0xFFFFE000u));
-        };
+        const auto element = [](unsigned word) { return static_cast<double>(static_cast<float>(Tf32{word})); };
         const unsigned group = lane() / 4, pair = lane() % 4 * 2;
         for (unsigned i = 0; i < 4; ++i) {
             const unsigned lower = i / 2, column = pair + i % 2;
@@ -133,7 +137,7 @@ struct SwizzledRows {
     }
 };
 
-/// The product of a warpgroup, whose matrices are of any kind.
+/// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k.
 template <class T, int kColumnTiles, class Matrix>
 void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) {
     const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
@@ -141,7 +145,7 @@ void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) 
         for (unsigned i = 0; i < 4; ++i) {
             const unsigned row = first_row + i / 2 * 8, column = tile * 8 + lane() % 4 * 2 + i % 2;
             double total = static_cast<double>(sums[tile][i]);
-            for (unsigned k = 0; k < 16; ++k) {
+            for (unsigned k = 0; k < 32 / sizeof(T); ++k) {
                 total += a.template element<T>(row, k) * b.template element<T>(column, k);
             }
             sums[tile][i] = static_cast<float>(total);
@@ -153,6 +157,12 @@ void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) 
 template <class T, int kColumnTiles>
 void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
     wgmma_of<T>(sums, a, b);
+}
+
+/// wgmma.mma_async.m64nNk8 of TF32 elements, which must lie along k in both matrices.
+template <int kColumnTiles>
+void wgmma_tf32(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
+    wgmma_of<Tf32>(sums, a, b);
 }
 
 template <class T, int kColumnTiles>

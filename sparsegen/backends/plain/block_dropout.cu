@@ -7,6 +7,7 @@
 
 constexpr int kRows = 4;  // of a thread, all in one block: sides are multiples of 16
 
+#include "early_start.cuh"
 #include "philox.cuh"
 
 __device__ __forceinline__ float times(float x, float scale) { return x * scale; }
@@ -52,6 +53,8 @@ __device__ __forceinline__ void drop(int rows, int columns, int block_rows, int 
 #define SPARSEGEN_DROP(name, type, width)                                                                       \
   extern "C" __global__ void name(int rows, int columns, int block_rows, int block_columns, unsigned threshold, \
                                   int scale_bits, const Word* state, const type* x, type* y) {                  \
+    wait_for_kernel_before();                                                                                   \
+    let_next_kernel_begin();                                                                                    \
     drop<type, width>(rows, columns, block_rows, block_columns, threshold, __int_as_float(scale_bits), Random(state), x, y); \
   }
 

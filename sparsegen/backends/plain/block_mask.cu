@@ -16,6 +16,7 @@ constexpr unsigned kWholeWarp = 0xffffffffu;
 static_assert(1 << kLineBits == kMostLines, "a key's lower bits name a line");
 static_assert(2 * kFew <= kThreads && 4 * kFew <= 2 * kMostLines, "two threads a line, and room for keys and ranks");
 
+#include "early_start.cuh"
 #include "philox.cuh"
 
 struct Shape {
@@ -329,10 +330,17 @@ __device__ void finish(const Shape& shape, Word* scratch, unsigned* keys, Word* 
 constexpr int kPool = kBand * kHistogram > 2 * kMostLines ? kBand * kHistogram : 2 * kMostLines;
 static_assert(kPool >= kBand * (kMostLines / 32 + 1), "a band's bits fit");
 
+// The product that takes the mask may set itself up while the mask is made.
+__device__ __forceinline__ void start() {
+  wait_for_kernel_before();
+  let_next_kernel_begin();
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads)
     draw_bernoulli(int rows, int columns, unsigned threshold, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  start();
   const Shape shape(rows, columns);
   const Random random(state);
   make_band(shape, Independent{random, threshold}, scratch, pool);
@@ -345,6 +353,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     draw_exact_rows(int rows, int columns, int live, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  start();
   const Shape shape(rows, columns);
   const Random random(state);
   const int warp = threadIdx.x / kWarp, row = blockIdx.x * kBand + warp;
@@ -362,6 +371,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     draw_exact_whole(int rows, int columns, int live, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  start();
   const Shape shape(rows, columns);
   const Random random(state);
   const int row = blockIdx.x * kBand + threadIdx.x / kWarp;
@@ -379,6 +389,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bits(int rows, int columns, const unsigned* words, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  start();
   const Shape shape(rows, columns);
   make_band(shape, Bits{words, shape.row_words}, scratch, pool);
   if (is_last(scratch, told)) finish(shape, scratch, pool, mask);
@@ -389,6 +400,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bools(int rows, int columns, const unsigned char* live, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  start();
   const Shape shape(rows, columns);
   make_band(shape, Bools{live, columns}, scratch, pool);
   if (is_last(scratch, told)) finish(shape, scratch, pool, mask);

@@ -21,12 +21,12 @@ extern "C" __global__ void product(int rows, int columns, int inner, const float
   magnitude[place] = static_cast<float>(fabs(static_cast<double>(scale[0])) * widening[row] * size);
 }
 
-// Zeros where `keep`, a byte for each element as stored, is 0.
-extern "C" __global__ void zero_unless(int count, const unsigned char* keep, double* exact, float* magnitude) {
+// Where `keep`, a byte for each element as stored, is 0: zeros, or NaN where the result is left as it was.
+extern "C" __global__ void fill_unless(int count, int is_left, const unsigned char* keep, double* exact, float* magnitude) {
   long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (element >= count || keep[element] != 0) {
     return;
   }
-  exact[element] = 0;
+  exact[element] = is_left ? nan("") : 0;
   magnitude[element] = 0;
 }

@@ -93,7 +93,7 @@ class TorchConvolution(Contender):
             """What the mask asks for; elsewhere what the problem has there."""
             found = result.read()
             images = found.reshape(p.batch, *p.layout.shape(p.out_height, p.out_width, p.filters))
-            elsewhere = p.dtype.to_storage(np.full(1, np.nan if p.rest is Rest.KEPT else 0.0, np.float32))[0]
+            elsewhere = p.dtype.to_storage(np.full(1, p.rest.left, np.float32))[0]
             if p.mask_of is MaskOf.OUTPUT or p.rest is Rest.KEPT:
                 for image, words in zip(p.layout.by_pixels(images), masks, strict=True):
                     image[~p.is_computed(words)] = elsewhere

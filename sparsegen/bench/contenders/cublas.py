@@ -76,10 +76,9 @@ class Cublas(Contender):
     def _unmasked_product(self, bench: Workbench, problem: MaskedProblem) -> Way:
         live = problem.mask_of({"mask": bench.operand("mask")}).expand()
         first, second = (spec.name for spec in problem.dense_operands())
-        samples = isinstance(problem, SddProblem)
-        a = bench.operand(first)
+        a, samples = bench.operand(first), isinstance(problem, SddProblem)
         factors = bench.executor.upload(a if samples else np.where(live, a, 0)), bench.upload(second)
-        result = MaskedBuffer(bench, live) if samples else bench.result()
+        result = MaskedBuffer(bench, problem, live) if isinstance(problem, SddProblem) else bench.result()
         scale = float(bench.operand("scale")[0])
         watch = Stopwatch()
         handle = cublas.open_handle()
@@ -90,14 +89,15 @@ class Cublas(Contender):
 
 
 class MaskedBuffer(ResultBuffer):
-    """A whole product, of which the live blocks are read, and zeros elsewhere."""
+    """A whole product, of which the live blocks are read; elsewhere what the problem has there."""
 
-    def __init__(self, bench: Workbench, live: Array) -> None:
-        super().__init__(bench.executor, bench.problem.dtype, bench.problem.result(0).shape)
+    def __init__(self, bench: Workbench, problem: SddProblem, live: Array) -> None:
+        super().__init__(bench.executor, problem.dtype, problem.result(0).shape)
         self._live = live
+        self._dead = problem.dtype.to_storage(np.full(1, problem.rest.left, np.float32))[0]
 
     def read(self) -> Array:
-        found: Array = np.where(self._live, super().read(), 0).astype(self._dtype.storage)
+        found: Array = np.where(self._live, super().read(), self._dead).astype(self._dtype.storage)
         return found
 
 

@@ -42,7 +42,7 @@ from sparsegen.integrations.torch.masked_conversion import (
     SourcedConv2d,
     convert_convolutions,
 )
-from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
+from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd, sdd_into
 from sparsegen.integrations.torch.masked_sequential import (
     MaskedSequential,
     masked_batch_norm,
@@ -88,6 +88,7 @@ __all__ = [
     "masked_sequential",
     "sampled_product",
     "sdd",
+    "sdd_into",
     "sparse_attention",
     "submanifold_conv3d",
     "to_counts",

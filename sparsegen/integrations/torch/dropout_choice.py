@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,16 @@ from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
 
-_decided: dict[tuple[Any, ...], bool] = {}
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether masked products take less time, of calls by the host and of replays of a CUDA graph."""
+
+    by_host: bool
+    in_graph: bool
+
+
+_decided: dict[tuple[Any, ...], Choice] = {}
 _lock = threading.Lock()
 
 
@@ -31,7 +41,8 @@ def masked_products_pay(
 
     On a GPU the first call with these sizes times both, forward and backward, in turn (`timing.in_turn`), and the
     process remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's
-    generators as they are. Time of the host counts where the device waits for it. Inside a CUDA graph's capture nothing
+    generators as they are. Both are timed twice: as the host starts them, so that its time counts where the device waits for it, and
+    behind other work of the device, as in a CUDA graph; the second answer is that of captures. Inside a capture nothing
     can be timed, and sizes that were never met run dense.
 
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
@@ -46,19 +57,25 @@ def masked_products_pay(
     if found is None or found.backend == "emulator":
         return found is not None
     key = tokens, in_features, out_features, block, p, dtype, where
+    captures = torch.cuda.is_current_stream_capturing()
     with _lock:
         if key not in _decided:
-            if torch.cuda.is_current_stream_capturing():
+            if captures:
                 return False
-            masked, dense = _both((tokens, in_features, out_features), block, p, dtype, where)
-            _decided[key] = masked < dense
-        return _decided[key]
+            _decided[key] = _tried((tokens, in_features, out_features), block, p, dtype, where)
+        return _decided[key].in_graph if captures else _decided[key].by_host
 
 
-def _both(
+def choices() -> list[Choice]:
+    """What was decided in this process, one for each problem that was tried."""
+    with _lock:
+        return list(_decided.values())
+
+
+def _tried(
     sizes: tuple[int, int, int], block: tuple[int, int], p: float, dtype: torch.dtype, where: torch.device
-) -> tuple[float, float]:
-    """Milliseconds of a step with masked and with dense products."""
+) -> Choice:
+    """A step with masked products beside one with dense products."""
     tokens, ins, outs = sizes
     generator = torch.Generator(where)
     generator.manual_seed(0)
@@ -85,5 +102,5 @@ def _both(
         drop(torch.mm(dy, weight))
         torch.mm(dy.t(), dropped)
 
-    found = in_turn([masked, dense], where)
-    return found[0], found[1]
+    found = (in_turn([masked, dense], where, is_ahead=is_ahead) for is_ahead in (False, True))
+    return Choice(*(masked_ms < dense_ms for masked_ms, dense_ms in found))

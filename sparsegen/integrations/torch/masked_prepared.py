@@ -28,6 +28,7 @@ from sparsegen.operators import (
     Layout,
     MaskedProblem,
     Problem,
+    Rest,
     SddProblem,
 )
 
@@ -51,6 +52,7 @@ class Call:
         scale: multiplies the result.
         density: the share of live blocks that is expected.
         epilogue: of ``dsd``.
+        rest: what becomes of dead blocks of ``sdd``.
     """
 
     product: Masked
@@ -61,6 +63,7 @@ class Call:
     density: float
     scale: float = 1.0
     epilogue: Epilogue = Epilogue.NONE
+    rest: Rest = Rest.FILLED
 
     def problem(self, dtype: DType, layout: Layout) -> MaskedProblem:
         """The operator's problem.
@@ -76,7 +79,7 @@ class Call:
             case Masked.DSD_TRANSPOSED:
                 return DsdTransposedProblem(**shared, y_layout=layout)
             case Masked.SDD:
-                return SddProblem(**shared, w_layout=layout)
+                return SddProblem(**shared, w_layout=layout, rest=self.rest)
 
 
 @dataclass(slots=True)
@@ -119,17 +122,25 @@ class Operators:
 operators = Operators()
 
 
-def run(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
+def run(
+    call: Call,
+    x: Tensor,
+    other: Tensor,
+    words: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """The product of tensors that fit the call.
 
     Args:
         x: X of the first two products, D of ``sdd``.
         other: W (n × k) of ``dsd`` and ``sdd``, D (m × n) of ``dsd_transposed``.
         words: the mask's buffer.
+        out: the result's tensor, contiguous; by default a new one.
     """
     device = kernel_device(x)
     if device is None:
-        return _plain(call, x, other, words, bias)
+        return _plain(call, x, other, words, bias, out)
     layout = Layout.COLUMN
     if call.product is not Masked.DSD_TRANSPOSED and not other.is_contiguous() and other.t().is_contiguous():
         layout, other = Layout.ROW, other.t()  # as k × n, where it lies
@@ -138,16 +149,22 @@ def run(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None
     given = tuple(map(aligned, (x, other)))
     added = {} if bias is None else {"bias": bias.contiguous()}
     if x.is_cuda:
-        result: Tensor = operator(*given, words, **added)
+        result: Tensor = operator(*given, words, out=out, **added)
         return result
     # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
     sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
     arrays = [tensor.to(sent).numpy() for tensor in given]
-    found = operator(*arrays, words.numpy(), **{name: t.to(sent).numpy() for name, t in added.items()})
-    return torch.from_numpy(found).to(x.dtype)
+    into = None if out is None else out.to(sent).numpy()
+    found = operator(
+        *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in added.items()}
+    )
+    result = torch.from_numpy(found).to(x.dtype)
+    return result if out is None else out.copy_(result)
 
 
-def _plain(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None) -> Tensor:
+def _plain(
+    call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None, out: Tensor | None
+) -> Tensor:
     """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
     wide = x.dtype if x.dtype in WIDE else torch.float32
     left, right = x.detach().to(wide), other.detach().to(wide)
@@ -158,9 +175,10 @@ def _plain(call: Call, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | N
         case Masked.DSD_TRANSPOSED:
             result = right.t() @ torch.where(live, left, 0) * call.scale
         case Masked.SDD:
-            result = torch.where(live, left @ right * call.scale, 0)
+            dead = out.to(wide) if out is not None and call.rest is Rest.KEPT else 0
+            result = torch.where(live, left @ right * call.scale, dead)
     if bias is not None:
         result = result + bias.detach().to(wide)
     if call.epilogue is Epilogue.BIAS_RELU:
         result = result.relu()
-    return result.to(x.dtype)
+    return result.to(x.dtype) if out is None else out.copy_(result)

@@ -20,10 +20,11 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
 from sparsegen.integrations.torch.tensor_checks import check_tensor
 from sparsegen.matrix.block_mask import grid
-from sparsegen.operators import Epilogue
+from sparsegen.operators import Epilogue, Rest
 
 
 def dsd(
@@ -73,6 +74,22 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
     _check_mask(mask)
     result: Tensor = torch.ops.sparsegen.sdd(d, weight, mask.words, scale, *mask.block, mask.density)
     return result
+
+
+def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
+    """The live blocks of scale · (D · W) written into ``out``, whose dead blocks stay as they are; see `sdd`.
+
+    There is no gradient: inputs are taken as `torch.no_grad` does.
+
+    Args:
+        out: tokens × in features, contiguous, of d's dtype and device, on 16 bytes.
+
+    Returns:
+        ``out``.
+    """
+    _check_mask(mask)
+    torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.block, mask.density)
+    return out
 
 
 _MASK = "Tensor words, float scale, int block_rows, int block_columns, float density"
@@ -146,6 +163,38 @@ def _sdd(
     return run(call, d, weight, words)
 
 
+@torch.library.custom_op(
+    "sparsegen::sdd_into",
+    mutates_args=("out",),
+    schema=f"(Tensor(a!) out, Tensor d, Tensor weight, {_MASK}) -> ()",
+)
+def _sdd_into(
+    out: Tensor,
+    d: Tensor,
+    weight: Tensor,
+    words: Tensor,
+    scale: float,
+    block_rows: int,
+    block_columns: int,
+    density: float,
+) -> None:
+    check_tensor(d, "d", (None, None), d)
+    (m, n), k = d.shape, weight.shape[1]
+    check_tensor(weight, "weight", (n, k), d)
+    check_tensor(out, "out", (m, k), d)
+    if not out.is_contiguous():
+        raise OperandError("out: expected a contiguous tensor, which is written in place")
+    call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale, rest=Rest.KEPT)
+    _check_words(call, words, d)
+    if not (m and k):
+        return
+    if not n:
+        live = expanded(blocks_of(words, grid((m, k), call.block)), call.block, (m, k))
+        out.masked_fill_(live, 0)
+        return
+    run(call, d, weight, words, out=out)
+
+
 def _check_mask(mask: BlockMaskTensor) -> None:
     arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
 
@@ -175,6 +224,11 @@ def _(x: Tensor, d: Tensor, *_: Any) -> Tensor:
 @_sdd.register_fake
 def _(d: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return d.new_empty((d.shape[0], weight.shape[1]))
+
+
+@_sdd_into.register_fake
+def _(out: Tensor, *_: Any) -> None:
+    return None
 
 
 # --- gradients ---

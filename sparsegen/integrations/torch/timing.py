@@ -8,25 +8,32 @@ from collections.abc import Callable, Sequence
 import torch
 
 WARM_UP, ROUNDS = 2, 5
+AHEAD_CYCLES = 4_000_000  # some 2 ms, in which the host enqueues a call while the device waits
 
 
-def in_turn(runs: Sequence[Callable[[], object]], where: torch.device) -> list[float]:
+def in_turn(
+    runs: Sequence[Callable[[], object]], where: torch.device, *, is_ahead: bool = False
+) -> list[float]:
     """Median milliseconds of each way on its GPU, `ROUNDS` times in turn, without gradients.
 
-    Time of the host counts where the device waits for it.
+    Args:
+        is_ahead: the device is busy with something else while a call is enqueued, as in a CUDA graph; otherwise time of
+            the host counts where the device waits for it.
     """
     times: list[list[float]] = [[] for _ in runs]
     with torch.no_grad(), torch.cuda.device(where):
         for turn in range(WARM_UP + ROUNDS):
             for run, found in zip(runs, times, strict=True):
-                ms = _milliseconds(run)
+                ms = _milliseconds(run, is_ahead)
                 if turn >= WARM_UP:
                     found.append(ms)
     return [statistics.median(found) for found in times]
 
 
-def _milliseconds(run: Callable[[], object]) -> float:
+def _milliseconds(run: Callable[[], object], is_ahead: bool) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if is_ahead:
+        torch.cuda._sleep(AHEAD_CYCLES)
     start.record()
     run()
     end.record()

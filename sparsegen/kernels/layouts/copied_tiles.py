@@ -11,7 +11,7 @@ from typing import TypeVar
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.kernels.packed import Packed
@@ -22,18 +22,21 @@ from sparsegen.operators import DsdProblem, DType, MaskedProblem
 
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
-PIECE = 64  # rows or columns of a box; 64 elements are 128 bytes
-PIECE_BYTES = PIECE * PIECE * 2
+PIECE = 64  # rows of a box
+ROW_BYTES = 128  # of a box
+PIECE_BYTES = PIECE * ROW_BYTES
 RING_BYTES = 24 * PIECE_BYTES
 OUTPUT_BYTES = 4 * PIECE_BYTES
 BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
 COUNTER_BYTES = 8
-CHUNK = 8  # elements of 16 bytes
+CHUNK_BYTES = 16
+MOST_ITEMS = 0xFFFF  # that a note can refer to
 MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
 # Fitted on an H100: the share of the tensor cores' rate that tiles of so many columns reach, and microseconds of the
 # kernel's start and of a tile's prologue and epilogue.
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
 START_US, TILE_US = 2.0, 1.2
+TF32_PRODUCTS = 3  # that `tensor_products_per_us` assumes of a float32 product, which is one here
 EVEN_DENSITY = (
     0.97  # density from which on rows are so equally long that a short tail costs more than it saves
 )
@@ -81,19 +84,28 @@ class CopiedTiles(Family[P, C]):
         "that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide"
     )
 
+    def item_size_names(self, problem: P) -> tuple[str, ...]:
+        return ("items",) if problem.batch > 1 else ()
+
     def scope(self, problem: P) -> Iterator[Constraint]:
-        yield one_item(problem)
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
-        block = problem.block
+        side, block, chunk = Side.of(problem), problem.block, CHUNK_BYTES // problem.dtype.itemsize
+        yield Constraint(
+            problem.batch <= MOST_ITEMS,
+            f"a launch computes at most {MOST_ITEMS} items (batch = {problem.batch})",
+        )
+        yield Constraint(
+            problem.dtype is not DType.FLOAT32 or (side.a_by_inner and side.b_by_inner),
+            "warpgroups multiply 16-bit elements, or float32 ones (as TF32) if both matrices are contiguous along the "
+            "contraction",
+        )
         yield Constraint(
             block.rows % PIECE == 0 and block.columns % PIECE == 0,
             f"blocks ({block}) are whole pieces of {PIECE} x {PIECE}",
         )
         yield Constraint(
-            problem.k % CHUNK == 0 and problem.n % CHUNK == 0,
+            problem.k % chunk == 0 and problem.n % chunk == 0,
             f"rows of the arrays (k = {problem.k}, n = {problem.n} elements) are whole chunks of 16 bytes",
         )
-        side = Side.of(problem)
         yield Constraint(
             max(side.rows, side.columns) <= MOST_ROWS,
             f"the result ({side.rows} x {side.columns}) has at most {MOST_ROWS} rows and columns",
@@ -110,7 +122,7 @@ class CopiedTiles(Family[P, C]):
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
-        unit = {"unit": self._unit(side, config)} if side.samples else {}
+        of_result = {"unit": self._unit(side, config), "fills": side.fills} if side.samples else {}
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -121,7 +133,8 @@ class CopiedTiles(Family[P, C]):
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
-            **unit,
+            **of_result,
+            **batch_constants(problem),
         }
 
     def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
@@ -136,24 +149,27 @@ class CopiedTiles(Family[P, C]):
         box_rows = PIECE
         if name == b and side.b_by_inner:  # one box holds all columns of B that a stage needs
             box_rows = self._unit(side, config) if side.samples else config.tile_n
+        itemsize, is_batch = problem.dtype.itemsize, problem.batch > 1
+        row_bytes = sizes[0] * itemsize
         return TensorMap(
             array=name,
             dtype=problem.dtype,
-            sizes=sizes,
-            strides=(sizes[0] * problem.dtype.itemsize,),
-            box=(PIECE, box_rows),
+            sizes=(*sizes, problem.batch) if is_batch else sizes,
+            strides=(row_bytes, row_bytes * sizes[1]) if is_batch else (row_bytes,),
+            box=(ROW_BYTES // itemsize, box_rows, 1) if is_batch else (ROW_BYTES // itemsize, box_rows),
             swizzle=Swizzle.BYTES_128,
         )
 
     def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
-        return Packed(arrays={}, sizes={}, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
+        sizes = {"items": problem.batch} if problem.batch > 1 else {}
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
 
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
         columns = (
             PIECE if side.samples else config.tile_n * config.cluster
         )  # of the narrowest tile of a cluster
-        tiles = self._row_tiles(side) * -(-side.columns // columns)
+        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // columns)
         clusters = max(1, min(tiles, device.multiprocessors // config.cluster))
         return Launch(
             grid=(clusters * config.cluster, 1, 1),
@@ -167,7 +183,7 @@ class CopiedTiles(Family[P, C]):
         side, share = Side.of(problem), problem.density.share
         start = self.config_type()
         whole = (
-            self._row_tiles(side) * side.columns / device.multiprocessors
+            problem.batch * self._row_tiles(side) * side.columns / device.multiprocessors
         )  # columns of row tiles for each of them
         live = whole * share if side.samples else whole
         if live >= 2 * 256:
@@ -182,14 +198,18 @@ class CopiedTiles(Family[P, C]):
         share = problem.density.share
         # The probability that a block is live in at least one of a tile's rows.
         union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
-        tiles = self._row_tiles(side) * -(-side.columns // c.tile_n) * (union if side.samples else 1.0)
-        rounds = max(1.0, tiles / device.multiprocessors)
-        steps: float = -(-side.inner // PIECE)
+        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // c.tile_n)
+        live = tiles * (union if side.samples else 1.0)
+        rounds = max(1.0, live / device.multiprocessors)
+        inner = ROW_BYTES // problem.dtype.itemsize  # of the contraction in a stage
+        steps: float = -(-side.inner // inner)
         if not side.samples:
             longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
             steps *= union + (longest - union) / rounds
-        each = TILE_M * c.tile_n * PIECE * steps
+        each = TILE_M * c.tile_n * inner * steps
         rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
+        if problem.dtype is DType.FLOAT32:
+            rate *= TF32_PRODUCTS
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 

@@ -31,6 +31,7 @@ from sparsegen.operators import (
     DType,
     Layout,
     MaskedProblem,
+    Rest,
     SddProblem,
 )
 
@@ -54,6 +55,7 @@ class Side:
         samples: whether the mask covers the result.
         transposes: whether the mask's columns correspond to the result's rows.
         by_columns: whether the result is stored in column-major order.
+        fills: whether dead blocks of a sampled result are filled with zeros, not left as they were.
     """
 
     rows: int
@@ -66,6 +68,7 @@ class Side:
     samples: bool = False
     transposes: bool = False
     by_columns: bool = False
+    fills: bool = True
 
     @classmethod
     def of(cls, problem: MaskedProblem) -> Side:
@@ -75,7 +78,8 @@ class Side:
             return cls(p.m, p.n, p.k, block.rows, block.columns, True, p.w_layout is Layout.COLUMN)
         if isinstance(p, SddProblem):
             by_inner = p.w_layout is Layout.ROW
-            return cls(p.m, p.k, p.n, block.rows, block.columns, True, by_inner, samples=True)
+            fills = p.rest is Rest.FILLED
+            return cls(p.m, p.k, p.n, block.rows, block.columns, True, by_inner, samples=True, fills=fills)
         assert isinstance(p, DsdTransposedProblem)
         by_columns = p.y_layout is Layout.COLUMN
         return cls(
@@ -155,6 +159,7 @@ class MaskedTiles(Family[P, C]):
             "a_by_inner": side.a_by_inner,
             "b_by_inner": side.b_by_inner,
             "samples": side.samples,
+            **({"fills": side.fills} if side.samples else {}),
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",

@@ -1,0 +1,16 @@
+// Launches that begin while the kernel before them still ends (programmatic dependent launch, sm_90 and later); elsewhere
+// both do nothing. Every thread block waits, so that this kernel ends behind the one before.
+
+// Before the first access to memory that another kernel touches.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+// The kernel behind this one may begin; what it reads of this one's it waits for by itself.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}

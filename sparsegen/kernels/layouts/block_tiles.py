@@ -1,0 +1,47 @@
+"""Tiles of A that have nonzeros, stored whole and swizzled as warpgroups' tensor cores take them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import SpmmProblem
+
+TILE_K = 64  # columns of a tile of A; rows of 128 bytes, as the swizzled operands of wgmma need
+CHUNK = 8  # elements of a 16-byte access
+BLOCK_NAMES = ("row_blocks", "offsets", "panels", "values")  # of the packed arrays
+
+
+def packed_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) -> Packed[Array]:
+    """Tiles of tile_m × `TILE_K` elements of 16 bits by blocks of rows, those of most tiles first.
+
+    ``row_blocks`` names the blocks by rank, ``offsets`` says which tiles each has, and ``panels`` where these begin
+    along k, in tiles, with one entry more than there are tiles.
+    """
+    panels, blocks = max(1, -(-problem.k // TILE_K)), -(-problem.m // tile_m)
+    row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
+    column = matrix.column_indices
+    block, panel = row // tile_m, column // TILE_K
+    lengths = np.bincount(block * panels + panel, minlength=blocks * panels).reshape(blocks, panels)
+    row_blocks = np.argsort(-(lengths > 0).sum(axis=1), kind="stable").astype(np.int32)
+    lengths = lengths[row_blocks]
+    rank = np.empty_like(row_blocks)
+    rank[row_blocks] = np.arange(blocks, dtype=np.int32)
+    order = np.argsort(rank[block] * panels + panel, kind="stable").astype(np.int32)
+    place = swizzled_places(tile_m, TILE_K, CHUNK)[(row % tile_m * TILE_K + column % TILE_K)[order]]
+    source = empty_as_padding(stored_tiles(lengths.ravel(), order, place, tile_m * TILE_K))
+    return Packed(
+        arrays={
+            "row_blocks": empty_as_one(row_blocks),
+            "offsets": np.concatenate([[0], np.cumsum((lengths > 0).sum(axis=1))]).astype(np.int32),
+            "panels": np.append(np.nonzero(lengths)[1], 0).astype(np.int32),
+            "values": problem.dtype.to_storage(gather_values(matrix, source)),
+        },
+        sizes={"row_block_count": blocks, **({"stored": source.size} if problem.value_sets > 1 else {})},
+        nnz=matrix.nnz,
+        values="values",
+        value_source=lambda: source,
+    )

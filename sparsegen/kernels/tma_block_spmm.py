@@ -1,0 +1,170 @@
+"""SpMM for patterns of large blocks on Hopper: stored tiles, B and C go through the copy engine (sm_90a)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Value
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks
+from sparsegen.kernels.layouts.copied_tiles import (
+    BARRIER_BYTES,
+    COUNTER_BYTES,
+    MOST_ROWS,
+    OUTPUT_BYTES,
+    PIECE,
+    REACHED,
+    RING_BYTES,
+    START_US,
+    THREADS,
+    TILE_M,
+    TILE_US,
+    Order,
+    WalkedTilesConfig,
+)
+from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+ITEM_BYTES = 2
+UNMEASURED = (
+    1.5  # its time over what the masked products' rates make of it, so that measured families come first
+)
+
+
+@dataclass(frozen=True)
+class TmaBlockSpmmConfig(WalkedTilesConfig):
+    """One point of the tuning space of `tma_block_spmm`."""
+
+
+class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
+    """`tma_dsd` for a pattern that stays: A's tiles of 128 × 64 elements that have nonzeros are stored whole.
+
+    The kernel skips tiles without nonzeros. In all other tiles it multiplies zeros too, so that an infinity or NaN in B
+    makes NaN even in rows that have no nonzero there.
+    """
+
+    name = "tma_block_spmm"
+    summary = "SpMM of large dense blocks: stored tiles, B and C by the copy engine, warpgroups' tensor cores"
+    source = (
+        "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products); warps that load beside warps "
+        "that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; the format is block CSR"
+    )
+    template = "spmm/tma_block_spmm.cu.j2"
+    entry = "tma_block_spmm"
+    mapped_names = ("b", "c")
+    size_names = ("m", "k", "n", "row_block_count")
+    packed_names = BLOCK_NAMES
+    scratch_names = ("counters",)
+    problem_type = SpmmProblem
+    config_type = TmaBlockSpmmConfig
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(problem.k > 0, "A has columns")
+        yield Constraint(problem.m <= MOST_ROWS, f"C has at most {MOST_ROWS} rows (m = {problem.m})")
+        if problem.layout is Layout.ROW:
+            yield Constraint(
+                problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"
+            )
+        else:
+            yield Constraint(
+                problem.k % CHUNK == 0 and problem.m % CHUNK == 0,
+                f"columns of B ({problem.k}) and C ({problem.m}) are whole chunks of 16 bytes",
+            )
+
+    def constraints(
+        self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c = config
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield shared_memory_fits("tiles", RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES, device)
+        yield Constraint(
+            c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
+        )
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: TmaBlockSpmmConfig
+    ) -> Iterator[Constraint]:
+        yield whole_tiles_requirement(features)
+
+    def is_worth_trying(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device) -> bool:
+        return config.tile_n * config.cluster < 2 * max(PIECE, problem.n)
+
+    def constants(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> Mapping[str, Value]:
+        by_columns = problem.layout is Layout.COLUMN
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "a_by_inner": True,
+            "b_by_inner": by_columns,
+            "by_columns": by_columns,
+        }
+
+    def tensor_map(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, name: str) -> TensorMap:
+        rows, columns = {"b": (problem.k, problem.n), "c": (problem.m, problem.n)}[name]
+        by_columns = problem.layout is Layout.COLUMN
+        sizes = (rows, columns) if by_columns else (columns, rows)
+        return TensorMap(
+            array=name,
+            dtype=problem.dtype,
+            sizes=sizes,
+            strides=(sizes[0] * ITEM_BYTES,),
+            box=(PIECE, config.tile_n if name == "b" and by_columns else PIECE),
+            swizzle=Swizzle.BYTES_128,
+        )
+
+    def pack(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
+        return replace(packed_blocks(problem, TILE_M, matrix), scratch={"counters": COUNTER_BYTES})
+
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: TmaBlockSpmmConfig
+    ) -> Mapping[str, int]:
+        return {"row_block_count": -(-problem.m // TILE_M)}
+
+    def launch(
+        self, problem: SpmmProblem, config: TmaBlockSpmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        tiles = sizes["row_block_count"] * -(-problem.n // (config.tile_n * config.cluster))
+        clusters = min(tiles, max(1, device.multiprocessors // config.cluster))
+        return Launch(
+            grid=(clusters * config.cluster, 1, 1),
+            block=(THREADS, 1, 1),
+            shared_memory_bytes=RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES,
+            starts_early=True,
+        )
+
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TmaBlockSpmmConfig:
+        """As of the masked products: wide tiles if they fill the device; otherwise narrower ones, by position."""
+        start = self.config_type()
+        columns = -(-problem.m // TILE_M) * problem.n / device.multiprocessors  # of tiles for each of them
+        if columns >= 2 * 256:
+            return start
+        alone = replace(start, cluster=1, raster=8, order=Order.PLACED.value)
+        return replace(alone, tile_n=next((width for width in (256, 128) if columns >= 0.9 * width), 64))
+
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: TmaBlockSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
+        tiles = -(-problem.m // TILE_M) * -(-problem.n // c.tile_n)
+        rounds = max(1.0, tiles / device.multiprocessors)
+        held = held_share(features, TILE_M, TILE_K)
+        each = TILE_M * c.tile_n * problem.k * held
+        rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
+        stored = held * problem.m * problem.k
+        moved = (stored + (problem.k + problem.m) * problem.n) * ITEM_BYTES / rates.copy_bytes_per_us
+        return rates.launch_us + UNMEASURED * (START_US + max(moved, rounds * (TILE_US + each / rate)))
+
+
+FAMILY = TmaBlockSpmm()

@@ -1,0 +1,45 @@
+"""Products with masks of blocks: what is left of the result where the mask is dead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sparsegen
+from sparsegen.errors import OperandError
+from sparsegen.masks import BlockMask
+from sparsegen.operators import Block, Density, DType, Rest, SddProblem
+
+M, K, N = 40, 72, 24
+KEPT = SddProblem(M, K, N, DType.FLOAT16, Block(16, 32), Density(0.5), rest=Rest.KEPT)
+
+
+def test_dead_blocks_cost_no_stores() -> None:
+    filled, kept = SddProblem(M, K, N, DType.FLOAT16), SddProblem(M, K, N, DType.FLOAT16, rest=Rest.KEPT)
+    assert filled.cost(0).bytes - kept.cost(0).bytes == M * K * 2 // 2
+    assert filled.result(0).is_updated is False and kept.result(0).is_updated
+
+
+def test_what_is_kept_is_nan() -> None:
+    given = KEPT.random_operands(np.random.default_rng(0), 0)
+    exact = KEPT.reference(KEPT.without_pattern, given).exact
+    live = KEPT.mask_of(given).expand()
+    assert live.any() and not live.all()
+    np.testing.assert_array_equal(np.isnan(exact), ~live)
+
+
+@pytest.mark.parametrize(
+    "blocks", [np.zeros((3, 3)), np.eye(3), np.ones((3, 3))], ids=("none", "some", "all")
+)
+def test_an_array_keeps_what_it_had(blocks: np.ndarray) -> None:
+    rng = np.random.default_rng(1)
+    d, w = (rng.standard_normal(shape).astype(np.float16) for shape in ((M, N), (K, N)))
+    mask = BlockMask.from_blocks(blocks > 0, (16, 32), (M, K))
+    found = sparsegen.prepare(problem=KEPT, device="emulator")
+    with pytest.raises(OperandError, match="pass the array that has them as out="):
+        found(d, w, mask)
+    out = np.full((M, K), 7, np.float16)
+    assert found(d, w, mask, out=out) is out
+    live = mask.expand()
+    assert (out[~live] == 7).all()
+    np.testing.assert_allclose(out[live], (d.astype(float) @ w.T.astype(float))[live], rtol=2e-3, atol=2e-2)
