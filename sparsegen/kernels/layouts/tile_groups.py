@@ -84,14 +84,14 @@ class TileGroups:
         rows = in_rows(order)
         group = np.empty(count, dtype=np.int64)
         group[order] = np.arange(count) // SIDE
-        used = np.unique(columns.astype(np.int64) * max(1, len(rows)) + group[row])
+        used = _distinct(columns.astype(np.int64) * max(1, len(rows)) + group[row])
         of_column, by_group = np.divmod(used, max(1, len(rows)))
         starts = np.searchsorted(of_column, np.arange(width + 1))
         blocks = in_rows(_together(_sums(_scrambled(by_group), starts), _least(by_group, starts, len(rows))))
         block = np.empty(width, dtype=np.int64)
         filled = blocks != NONE
         block[blocks[filled]] = np.nonzero(filled)[0]
-        keys = np.unique(group[row] * max(1, len(blocks)) + block[columns])
+        keys = _distinct(group[row] * max(1, len(blocks)) + block[columns])
         tiles = keys % max(1, len(blocks))
         first = np.searchsorted(keys, np.arange(len(rows) + 1) * max(1, len(blocks)))
         counts = np.diff(first)
@@ -179,6 +179,15 @@ def _least(numbers: Array, offsets: Array, most: int) -> Array:
     """The first and so least number of each row; ``most`` for an empty row."""
     padded = np.append(numbers, most)
     found: Array = np.where(np.diff(offsets) > 0, padded[np.minimum(offsets[:-1], numbers.size)], most)
+    return found
+
+
+def _distinct(numbers: Array) -> Array:
+    """The numbers that occur, sorted; several times as fast as NumPy's own, which hashes them first."""
+    ordered = np.sort(numbers)
+    is_first = np.ones(ordered.size, dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    found: Array = ordered[is_first]
     return found
 
 
