@@ -80,13 +80,27 @@ def bound(network: Network, dtype: DType, side: int) -> Network:
     return replace(network, layers=layers, biases=biases, clip=clip)
 
 
-def exact_categories(y: Any, totals: Totals, lives_in_float64: Callable[[Array], Array]) -> Categories:
+def some_rows(y: Any, rows: Array) -> Any:
+    """These of an array's or tensor's rows."""
+    if isinstance(y, np.ndarray):
+        return np.ascontiguousarray(y[rows])
+    torch = sys.modules["torch"]  # from which y came
+    return y.index_select(0, torch.from_numpy(rows).to(y.device))
+
+
+def exact_categories(
+    y: Any,
+    totals: Totals,
+    lives_in_float64: Callable[[Any], Array],
+    some: Callable[[Any, Array], Any] = some_rows,
+) -> Categories:
     """The inputs that live.
 
     Args:
         y: inputs × neurons, as ``totals`` takes them.
         totals: sums of outputs by the network above or below (`bound`).
-        lives_in_float64: of inputs on the host, whether each lives.
+        lives_in_float64: of inputs, whether each lives.
+        some: takes inputs of these numbers.
     """
     may_live = _nonzero(totals(y, 1))
     if not may_live.size:
@@ -94,12 +108,12 @@ def exact_categories(y: Any, totals: Totals, lives_in_float64: Callable[[Array],
     # Batches of powers of two, filled up with the first input, so that few sizes are ever prepared.
     size = 1 << (int(may_live.size) - 1).bit_length()
     padded = np.concatenate((may_live, np.full(size - may_live.size, may_live[0])))
-    found = _nonzero(totals(_rows(y, padded), -1))
+    found = _nonzero(totals(some(y, padded), -1))
     lives = np.zeros(may_live.size, dtype=bool)
     lives[found[found < may_live.size]] = True
     undecided = may_live[~lives]
     if undecided.size:
-        lives[~lives] = lives_in_float64(_on_host(_rows(y, undecided)))
+        lives[~lives] = lives_in_float64(some(y, undecided))
     return Categories(may_live[lives], int(undecided.size))
 
 
@@ -175,16 +189,4 @@ def _nonzero(totals: Any) -> Array:
     if isinstance(totals, np.ndarray):
         return np.flatnonzero(totals)
     found: Array = totals.nonzero()[:, 0].cpu().numpy()
-    return found
-
-
-def _rows(y: Any, rows: Array) -> Any:
-    if isinstance(y, np.ndarray):
-        return np.ascontiguousarray(y[rows])
-    torch = sys.modules["torch"]  # from which y came
-    return y.index_select(0, torch.from_numpy(rows).to(y.device))
-
-
-def _on_host(rows: Any) -> Array:
-    found: Array = rows if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
     return found
