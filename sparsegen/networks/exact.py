@@ -17,12 +17,15 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import Array
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.operators.sparse_network import Activation, largest
+from sparsegen.system.device_memory import WARP
 
 CHUNK = 1 << 22  # neurons times inputs that are computed together on the host
+DEVICE_CHUNK = 1 << 26  # the same on a device, 16 bytes each
+MERGED_EVERY = 6  # layers
 MARGIN = 2.0  # unit roundoffs by which bounds lie apart from what they bound, at least
 SUM_MARGIN = 2.0**-16  # relative, for sums of up to 100 terms in float32 that tensor cores cut off
 
@@ -117,23 +120,50 @@ def exact_categories(
     return Categories(may_live[lives], int(undecided.size))
 
 
-def live_on(matrix: CsrMatrix, limit: float, activation: Activation, y: Array, executor: Executor) -> Array:
-    """Whether each input lives, in float64 by plain kernels on a device.
+def live_on(network: Network, activation: Activation, y: Array, executor: Executor) -> Array:
+    """Whether each input lives, in float64 by plain kernels on a device, layer by layer.
+
+    Now and then inputs that died are dropped, and of those with all neurons at the clip one goes on for all, as in
+    `inferred`. The device holds one layer at a time.
 
     Args:
-        matrix: the network, stacked for float32.
-        limit: where activations end.
-        y: inputs × the widest layer's neurons.
+        y: inputs × neurons.
     """
-    problem = SparseNetworkProblem(*matrix.shape, len(y), DType.FLOAT32, activation, Readout.TOTALS)
-    clip = np.array([min(limit, largest(DType.FLOAT32))], np.float32)
+    lives = np.zeros(len(y), dtype=bool)
+    step = max(WARP, DEVICE_CHUNK // max(1, network.neurons))
     with executor.entered():
         device = PlainKernels(executor)
-        found = problem.reference_on(matrix, {"y": y.astype(np.float32), "clip": clip}, device)
-        totals = device.download(found.exact, len(y), np.float64)
+        for start in range(0, len(y), step):
+            part = slice(start, start + step)
+            lives[part] = _live_together(network, activation, y[part], device)
+    return lives
+
+
+def _live_together(network: Network, activation: Activation, y: Array, device: PlainKernels) -> Array:
+    column, count = np.arange(len(y)), len(y)  # of each input, -1 where it died; and how many there are
+    neurons = y.T.astype(np.float64)
+    here, limit = device.upload(neurons), device.upload(np.array([network.clip], np.float64))
+    traits = (-int(activation is Activation.NONE), int(activation is Activation.DYING_RELU))
+    for number, (layer, bias) in enumerate(zip(network.layers, network.biases, strict=True), start=1):
+        rows = layer.shape[0]
+        arrays = (layer.row_offsets.astype(np.int32), layer.column_indices, layer.values, bias)
+        given = [device.upload(array) for array in arrays]
+        there = device.filled(8 * rows * count)
+        warps = rows * -(-count // WARP)
+        device.run("network.cu:exact_layer", warps, rows, count, *traits, *given, limit, here, there)
         device.finish()
-    is_live: Array = totals != 0
-    return is_live
+        here = there
+        if number % MERGED_EVERY and number < len(network.layers):
+            continue
+        found = device.download(here, rows * count, np.float64).reshape(rows, count)
+        neurons, becomes = _merged(found, network.clip, activation)
+        column = np.where(column >= 0, becomes[column], -1)
+        if neurons.shape[1] < count:
+            count = neurons.shape[1]
+            if not count:
+                break
+            here = device.upload(neurons)
+    return (column >= 0) & neurons.any(axis=0)[column] if count else np.zeros(len(y), dtype=bool)
 
 
 def inferred(network: Network, activation: Activation, y: Array) -> Array:

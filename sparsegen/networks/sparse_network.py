@@ -80,7 +80,6 @@ class SparseNetwork:
         self.activation = Activation.DYING_RELU if dies else asked
         self.undecided = 0
         self._device, self._db, self._family, self._config = device, db, family, config
-        self._full: CsrMatrix | None = None  # in float32, made with the first undecided input
         self._matrices: dict[int, CsrMatrix] = {}
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
@@ -191,7 +190,7 @@ class SparseNetwork:
         (`sparsegen.networks.exact`). Inputs are what the dtype holds of them.
 
         Args:
-            memory, devices: as for `__call__`; what bounds leave undecided is computed on the host then.
+            memory, devices: as for `__call__`; within a budget the host computes what bounds leave undecided.
 
         Raises:
             OperandError, DeviceMemoryError: as for `__call__`.
@@ -209,7 +208,8 @@ class SparseNetwork:
             return self.operator(inputs.shape[0], Readout.TOTALS, side=side)(inputs)
 
         def lives(rows: Any) -> Array:
-            return self._live_in_float64(_on_host(rows))
+            device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
+            return self._live_in_float64(_on_host(rows)[:, : self.network.inputs], device)
 
         found = exact_categories(given, totals, lives)
         self.undecided = found.undecided
@@ -225,7 +225,8 @@ class SparseNetwork:
             return self._placed(some, Readout.TOTALS, placement, side)
 
         def lives_in_float64(rows: Inputs) -> Array:
-            return np.asarray(inferred(self.network, self.activation, rows.values()).any(axis=1))
+            first = placement.devices[0] if placement.budget is None else None
+            return self._live_in_float64(rows.values(), first)
 
         found = exact_categories(inputs, totals, lives_in_float64, lambda one, numbers: one.some(numbers))
         self.undecided = found.undecided
@@ -294,15 +295,11 @@ class SparseNetwork:
         )
         return placement.pinned(packed_network(wanted, self._packed.get((readout, side))))
 
-    def _live_in_float64(self, y: Array) -> Array:
-        """Of inputs of the widest layer's neurons; the emulator is no faster than the host."""
-        device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
-        if device.backend == "cuda":
-            if self._full is None:
-                self._full = self.network.stacked(DType.FLOAT32)
-            return live_on(self._full, self.network.clip, self.activation, y, shared_executor(device))
-        outputs = inferred(self.network, self.activation, y[:, : self.network.inputs])
-        return np.asarray(outputs.any(axis=1))
+    def _live_in_float64(self, y: Array, device: Device | None) -> Array:
+        """Of inputs on the host, by a GPU; without a device it has no memory left, and the emulator is no faster."""
+        if device is not None and device.backend == "cuda":
+            return live_on(self.network, self.activation, y, shared_executor(device))
+        return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
 
     def inferred(self, y: Any) -> Array:
         """The last layer's neurons in float64, on the host; slow. Weights are not rounded."""
