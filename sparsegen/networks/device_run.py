@@ -63,7 +63,8 @@ class DeviceRun:
         self._row_bytes = packed.neurons * itemsize
         self._bit_bytes = -(-packed.inputs // 8)
         self._stream = executor.copy_stream()
-        self._staging = Staging(executor, self._stream, max(packed.slot_bytes, batch * self._row_bytes))
+        most = max(packed.slot_bytes, batch * self._row_bytes)
+        self._staging = Staging(executor, self._stream, most, self._row_bytes)
         self._kernels = self._loaded()
         bits = 8 * itemsize
         self._unpack, self._find_alive, self._gather = compiled_kernels(
@@ -130,9 +131,8 @@ class DeviceRun:
         self._upcoming, self._sent = next_chunk(), None
         if self._upcoming is None:
             return
-        rows = inputs.rows(self._upcoming)
-        if rows.dtype == np.uint8:
-            self._staging.send(rows, self._bits.address)
+        if inputs.are_bits:
+            self._staging.send_inputs(inputs, self._upcoming, self._bits.address)
             self._sent = self._stream.moment()
 
     def _start(self, inputs: Inputs) -> tuple[int, Array] | None:
@@ -150,7 +150,9 @@ class DeviceRun:
                 self._stream.hold_kernels(self._sent)
                 self._run_unpack(numbers.size)
             else:
-                self._put(inputs.rows(numbers))
+                rows = np.empty((numbers.size, inputs.row_bytes), np.uint8)
+                inputs.write(numbers, rows)
+                self._put(rows.view(self._packed.dtype.storage))
             return 0, numbers
         return (waiting[0], self._unparked(waiting[0])) if waiting else None
 

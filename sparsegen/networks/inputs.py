@@ -11,7 +11,8 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import Array
 from sparsegen.operators import DType
 
-SAMPLED = 7  # one byte of so many tells how many ones an input has, about; no divisor of an image's side
+SAMPLES = 64  # bytes of an input that tell how many ones it has, about
+ONES = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)  # of a byte
 
 
 class Inputs(Protocol):
@@ -23,8 +24,19 @@ class Inputs(Protocol):
     @property
     def neurons(self) -> int: ...
 
-    def rows(self, numbers: Array) -> Array:
-        """Those of some inputs: uint8 of bits (`BitInputs`), or float16 or float32, inputs × neurons."""
+    @property
+    def are_bits(self) -> bool:
+        """Whether rows are bits, as of `BitInputs`, and else numbers in storage form."""
+
+    @property
+    def row_bytes(self) -> int: ...
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        """Write some inputs into uint8, inputs × ``row_bytes``; several threads may do so at the same time.
+
+        Raises:
+            OperandError: numbers that the dtype does not hold.
+        """
 
     def values(self) -> Array:
         """All of them as real numbers, inputs × neurons, as the device has them."""
@@ -65,15 +77,22 @@ class BitInputs:
     def count(self) -> int:
         return len(self.bits)
 
-    def rows(self, numbers: Array) -> Array:
-        return self.bits[numbers]
+    @property
+    def are_bits(self) -> bool:
+        return True
+
+    @property
+    def row_bytes(self) -> int:
+        return int(self.bits.shape[1])
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        np.take(self.bits, numbers, axis=0, out=rows, mode="clip")  # else it would write a copy first
 
     def values(self) -> Array:
         return np.unpackbits(self.bits, axis=1, count=self.neurons, bitorder="little")
 
     def ones(self) -> Array:
-        sampled = self.bits[:, SAMPLED // 2 :: SAMPLED]
-        found: Array = np.unpackbits(sampled, axis=1).sum(axis=1, dtype=np.int64)
+        found: Array = ONES[sampled(self.bits)].sum(axis=1, dtype=np.int64)
         return found
 
     def some(self, numbers: Array) -> BitInputs:
@@ -94,14 +113,22 @@ class ByteInputs:
     def neurons(self) -> int:
         return int(self.bytes.shape[1])
 
-    def rows(self, numbers: Array) -> Array:
-        return np.packbits(self.bytes[numbers], axis=1, bitorder="little")
+    @property
+    def are_bits(self) -> bool:
+        return True
+
+    @property
+    def row_bytes(self) -> int:
+        return -(-self.neurons // 8)
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        rows[:] = np.packbits(self.bytes[numbers], axis=1, bitorder="little")
 
     def values(self) -> Array:
         return self.bytes
 
     def ones(self) -> Array:
-        found: Array = self.bytes[:, SAMPLED // 2 :: SAMPLED].sum(axis=1, dtype=np.int64)
+        found: Array = sampled(self.bytes).sum(axis=1, dtype=np.int64)
         return found
 
     def some(self, numbers: Array) -> ByteInputs:
@@ -123,21 +150,35 @@ class NumberInputs:
     def neurons(self) -> int:
         return int(self.numbers.shape[1])
 
-    def rows(self, numbers: Array) -> Array:
+    @property
+    def are_bits(self) -> bool:
+        return False
+
+    @property
+    def row_bytes(self) -> int:
+        return self.neurons * self.dtype.itemsize
+
+    def write(self, numbers: Array, rows: Array) -> None:
         held = self.dtype.to_storage(self.numbers[numbers])
         if not np.isfinite(self.dtype.from_storage(held)).all():
             raise OperandError(f"y: expected numbers that {self.dtype} holds")
-        return held
+        rows[:] = held.view(np.uint8)
 
     def values(self) -> Array:
         return self.dtype.rounded(self.numbers)
 
     def ones(self) -> Array:
-        found: Array = np.count_nonzero(self.numbers[:, SAMPLED // 2 :: SAMPLED], axis=1)
+        found: Array = np.count_nonzero(sampled(self.numbers), axis=1)
         return found
 
     def some(self, numbers: Array) -> NumberInputs:
         return NumberInputs(self.numbers[numbers], self.dtype)
+
+
+def sampled(rows: Array) -> Array:
+    """Some columns, evenly spread, an odd number apart: images have an even one in a line."""
+    step = max(1, rows.shape[1] // SAMPLES) | 1
+    return rows[:, step // 2 :: step]
 
 
 def as_inputs(y: Any, neurons: int, dtype: DType) -> Inputs:

@@ -28,6 +28,7 @@ from sparsegen.networks.packed_network import (
     segment_problem,
 )
 from sparsegen.operators import DType
+from sparsegen.operators.overflow import require_held
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.system.quantities import size_text
 
@@ -84,6 +85,7 @@ def packed_network(wanted: Wanted, known: PackedNetwork | None = None) -> Packed
     Raises:
         NoVariantError, ConfigError: no family computes this on these devices, or not the one that was named.
         DeviceMemoryError: the budget does not hold a layer and a tile of inputs.
+        MatrixError: weights that become infinite in the dtype.
     """
     return _Packing(wanted, known).made()
 
@@ -232,18 +234,19 @@ class _Packing:
         return found
 
     def _segment(self, layers: range) -> Segment:
-        config, problem = self.choice.config, self._problem(layers)
+        problem = self._problem(layers)
         if layers not in self.packed:
-            self.packed[layers] = self._known(layers, problem) or Segment.of(
-                problem,
-                layers,
-                self.choice.family.pack(
-                    problem,
-                    config,
-                    self.matrix if layers == self.probed else self.network.stacked(self.kind[0], layers),
-                ),
-            )
+            self.packed[layers] = self._known(layers, problem) or self._packed(layers, problem)
         return self.packed[layers]
+
+    def _packed(self, layers: range, problem: SparseNetworkProblem) -> Segment:
+        """
+        Raises:
+            MatrixError: weights that become infinite in the dtype.
+        """
+        matrix = self.matrix if layers == self.probed else self.network.stacked(self.kind[0], layers)
+        require_held(problem, matrix, allow_overflow=False)
+        return Segment.of(problem, layers, self.choice.family.pack(problem, self.choice.config, matrix))
 
     def _known(self, layers: range, problem: SparseNetworkProblem) -> Segment | None:
         """The same layers packed alike."""

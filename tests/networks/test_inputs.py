@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from sparsegen.errors import OperandError
 from sparsegen.networks.images import stroke_images
-from sparsegen.networks.inputs import BitInputs, ByteInputs, NumberInputs, as_inputs
+from sparsegen.networks.inputs import BitInputs, ByteInputs, Inputs, NumberInputs, as_inputs
 from sparsegen.operators import DType
+
+
+def written(inputs: Inputs, numbers: Any) -> Any:
+    rows = np.empty((numbers.size, inputs.row_bytes), np.uint8)
+    inputs.write(numbers, rows)
+    return rows
 
 
 def test_bits_and_bytes_and_truth_values_are_the_same_inputs() -> None:
@@ -21,8 +29,9 @@ def test_bits_and_bytes_and_truth_values_are_the_same_inputs() -> None:
     numbers = np.array([7, 0, 3])
     for kind in kinds:
         assert (kind.count, kind.neurons) == (9, 196)
+        assert kind.are_bits
         np.testing.assert_array_equal(
-            kind.rows(numbers), np.packbits(images[numbers], axis=1, bitorder="little")
+            written(kind, numbers), np.packbits(images[numbers], axis=1, bitorder="little")
         )
         np.testing.assert_array_equal(kind.some(numbers).values(), images[numbers])
         assert kind.ones().shape == (9,) and kind.ones().any()
@@ -32,8 +41,8 @@ def test_bits_and_bytes_and_truth_values_are_the_same_inputs() -> None:
 def test_numbers_are_what_the_dtype_holds() -> None:
     inputs = as_inputs(np.array([[0.1, 70.0], [2.0, 0.0]]), 2, DType.FLOAT16)
     assert isinstance(inputs, NumberInputs)
-    rows = inputs.rows(np.array([1, 0]))
-    assert rows.dtype == np.float16 and rows.tolist() == [[2.0, 0.0], [np.float16(0.1), 70.0]]
+    rows = written(inputs, np.array([1, 0])).view(np.float16)
+    assert not inputs.are_bits and rows.tolist() == [[2.0, 0.0], [np.float16(0.1), 70.0]]
     assert inputs.ones().shape == (2,) and inputs.values()[0, 0] == np.float16(0.1)
     assert isinstance(as_inputs(np.full((1, 2), 3, np.uint8), 2, DType.FLOAT16), NumberInputs)
 
@@ -47,4 +56,4 @@ def test_what_is_no_input_is_refused() -> None:
     with pytest.raises(OperandError, match="inputs × 2 for 9 neurons"):
         BitInputs(np.zeros((4, 1), np.uint8), 9)
     with pytest.raises(OperandError, match="float16 holds"):
-        as_inputs(np.full((1, 8), 1e6), 8, DType.FLOAT16).rows(np.array([0]))
+        written(as_inputs(np.full((1, 8), 1e6), 8, DType.FLOAT16), np.array([0]))

@@ -154,6 +154,9 @@ def test_what_is_no_network_is_refused(where: dict[str, Any]) -> None:
         net(np.full((3, 8), 1e6))
     with pytest.raises(ConfigError, match="clip that float16 holds"):
         net.categories(np.zeros((3, 8)))
+    for options in ({}, {"memory": "1 MB"}):
+        with pytest.raises(MatrixError, match="infinite in float16"):
+            SparseNetwork([1e6 * layer], **where).totals(np.ones((3, 8)), **options)
     with pytest.raises(ConfigError, match="weights of at least 0"):
         SparseNetwork([-layer], clip=1.0, **where).categories(np.zeros((3, 8)))
 
