@@ -163,7 +163,11 @@ def _live_together(network: Network, activation: Activation, y: Array, device: P
             if not count:
                 break
             here = device.upload(neurons)
-    return (column >= 0) & neurons.any(axis=0)[column] if count else np.zeros(len(y), dtype=bool)
+    if not count:
+        return np.zeros(len(y), dtype=bool)
+    any_neuron: Array = np.asarray(neurons.any(axis=0))
+    lives: Array = (column >= 0) & any_neuron[column]
+    return lives
 
 
 def inferred(network: Network, activation: Activation, y: Array) -> Array:
