@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,9 +25,13 @@ from sparsegen.networks.challenge_files import (
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.network import Network
 from sparsegen.networks.network_file import load_network, save_network
+from sparsegen.networks.packed_file import is_packed, load_packed, save_packed
+from sparsegen.networks.packed_inference import PackedInference
+from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
+from sparsegen.system.quantities import size_text
 from sparsegen.tuning.report import Effort
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +42,8 @@ USUAL_IMAGES = 1000
 def command() -> None:
     """Make, tune, run and verify sparse networks, all layers of one as a single operator.
 
-    A NETWORK is a file that `generate` wrote, or a folder of the challenge's layers, n<neurons>-l<number>.tsv.
+    A NETWORK is a file that `generate` wrote, for `run` also one of `pack`, or a folder of the challenge's layers,
+    n<neurons>-l<number>.tsv.
     """
 
 
@@ -62,6 +68,20 @@ def inputs_options(function: F) -> F:
         click.option(
             "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the images."
         ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def placement_options(function: F) -> F:
+    """``memory``, ``devices``: what `SparseNetwork.categories` takes."""
+    options = (
+        click.option(
+            "--memory",
+            help="Of each device at the most, like 8GiB: layers are streamed from the host, inputs go in batches.",
+        ),
+        click.option("--devices", help="Deal inputs to several: all, or 0,1."),
     )
     for option in reversed(options):
         function = option(function)
@@ -141,9 +161,42 @@ def tune(
 
 @command.command()
 @network_argument
+@click.option("--batch", default=60000, show_default=True, type=click.IntRange(min=1), help="Inputs in all.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="A file to write, for run."
+)
+@placement_options
+@device_option
+@db_option
+@json_option
+def pack(
+    network: Path,
+    batch: int,
+    output: Path,
+    memory: str | None,
+    devices: str | None,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Pack a network for totals into a file, from which `run` streams its layers.
+
+    The variant and the plan of memory are kept: `run` needs neither the network nor the database.
+    """
+    _require_one(device, devices)
+    net = SparseNetwork(_read(network), device=device, db=db)
+    packed = net.pack(batch, memory=memory, devices=devices)
+    save_packed(packed, output)
+    data = {"output": str(output), **_packed_data(packed)}
+    emit(as_json, data, packed.explain(), f"{output}: {size_text(output.stat().st_size)}")
+
+
+@command.command()
+@network_argument
 @inputs_options
 @click.option("--exact", is_flag=True, help="Categories as float64 gives them.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file of categories to write.")
+@placement_options
 @device_option
 @db_option
 @json_option
@@ -154,6 +207,8 @@ def run(
     seed: int,
     exact: bool,
     output: Path | None,
+    memory: str | None,
+    devices: str | None,
     device: str | None,
     db: str | None,
     as_json: bool,
@@ -162,18 +217,36 @@ def run(
 
     The time is that of the second call, with inputs on the host: copies there and back are in it.
     """
-    net = SparseNetwork(_read(network), device=device, db=db)
-    given = _inputs(net.network, inputs, images, seed)
-    live = net.categories(given, exact=exact)
+    _require_one(device, devices)
+    placed = memory is not None or devices is not None
+    if is_packed(network):
+        if exact or memory is not None:
+            raise ConfigError(
+                f"{network} is packed, with a plan of memory: give neither --exact nor --memory"
+            )
+        inference = PackedInference(load_packed(network), device=device, devices=devices)
+        packed: PackedNetwork | None = inference.packed
+        given = _inputs(inference.packed.inputs, inputs, images, seed)
+        categories = partial(inference.categories, given)
+        edges, explained = inference.packed.edges, inference.packed.explain
+    else:
+        net = SparseNetwork(_read(network), device=device, db=db)
+        given = _inputs(net.network.inputs, inputs, images, seed)
+        categories = partial(net.categories, given, exact=exact, memory=memory, devices=devices)
+        edges = net.network.edges
+        explained = partial(net.explain, len(given), Readout.TOTALS, memory=memory, devices=devices)
+        packed = net.pack(len(given), memory=memory, devices=devices) if placed else None
+    live = categories()
     started = time.perf_counter()
-    net.categories(given, exact=exact)
+    categories()
     seconds = time.perf_counter() - started
     if output is not None:
         write_categories(live, output)
-    rate = net.network.edges * len(given) / seconds / 1e12
+    rate = edges * len(given) / seconds / 1e12
     data = {"inputs": len(given), "live": live.size, "seconds": seconds, "edges_per_second": rate * 1e12}
+    data |= {} if packed is None else _packed_data(packed)
     text = f"{live.size} of {len(given)} inputs live; {1e3 * seconds:.1f} ms with copies, {rate:.3g} TE/s"
-    emit(as_json, data, net.explain(len(given), Readout.TOTALS), text)
+    emit(as_json, data, explained(), text)
 
 
 @command.command()
@@ -202,7 +275,7 @@ def verify(
     Ends with exit code 5 when one is wrong.
     """
     net = SparseNetwork(_read(network), device=device, db=db)
-    given = _inputs(net.network, inputs, images, seed)
+    given = _inputs(net.network.inputs, inputs, images, seed)
     found = net.categories(given, exact=exact)
     right = (
         np.flatnonzero(net.inferred(given).any(axis=1))
@@ -221,13 +294,26 @@ def _read(path: Path) -> Network:
     return read_challenge(path) if path.is_dir() else load_network(path)
 
 
-def _inputs(network: Network, file: Path | None, images: int | None, seed: int) -> Array:
+def _require_one(device: str | None, devices: str | None) -> None:
+    if device is not None and devices is not None:
+        raise click.UsageError("give either --device or --devices")
+
+
+def _packed_data(packed: PackedNetwork) -> dict[str, Any]:
+    return {
+        "family": packed.family.name,
+        "config": packed.config.to_dict(),
+        "plan": packed.plan.to_dict(),
+    }
+
+
+def _inputs(neurons: int, file: Path | None, images: int | None, seed: int) -> Array:
     if file is None:
-        return stroke_images(images or USUAL_IMAGES, network.inputs, seed=seed)
+        return stroke_images(images or USUAL_IMAGES, neurons, seed=seed)
     if images is not None:
         raise click.UsageError("give either --inputs or --images")
     if file.suffix == ".tsv":
-        return read_images(file, network.inputs)
+        return read_images(file, neurons)
     try:
         found: Array = np.load(file, allow_pickle=False)
     except (OSError, ValueError) as error:

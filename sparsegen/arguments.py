@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ import numpy as np
 from sparsegen.errors import ConfigError, SparsegenError
 
 Error = type[SparsegenError]
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")},
+    **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
+}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|)", re.IGNORECASE | re.ASCII)
 
 
 def whole(value: Any, name: str, error: Error = ConfigError, *, least: int | None = None) -> int:
@@ -42,6 +51,17 @@ def number(value: Any, name: str, error: Error = ConfigError) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise _unexpected(value, name, "no number", error) from None
+
+
+def nbytes(value: Any, name: str, error: Error = ConfigError) -> int:
+    """An amount of memory, above 0: whole bytes, or text such as ``"8 GiB"``, ``"500MB"``."""
+    if not isinstance(value, str):
+        return whole(value, name, error, least=1)
+    match = _AMOUNT.fullmatch(value.strip())
+    found = round(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+    if found < 1:
+        raise error(f"{name} = {value!r}: expected bytes, or text like '8 GiB' or '500 MB'")
+    return found
 
 
 def flag(value: Any, name: str, error: Error = ConfigError) -> bool:

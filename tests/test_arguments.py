@@ -372,3 +372,17 @@ def test_what_is_true_or_false() -> None:
         assert arguments.flag(value, "x") is True
     for value in (False, np.bool_(False), 0, np.uint64(0)):
         assert arguments.flag(value, "x") is False
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("8 GiB", 8 << 30), ("8GiB", 8 << 30), ("1.5 MB", 1_500_000), ("700", 700), (" 2 kib ", 2048), (64, 64)],
+)
+def test_amounts_of_memory(text: Any, nbytes: int) -> None:
+    assert arguments.nbytes(text, "memory") == nbytes
+
+
+@pytest.mark.parametrize("wrong", ["", "much", "8 GiBs", "-1 GB", "0", "0.1", 0, -1, 2.5, None, True, "1e9"])
+def test_what_is_no_amount_of_memory(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="memory"):
+        arguments.nbytes(wrong, "memory")

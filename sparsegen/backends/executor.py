@@ -9,13 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sparsegen.errors import CacheEntryError
+from sparsegen.errors import CacheEntryError, LaunchError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.system.device_memory import Address, Buffer
 
-__all__ = ["Address", "Buffer", "CompiledKernel", "Event", "Executor", "LoadedKernel", "Toolchain"]
+__all__ = [
+    "Address",
+    "Buffer",
+    "CompiledKernel",
+    "CopyStream",
+    "Event",
+    "Executor",
+    "LoadedKernel",
+    "Moment",
+    "PinnedMemory",
+    "Toolchain",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,60 @@ class Event(Protocol):
         """Microseconds from another event to this one; both have passed."""
 
 
+class PinnedMemory(Protocol):
+    """Host memory that a device reads and writes while the host goes on; freed when the object goes."""
+
+    @property
+    def array(self) -> Array:
+        """Its bytes: uint8."""
+
+
+class Moment(Protocol):
+    """A moment in what a `CopyStream` does."""
+
+    def has_passed(self) -> bool:
+        """Whether all copies that were queued before have ended."""
+
+    def wait(self) -> None:
+        """Return when they have.
+
+        Raises:
+            LaunchError: a copy failed.
+        """
+
+
+def require_fitting(array: Array, buffer: Buffer) -> None:
+    """Raises LaunchError where an array is not contiguous, or larger than the device memory of a copy."""
+    if not array.flags.c_contiguous or array.nbytes > buffer.nbytes:
+        raise LaunchError(
+            f"an array of {array.nbytes} bytes, contiguous: {array.flags.c_contiguous}, does not fit {buffer.nbytes} "
+            "bytes of device memory"
+        )
+
+
+class CopyStream(Protocol):
+    """Copies between host and device in the order of the calls, beside the kernels of the default stream.
+
+    Neither waits for the other but where it is told to. Arrays on the host that are not pinned are copied too, but the
+    host may wait for them. They must live, and must not change, until a later `Moment` has passed.
+    """
+
+    def send(self, array: Array, target: Buffer) -> None:
+        """Queue a copy of a contiguous array to the first bytes of device memory."""
+
+    def fetch(self, source: Buffer, array: Array) -> None:
+        """Queue a copy of the first bytes of device memory into a contiguous array."""
+
+    def moment(self) -> Moment:
+        """When all copies that were queued so far have ended."""
+
+    def hold_kernels(self, moment: Moment) -> None:
+        """Kernels that are launched from now on start after a moment."""
+
+    def wait_for_kernels(self) -> None:
+        """Copies that are queued from now on start after all kernels that were launched so far."""
+
+
 class Executor(Protocol):
     """Runs kernels on one device, from one thread at a time."""
 
@@ -150,6 +215,19 @@ class Executor(Protocol):
         """
 
     def synchronize(self) -> None: ...
+
+    # --- what brings data while kernels run ---
+
+    def pinned(self, nbytes: int) -> PinnedMemory:
+        """
+        Raises:
+            DeviceMemoryError: the host has not so much memory that can be pinned.
+        """
+
+    def copy_stream(self) -> CopyStream: ...
+
+    def free_bytes(self) -> int | None:
+        """Bytes of device memory that nobody holds; None where it is the host's."""
 
     # --- what `sparsegen.measure.clock` measures with ---
 

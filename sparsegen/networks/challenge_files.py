@@ -16,7 +16,7 @@ import scipy.sparse
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, challenge_bias
+from sparsegen.networks.radixnet import CLIP, FAN_IN, challenge_bias
 from sparsegen.system.publish import publish_text
 
 LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
@@ -48,7 +48,24 @@ def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
     if count == 0 or (layers is not None and count < layers):
         raise MatrixError(f"layer {count + 1} is missing", source=str(folder))
     made = [read_layer(layer_file(folder, neurons, i + 1), neurons) for i in range(count)]
+    _require_whole(made, folder)
     return Network.of(made, challenge_bias(neurons), CLIP)
+
+
+def _require_whole(layers: list[CsrMatrix], folder: Path) -> None:
+    """Where all layers but one are as the challenge's, that one's file was cut off at the end of a line.
+
+    Raises:
+        MatrixError: it was.
+    """
+    lacking = [i for i, layer in enumerate(layers) if layer.nnz < FAN_IN * layer.shape[0]]
+    others = [layer.nnz == FAN_IN * layer.shape[0] for i, layer in enumerate(layers) if i not in lacking]
+    if len(lacking) == 1 and others and all(others):
+        neurons, (number,) = layers[0].shape[0], lacking
+        raise MatrixError(
+            f"has {layers[number].nnz} weights, and every other layer {FAN_IN * neurons}: the file is cut off",
+            source=str(layer_file(folder, neurons, number + 1)),
+        )
 
 
 def read_layer(file: Path, neurons: int) -> CsrMatrix:
@@ -59,7 +76,8 @@ def read_layer(file: Path, neurons: int) -> CsrMatrix:
     """
     rows = _numbers(file, columns=3)
     before, after = (_indices(rows[:, i], neurons, file) for i in (0, 1))
-    values = rows[:, 2].astype(np.float32)
+    with np.errstate(over="ignore"):
+        values = rows[:, 2].astype(np.float32)
     if not np.isfinite(values).all():
         raise MatrixError(
             "weights must be finite",

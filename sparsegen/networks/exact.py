@@ -17,12 +17,15 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import Array
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.operators.sparse_network import Activation, largest
+from sparsegen.system.device_memory import WARP
 
 CHUNK = 1 << 22  # neurons times inputs that are computed together on the host
+DEVICE_CHUNK = 1 << 26  # the same on a device, 16 bytes each
+MERGED_EVERY = 6  # layers
 MARGIN = 2.0  # unit roundoffs by which bounds lie apart from what they bound, at least
 SUM_MARGIN = 2.0**-16  # relative, for sums of up to 100 terms in float32 that tensor cores cut off
 
@@ -80,13 +83,27 @@ def bound(network: Network, dtype: DType, side: int) -> Network:
     return replace(network, layers=layers, biases=biases, clip=clip)
 
 
-def exact_categories(y: Any, totals: Totals, lives_in_float64: Callable[[Array], Array]) -> Categories:
+def some_rows(y: Any, rows: Array) -> Any:
+    """These of an array's or tensor's rows."""
+    if isinstance(y, np.ndarray):
+        return np.ascontiguousarray(y[rows])
+    torch = sys.modules["torch"]  # from which y came
+    return y.index_select(0, torch.from_numpy(rows).to(y.device))
+
+
+def exact_categories(
+    y: Any,
+    totals: Totals,
+    lives_in_float64: Callable[[Any], Array],
+    some: Callable[[Any, Array], Any] = some_rows,
+) -> Categories:
     """The inputs that live.
 
     Args:
         y: inputs × neurons, as ``totals`` takes them.
         totals: sums of outputs by the network above or below (`bound`).
-        lives_in_float64: of inputs on the host, whether each lives.
+        lives_in_float64: of inputs, whether each lives.
+        some: takes inputs of these numbers.
     """
     may_live = _nonzero(totals(y, 1))
     if not may_live.size:
@@ -94,32 +111,63 @@ def exact_categories(y: Any, totals: Totals, lives_in_float64: Callable[[Array],
     # Batches of powers of two, filled up with the first input, so that few sizes are ever prepared.
     size = 1 << (int(may_live.size) - 1).bit_length()
     padded = np.concatenate((may_live, np.full(size - may_live.size, may_live[0])))
-    found = _nonzero(totals(_rows(y, padded), -1))
+    found = _nonzero(totals(some(y, padded), -1))
     lives = np.zeros(may_live.size, dtype=bool)
     lives[found[found < may_live.size]] = True
     undecided = may_live[~lives]
     if undecided.size:
-        lives[~lives] = lives_in_float64(_on_host(_rows(y, undecided)))
+        lives[~lives] = lives_in_float64(some(y, undecided))
     return Categories(may_live[lives], int(undecided.size))
 
 
-def live_on(matrix: CsrMatrix, limit: float, activation: Activation, y: Array, executor: Executor) -> Array:
-    """Whether each input lives, in float64 by plain kernels on a device.
+def live_on(network: Network, activation: Activation, y: Array, executor: Executor) -> Array:
+    """Whether each input lives, in float64 by plain kernels on a device, layer by layer.
+
+    Now and then inputs that died are dropped, and of those with all neurons at the clip one goes on for all, as in
+    `inferred`. The device holds one layer at a time.
 
     Args:
-        matrix: the network, stacked for float32.
-        limit: where activations end.
-        y: inputs × the widest layer's neurons.
+        y: inputs × neurons.
     """
-    problem = SparseNetworkProblem(*matrix.shape, len(y), DType.FLOAT32, activation, Readout.TOTALS)
-    clip = np.array([min(limit, largest(DType.FLOAT32))], np.float32)
+    lives = np.zeros(len(y), dtype=bool)
+    step = max(WARP, DEVICE_CHUNK // max(1, network.neurons))
     with executor.entered():
         device = PlainKernels(executor)
-        found = problem.reference_on(matrix, {"y": y.astype(np.float32), "clip": clip}, device)
-        totals = device.download(found.exact, len(y), np.float64)
+        for start in range(0, len(y), step):
+            part = slice(start, start + step)
+            lives[part] = _live_together(network, activation, y[part], device)
+    return lives
+
+
+def _live_together(network: Network, activation: Activation, y: Array, device: PlainKernels) -> Array:
+    column, count = np.arange(len(y)), len(y)  # of each input, -1 where it died; and how many there are
+    neurons = y.T.astype(np.float64)
+    here, limit = device.upload(neurons), device.upload(np.array([network.clip], np.float64))
+    traits = (-int(activation is Activation.NONE), int(activation is Activation.DYING_RELU))
+    for number, (layer, bias) in enumerate(zip(network.layers, network.biases, strict=True), start=1):
+        rows = layer.shape[0]
+        arrays = (layer.row_offsets.astype(np.int32), layer.column_indices, layer.values, bias)
+        given = [device.upload(array) for array in arrays]
+        there = device.filled(8 * rows * count)
+        warps = rows * -(-count // WARP)
+        device.run("network.cu:exact_layer", warps, rows, count, *traits, *given, limit, here, there)
         device.finish()
-    is_live: Array = totals != 0
-    return is_live
+        here = there
+        if number % MERGED_EVERY and number < len(network.layers):
+            continue
+        found = device.download(here, rows * count, np.float64).reshape(rows, count)
+        neurons, becomes = _merged(found, network.clip, activation)
+        column = np.where(column >= 0, becomes[column], -1)
+        if neurons.shape[1] < count:
+            count = neurons.shape[1]
+            if not count:
+                break
+            here = device.upload(neurons)
+    if not count:
+        return np.zeros(len(y), dtype=bool)
+    any_neuron: Array = np.asarray(neurons.any(axis=0))
+    lives: Array = (column >= 0) & any_neuron[column]
+    return lives
 
 
 def inferred(network: Network, activation: Activation, y: Array) -> Array:
@@ -175,16 +223,4 @@ def _nonzero(totals: Any) -> Array:
     if isinstance(totals, np.ndarray):
         return np.flatnonzero(totals)
     found: Array = totals.nonzero()[:, 0].cpu().numpy()
-    return found
-
-
-def _rows(y: Any, rows: Array) -> Any:
-    if isinstance(y, np.ndarray):
-        return np.ascontiguousarray(y[rows])
-    torch = sys.modules["torch"]  # from which y came
-    return y.index_select(0, torch.from_numpy(rows).to(y.device))
-
-
-def _on_host(rows: Any) -> Array:
-    found: Array = rows if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,30 +89,39 @@ class Network:
     def largest_bias(self) -> float:
         return max((float(bias.max()) for bias in self.biases if bias.size), default=0.0)
 
-    def stacked(self, dtype: DType) -> CsrMatrix:
-        """All layers below each other, the biases in three more columns; see `SparseNetworkProblem`.
+    def stacked(self, dtype: DType, some: range | None = None) -> CsrMatrix:
+        """Layers below each other, the biases in three more columns; see `SparseNetworkProblem`.
 
         Every neuron stores all three parts of its bias, also those that are zero, so that the pattern is the same for
         every bias and dtype.
+
+        Args:
+            some: layers that follow each other, by number; by default all. All but the network's last one have as many
+                neurons as the widest of the network, so that others can take these.
 
         Raises:
             MatrixError: together they have 2³¹ nonzeros or more.
         """
         width, last = self.neurons, len(self.layers) - 1
-        if self.edges + BIAS_COLUMNS * width * len(self.layers) > MAX_INDEX:
+        numbers = range(last + 1) if some is None else some
+        if sum(self.layers[i].nnz for i in numbers) + BIAS_COLUMNS * width * len(numbers) > MAX_INDEX:
             raise MatrixError(
-                f"{self.edges} weights and biases are over the 32-bit index range; split the network"
+                f"{self.edges} weights and biases are over the 32-bit index range; infer with memory=, which takes "
+                "some layers at a time"
             )
-        lengths, columns, values = [], [], []
-        for i, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
-            rows = self.outputs if i == last else width
+
+        def stacked(number: int) -> tuple[Array, Array, Array]:
+            layer, bias = self.layers[number], self.biases[number]
+            rows = self.outputs if number == last else width
             own = np.zeros(rows, dtype=np.int64)
             own[: layer.shape[0]] = np.diff(layer.row_offsets)
             padded = np.zeros(rows, dtype=np.float32)
             padded[: bias.size] = bias
-            lengths.append(own + BIAS_COLUMNS)
-            columns.append(_interleaved(layer.column_indices, own, np.arange(width, width + BIAS_COLUMNS)))
-            values.append(_interleaved(layer.values, own, split_bias(padded, dtype)))
+            columns = _interleaved(layer.column_indices, own, np.arange(width, width + BIAS_COLUMNS))
+            return own + BIAS_COLUMNS, columns, _interleaved(layer.values, own, split_bias(padded, dtype))
+
+        with ThreadPoolExecutor() as pool:
+            lengths, columns, values = zip(*pool.map(stacked, numbers), strict=True)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))))
         return CsrMatrix(
             (offsets.size - 1, width + BIAS_COLUMNS), offsets, np.concatenate(columns), np.concatenate(values)

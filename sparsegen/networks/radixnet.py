@@ -7,6 +7,7 @@ the challenge's networks was found on the published one of 1024 neurons and 120 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -45,12 +46,9 @@ def radixnet(neurons: int, layers: int, *, seed: int = 0, bias: float | None = N
     depth = arguments.whole(layers, "layers", least=1)
     base = base_layers(width)
     words = Words(arguments.whole(seed, "seed", least=0))
-    number = np.arange(width)
-    made = []
-    for layer in range(depth):
-        if layer and layer % base == 0:
-            number = words.permutation(width)
-        made.append(_layer(number, width // COPIES, layer % base))
+    bases = [np.arange(width), *(words.permutation(width) for _ in range((depth - 1) // base))]
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda i: _layer(bases[i // base], width // COPIES, i % base), range(depth)))
     value = challenge_bias(width) if bias is None else arguments.number(bias, "bias")
     return Network.of(made, value, CLIP)
 

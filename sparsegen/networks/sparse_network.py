@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,13 +15,20 @@ from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.networks.dealing import DeviceGroup
 from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
+from sparsegen.networks.inputs import Inputs, as_inputs
 from sparsegen.networks.network import Network
+from sparsegen.networks.packed_network import PackedNetwork
+from sparsegen.networks.packing import Wanted, packed_network
+from sparsegen.networks.placement import Devices, Placement
 from sparsegen.operators import DType, Problem, member
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.plan.executors import shared_executor
 from sparsegen.system.quantities import microseconds
+
+GroupKey: TypeAlias = tuple[int, Readout, int, tuple[Any, ...]]
 
 if TYPE_CHECKING:
     from sparsegen.tuning.tuner import TuneResult
@@ -76,9 +83,10 @@ class SparseNetwork:
         self.activation = Activation.DYING_RELU if dies else asked
         self.undecided = 0
         self._device, self._db, self._family, self._config = device, db, family, config
-        self._full: CsrMatrix | None = None  # in float32, made with the first undecided input
         self._matrices: dict[int, CsrMatrix] = {}
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
+        self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
+        self._groups: dict[GroupKey, DeviceGroup] = {}
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
         """What is computed for so many inputs."""
@@ -140,11 +148,15 @@ class SparseNetwork:
             )
         return self._operators[key]
 
-    def __call__(self, y: Any) -> tuple[Any, Any]:
+    def __call__(self, y: Any, *, memory: Any = None, devices: Devices | None = None) -> tuple[Any, Any]:
         """The last layer's neurons, and which inputs live.
 
         Args:
-            y: inputs × neurons before the first layer, a NumPy array or PyTorch tensor of numbers.
+            y: inputs × neurons before the first layer, a NumPy array or PyTorch tensor of numbers; with ``memory`` or
+                ``devices`` also `BitInputs`.
+            memory: bytes of each device's memory that may be taken, or text such as ``"8 GiB"``. Layers that do not
+                fit at once come from the host while others are computed, inputs go in batches.
+            devices: ``"all"``, or names or numbers with commas between: inputs are dealt to these.
 
         Returns:
             Inputs × outputs of the network's dtype, and the numbers of the inputs of which an output is not zero; of
@@ -152,19 +164,27 @@ class SparseNetwork:
 
         Raises:
             OperandError: another shape, or no array.
+            DeviceMemoryError: ``memory`` does not hold a layer twice and a tile of inputs.
         """
+        if memory is not None or devices is not None:
+            found = self._placed(y, Readout.NEURONS, Placement.of(memory, devices, self._device))
+            return _like(y, found), _like(y, np.flatnonzero(found.any(axis=1)))
         given = self._given(y)
         found = self.operator(given.shape[0])(given)
         if _is_tensor(found):
             return found, found.any(dim=1).nonzero()[:, 0]
         return found, np.flatnonzero(found.any(axis=1))
 
-    def totals(self, y: Any) -> Any:
+    def totals(self, y: Any, *, memory: Any = None, devices: Devices | None = None) -> Any:
         """The sum of each input's outputs, float32; see `__call__` for arguments and errors."""
+        if memory is not None or devices is not None:
+            return _like(y, self._placed(y, Readout.TOTALS, Placement.of(memory, devices, self._device)))
         given = self._given(y)
         return self.operator(given.shape[0], Readout.TOTALS)(given)
 
-    def categories(self, y: Any, *, exact: bool = True) -> Array:
+    def categories(
+        self, y: Any, *, exact: bool = True, memory: Any = None, devices: Devices | None = None
+    ) -> Array:
         """The inputs that live through all layers: int64, sorted.
 
         What is computed in the dtype rounds, and an input near the border between dying and living may fall on the
@@ -172,11 +192,16 @@ class SparseNetwork:
         decide nearly all inputs for certain, and the others are computed in float64
         (`sparsegen.networks.exact`). Inputs are what the dtype holds of them.
 
+        Args:
+            memory, devices: as for `__call__`; within a budget the host computes what bounds leave undecided.
+
         Raises:
-            OperandError: as for `__call__`.
+            OperandError, DeviceMemoryError: as for `__call__`.
             ConfigError: exact categories of a network with negative weights, without ReLU or without a clip that the
                 dtype holds: nothing bounds its neurons.
         """
+        if memory is not None or devices is not None:
+            return self._placed_categories(y, Placement.of(memory, devices, self._device), exact=exact)
         given = self._given(y)
         if not exact:
             return np.flatnonzero(_on_host(self.operator(given.shape[0], Readout.TOTALS)(given)))
@@ -185,33 +210,128 @@ class SparseNetwork:
         def totals(inputs: Any, side: int) -> Any:
             return self.operator(inputs.shape[0], Readout.TOTALS, side=side)(inputs)
 
-        found = exact_categories(given, totals, self._live_in_float64)
+        def lives(rows: Any) -> Array:
+            device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
+            return self._live_in_float64(_on_host(rows)[:, : self.network.inputs], device)
+
+        found = exact_categories(given, totals, lives)
         self.undecided = found.undecided
         return found.live
 
-    def _live_in_float64(self, y: Array) -> Array:
-        """Of inputs of the widest layer's neurons; the emulator is no faster than the host."""
-        device = self._found_device()
-        if device.backend == "cuda":
-            if self._full is None:
-                self._full = self.network.stacked(DType.FLOAT32)
-            return live_on(self._full, self.network.clip, self.activation, y, shared_executor(device))
-        outputs = inferred(self.network, self.activation, y[:, : self.network.inputs])
-        return np.asarray(outputs.any(axis=1))
+    def _placed_categories(self, y: Any, placement: Placement, *, exact: bool) -> Array:
+        if not exact:
+            return np.flatnonzero(self._placed(y, Readout.TOTALS, placement))
+        require_monotone(self.network, self.activation, self.dtype)
+        inputs = as_inputs(_from_host(y), self.network.inputs, self.dtype)
+
+        def totals(some: Inputs, side: int) -> Any:
+            return self._placed(some, Readout.TOTALS, placement, side)
+
+        def lives_in_float64(rows: Inputs) -> Array:
+            first = placement.devices[0] if placement.budget is None else None
+            return self._live_in_float64(rows.values(), first)
+
+        found = exact_categories(inputs, totals, lives_in_float64, lambda one, numbers: one.some(numbers))
+        self.undecided = found.undecided
+        return found.live
+
+    def _placed(self, y: Any, readout: Readout, placement: Placement, side: int = 0) -> Array:
+        inputs = as_inputs(_from_host(y), self.network.inputs, self.dtype)
+        found = self.group(inputs.count, readout, placement, side=side).infer(inputs).results
+        return found if readout is Readout.TOTALS else self.dtype.from_storage(found)
+
+    def group(
+        self, count: int, readout: Readout | str, placement: Placement, *, side: int = 0
+    ) -> DeviceGroup:
+        """The network packed for so many inputs on some devices, with memory on each; kept for the next call.
+
+        Within a budget only one is kept on the devices. What was packed on the host serves again.
+
+        Args:
+            side: see `matrix`.
+
+        Raises:
+            DeviceMemoryError: the budget does not hold a layer twice and a tile of inputs.
+            What `sparsegen.prepare` raises.
+        """
+        key = (count, member(Readout, readout, "readout"), side, placement.key)
+        if key not in self._groups:
+            if placement.budget is not None:
+                self._groups.clear()
+            alike = key[1], side
+            self._packed[alike] = self._pack(count, key[1], placement, side)
+            self._groups[key] = placement.group(self._packed[alike])
+        return self._groups[key]
+
+    def pack(
+        self,
+        count: int,
+        readout: Readout | str = Readout.TOTALS,
+        *,
+        memory: Any = None,
+        devices: Devices | None = None,
+    ) -> PackedNetwork:
+        """The network packed on the host for so many inputs; `save_packed` writes it to a file.
+
+        Raises:
+            What `__call__` raises.
+        """
+        placement = Placement.of(memory, devices, self._device)
+        return self.group(arguments.whole(count, "count", least=1), readout, placement).packed
+
+    def release(self) -> None:
+        """Free the device memory that calls with ``memory`` or ``devices`` hold; what was packed stays on the host."""
+        self._groups.clear()
+
+    def _pack(self, count: int, readout: Readout, placement: Placement, side: int) -> PackedNetwork:
+        wanted = Wanted(
+            self._bounded(side),
+            self.dtype,
+            self.activation,
+            readout,
+            count,
+            placement.devices,
+            placement.usable_bytes(),
+            self._db,
+            self._family,
+            self._config,
+        )
+        return placement.pinned(packed_network(wanted, self._packed.get((readout, side))))
+
+    def _live_in_float64(self, y: Array, device: Device | None) -> Array:
+        """Of inputs on the host, by a GPU; without a device it has no memory left, and the emulator is no faster."""
+        if device is not None and device.backend == "cuda":
+            return live_on(self.network, self.activation, y, shared_executor(device))
+        return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
 
     def inferred(self, y: Any) -> Array:
         """The last layer's neurons in float64, on the host; slow. Weights are not rounded."""
         return inferred(self.network, self.activation, _on_host(self._given(y))[:, : self.network.inputs])
 
-    def explain(self, batch: int, readout: Readout | str = Readout.NEURONS) -> str:
-        """What runs for so many inputs and why, whether rows share columns, and why no other family runs, in words."""
-        operator = self.operator(batch, readout)
-        problem = operator.problem
-        features = problem.features(self.matrix())
+    def explain(
+        self,
+        batch: int,
+        readout: Readout | str = Readout.NEURONS,
+        *,
+        memory: Any = None,
+        devices: Devices | None = None,
+    ) -> str:
+        """What runs for so many inputs and why, and how the layers were taken, in words; see `__call__`.
+
+        Where one device holds all, also whether rows share columns, and why no other family runs.
+        """
         head = (
             f"{len(self.network.layers)} layers of up to {self.network.neurons} neurons, {self.network.edges} weights, "
             f"{self.dtype}, {self.activation}"
         )
+        if memory is not None or devices is not None:
+            placement = Placement.of(memory, devices, self._device)
+            packed = self.group(batch, readout, placement).packed
+            names = ", ".join(backends.device_name(device) for device in placement.devices)
+            return "\n".join((head, packed.explain(), f"  on {names}"))
+        operator = self.operator(batch, readout)
+        problem = operator.problem
+        features = problem.features(self.matrix())
         shared = f"tiles of 16 rows that share columns are filled to {features.block_fill:.0%}"
         others = [
             f"  not {family.name}: {_why_not(family, problem, features, self._found_device())}"
@@ -254,6 +374,16 @@ def _why_not(family: AnyFamily, problem: Problem, features: Features, device: De
     if broken:
         return f"it must hold: {'; '.join(broken)}"
     return f"its heuristic config should take {microseconds(family.predicted_us(problem, features, device))}"
+
+
+def _from_host(y: Any) -> Any:
+    """Inputs, or an array on the host of the same numbers."""
+    return y.detach().cpu().numpy() if _is_tensor(y) else y
+
+
+def _like(y: Any, found: Array) -> Any:
+    """A result of the kind of the inputs, and where they lie."""
+    return sys.modules["torch"].from_numpy(found).to(y.device) if _is_tensor(y) else found
 
 
 def _on_host(array: Any) -> Array:

@@ -150,6 +150,10 @@ class SparseNetworkProblem(Problem):
         matrix = matrix_bytes(self.m, self.k, nnz, self.dtype.itemsize)
         return Cost(flop=2 * self.batch * nnz * self.n, bytes=matrix + dense)
 
+    @property
+    def heeds_values(self) -> bool:
+        return True
+
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The clip as an array; by default the largest finite number. See `Problem.kept`."""
         clip = given.get("clip")

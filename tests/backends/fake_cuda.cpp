@@ -71,6 +71,30 @@ int cuEventElapsedTime(float* ms, void* start, void* end) {
   *ms = std::chrono::duration<float, std::milli>(since).count();
   return 0;
 }
+int cuEventSynchronize(void*) { return 0; }
+int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) { *free = kMemory / 2; *total = kMemory; return 0; }
+int cuMemHostAlloc(void** memory, std::size_t nbytes, unsigned flags) {
+  if (flags != 1) return kInvalid;  // portable
+  if (nbytes > kMemory) return kOutOfMemory;
+  *memory = std::malloc(nbytes);
+  ++blocks;
+  return 0;
+}
+int cuMemFreeHost(void* memory) {
+  if (!contexts) return kInvalid;
+  std::free(memory);
+  --blocks;
+  return 0;
+}
+int cuStreamCreate(void** stream, unsigned flags) { *stream = new int; return flags == 1 ? 0 : kInvalid; }
+int cuStreamDestroy_v2(void* stream) { delete static_cast<int*>(stream); return 0; }
+int cuStreamWaitEvent(void*, void* event, unsigned) { return event ? 0 : kInvalid; }
+int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t nbytes, void* stream) {
+  return stream ? cuMemcpyHtoD_v2(to, from, nbytes) : kInvalid;
+}
+int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t nbytes, void* stream) {
+  return stream ? cuMemcpyDtoH_v2(to, from, nbytes) : kInvalid;
+}
 int cuEventDestroy_v2(void* event) { delete static_cast<Event*>(event); return 0; }
 int cuModuleLoadData(void** module, const char* image) { *module = &contexts; return std::strcmp(image, "binary") ? 200 : 0; }
 int cuModuleGetFunction(void** function, void*, const char* name) {

@@ -9,9 +9,38 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen.backends.cuda import direct, runtime
-from sparsegen.backends.executor import CompiledKernel
-from sparsegen.errors import LaunchError
+from sparsegen.backends.executor import Buffer, CompiledKernel
+from sparsegen.errors import DeviceMemoryError, LaunchError
 from sparsegen.kernels.launch import Launch
+
+
+def copy_beside(executor: runtime.CudaExecutor, buffer: Buffer) -> None:
+    """Pinned memory, copies on a stream of their own, and what orders them and kernels."""
+    assert executor.free_bytes() > 0
+    memory, stream = executor.pinned(4000), executor.copy_stream()
+    numbers = memory.array[:4000].view(np.int32)
+    numbers[:] = np.arange(1000)
+    stream.wait_for_kernels()
+    stream.send(numbers, buffer)
+    sent = stream.moment()
+    stream.hold_kernels(sent)
+    sent.wait()
+    assert sent.has_passed()
+    numbers[:] = 0
+    stream.fetch(buffer, numbers)
+    stream.moment().wait()
+    assert (numbers == np.arange(1000)).all()
+    for wrong in (np.zeros(1001, np.int32), np.zeros((20, 20), np.int32)[:, :5]):
+        try:
+            stream.send(wrong, buffer)
+            raise AssertionError("an array that does not fit")
+        except LaunchError as error:
+            assert "does not fit 4000 bytes" in str(error), error
+    try:
+        executor.pinned(1 << 50)
+        raise AssertionError("no host has so much memory")
+    except DeviceMemoryError as error:
+        assert "cannot pin" in str(error), error
 
 
 def main(folder: Path, *, launches: bool) -> None:
@@ -50,6 +79,7 @@ def main(folder: Path, *, launches: bool) -> None:
         executor.launch(kernel, Launch((1, 1, 1), (32, 1, 1)), [1000, 5, buffer])
         executor.download(buffer, found)
         assert (found == 4).all()
+    copy_beside(executor, buffer)
     with executor.entered():
         executor.synchronize()
     executor.close()

@@ -27,8 +27,10 @@ class Studies:
 
     def run(self, name: str, *arguments: str) -> tuple[list[dict[str, Any]], str]:
         """The result file's rows, and what was printed."""
+        if "--devices" not in arguments:
+            arguments = ("--device", "emulator", *arguments)
         script = importlib.import_module(f"benchmarks.{name}")
-        done = CliRunner().invoke(script.main, ["--device", "emulator", *arguments], catch_exceptions=False)
+        done = CliRunner().invoke(script.main, list(arguments), catch_exceptions=False)
         assert done.exit_code == 0, done.output
         document = json.loads((self.folder / f"{name}.json").read_text())
         assert document["device"] == "emulator (CPU)"
@@ -112,7 +114,28 @@ def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> Non
 def test_exact_categories(studies: Studies) -> None:
     arguments = ("--neurons", "256", "--layers", "6", "--inputs", "40")
     [row], _ = studies.run("exact_categories", *arguments)
-    assert row["checked"] == 40 and row["ms"] > 0 and 0 <= row["living"] <= 40
+    assert row["checked"] == row["checked_on_host"] == 40 and row["ms"] > 0 and 0 <= row["living"] <= 40
+
+
+def test_exact_categories_of_all_networks_go_on_where_time_was_up(studies: Studies) -> None:
+    (studies.folder / "exact_categories.json").write_text(
+        json.dumps({"rows": [], "device": "emulator (CPU)"})
+    )
+    rows, output = studies.run("exact_categories", "--all", "--seconds", "-1")
+    assert rows == [] and "time is up: 1024 x 120 x 60000" in output
+
+
+def test_networks_on_devices(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_EMULATORS", "2")
+    sizes = ("--neurons", "64", "--layers", "4", "--inputs", "40", "--segment-layers", "2", "--segments", "3")
+    rows, output = studies.run("network_devices", *sizes, "--devices", "all", "--family", "fused_network")
+    assert [(row["case"], row["devices"]) for row in rows[:4]] == [
+        *(("alive", 1), ("alive", 2)),
+        *(("challenge-like", 1), ("challenge-like", 2)),
+    ]
+    assert [row["weights"] for row in rows[4:]] == 2 * ["resident", "pinned", "staged"]
+    assert all(row["ms"] > 0 for row in rows) and "# generate" in output
+    assert rows[0]["living"] == 40 and rows[5]["segments_copied"] >= 3 > rows[4]["segments_copied"]
 
 
 def test_rows_keep_the_state_that_measured_them(

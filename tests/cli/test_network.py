@@ -38,6 +38,30 @@ def test_generate_run_verify_and_tune(call: Any) -> None:
     assert tuned["us"] > 0 and tuned["family"] == "fused_network"
 
 
+def test_run_within_memory_on_several_devices_and_from_a_packed_file(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("generate", "--neurons", "64", "--layers", "8", "--bias", "-0.1", "-o", "net.npz")
+    right = call("run", "net.npz", "--images", "40")
+    within = call("run", "net.npz", "--images", "40", "--memory", "60 kB", "--exact")
+    assert within["live"] == right["live"]
+    assert within["plan"]["bytes"] <= within["plan"]["budget_bytes"] == 60_000
+    packed = call("pack", "net.npz", "--batch", "40", "--memory", "60kB", "-o", "net.packed")
+    assert packed["plan"] == within["plan"]
+    streamed = call("run", "net.packed", "--images", "40", "-o", "live.tsv")
+    assert streamed["live"] == right["live"] and streamed["plan"] == within["plan"]
+    refused = call("run", "net.packed", "--exact", exit_code=3)["error"]
+    assert "is packed" in refused["message"]
+    monkeypatch.setenv("SPARSEGEN_EMULATORS", "2")
+    words = ["network", "run", "net.npz", "--images", "40", "--devices", "all", "--db", "tuning.db", "--json"]
+    dealt = CliRunner().invoke(cli, words)
+    assert dealt.exit_code == 0 and json.loads(dealt.stdout)["live"] == right["live"], dealt.output
+    both = CliRunner().invoke(cli, [*words, "--device", "emulator"])
+    assert both.exit_code == 2 and "either --device or --devices" in both.output
+    small = call("run", "net.npz", "--memory", "1 kB", exit_code=1)["error"]
+    assert small["type"] == "DeviceMemoryError" and "give at least" in small["message"]
+
+
 def test_wrong_categories_end_with_5(call: Any, tmp_path: Path) -> None:
     call("generate", "--neurons", "64", "--layers", "2", "--tsv", "-o", "folder")
     (tmp_path / "truth.tsv").write_text("".join(f"{i}\n" for i in range(1, 21)))

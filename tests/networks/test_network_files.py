@@ -93,6 +93,19 @@ def test_missing_layers_are_told(tmp_path: Path) -> None:
         read_challenge(tmp_path, layers=3)
 
 
+def test_a_layer_that_ends_with_a_line_too_early_is_told(tmp_path: Path) -> None:
+    write_challenge(radixnet(64, 3), tmp_path)
+    second = layer_file(tmp_path, 64, 2)
+    second.write_text("".join(second.read_text().splitlines(keepends=True)[:-700]))
+    with pytest.raises(
+        MatrixError, match=r"n64-l2\.tsv: has 1348 weights, and every other layer 2048: .* cut off"
+    ):
+        read_challenge(tmp_path)
+    second.write_text("")
+    with pytest.raises(MatrixError, match="has 0 weights"):
+        read_challenge(tmp_path)
+
+
 def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
     file = tmp_path / "net.npz"
     save_network(radixnet(64, 2), file)

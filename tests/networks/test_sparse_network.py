@@ -12,6 +12,7 @@ import pytest
 import sparsegen
 from sparsegen import backends
 from sparsegen.errors import ConfigError, MatrixError, OperandError
+from sparsegen.networks import exact
 from sparsegen.networks.exact import bound, live_on
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.network import Network
@@ -112,9 +113,29 @@ def test_near_ties_fall_where_float64_has_them(where: dict[str, Any]) -> None:
 def test_a_device_computes_the_same_in_float64(emulator_settings: Settings) -> None:
     network, inputs = near_ties(21)
     executor = shared_executor(backends.find_device("emulator"))
-    matrix = network.stacked(DType.FLOAT32)
-    found = live_on(matrix, network.clip, Activation.DYING_RELU, inputs, executor)
+    found = live_on(network, Activation.DYING_RELU, inputs, executor)
     np.testing.assert_array_equal(found, dense(network, inputs).any(axis=1))
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+def test_a_device_merges_and_drops_inputs_of_any_network(
+    emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch, activation: Activation
+) -> None:
+    monkeypatch.setattr(exact, "DEVICE_CHUNK", 32 * 37)  # 70 inputs in three chunks
+    rng = np.random.default_rng(3)
+    widths = (20, 37, 30, 33, 9, 24, 31, 5)
+    layers = [
+        rng.random((after, before)) * (rng.random((after, before)) < 0.4)
+        for before, after in itertools.pairwise(widths)
+    ]
+    low = -1.0 if activation is Activation.DYING_RELU else -2.0
+    network = Network.of(layers, [rng.uniform(low, 0, after) for after in widths[1:]], 4.0)
+    y0 = (rng.random((70, 20)) < np.linspace(0, 1, 70)[:, None]).astype(np.float32)
+    executor = shared_executor(backends.find_device("emulator"))
+    right = dense(network, y0, relu=activation is not Activation.NONE).any(axis=1)
+    np.testing.assert_array_equal(live_on(network, activation, y0, executor), right)
+    if activation is not Activation.NONE:
+        assert 0 < np.count_nonzero(right) < 70
 
 
 def test_bounds_bound(where: dict[str, Any]) -> None:
@@ -154,6 +175,9 @@ def test_what_is_no_network_is_refused(where: dict[str, Any]) -> None:
         net(np.full((3, 8), 1e6))
     with pytest.raises(ConfigError, match="clip that float16 holds"):
         net.categories(np.zeros((3, 8)))
+    for options in ({}, {"memory": "1 MB"}):
+        with pytest.raises(MatrixError, match="infinite in float16"):
+            SparseNetwork([1e6 * layer], **where).totals(np.ones((3, 8)), **options)
     with pytest.raises(ConfigError, match="weights of at least 0"):
         SparseNetwork([-layer], clip=1.0, **where).categories(np.zeros((3, 8)))
 

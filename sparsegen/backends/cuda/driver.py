@@ -9,6 +9,23 @@ from uuid import UUID
 from sparsegen.errors import LaunchError
 
 UUID_BYTES = 16
+_COPYING = {  # what `copies` calls
+    "cuCtxPushCurrent_v2": [ctypes.c_void_p],
+    "cuCtxPopCurrent_v2": [ctypes.c_void_p],
+    "cuMemGetInfo_v2": [ctypes.c_void_p, ctypes.c_void_p],
+    "cuMemHostAlloc": [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint],
+    "cuMemFreeHost": [ctypes.c_void_p],
+    "cuMemcpyHtoDAsync_v2": [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p],
+    "cuMemcpyDtoHAsync_v2": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p],
+    "cuStreamCreate": [ctypes.c_void_p, ctypes.c_uint],
+    "cuStreamDestroy_v2": [ctypes.c_void_p],
+    "cuStreamWaitEvent": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint],
+    "cuEventCreate": [ctypes.c_void_p, ctypes.c_uint],
+    "cuEventDestroy_v2": [ctypes.c_void_p],
+    "cuEventQuery": [ctypes.c_void_p],
+    "cuEventRecord": [ctypes.c_void_p, ctypes.c_void_p],
+    "cuEventSynchronize": [ctypes.c_void_p],
+}
 
 
 @cache
@@ -26,6 +43,8 @@ def libcuda() -> ctypes.CDLL:
     library.cuCtxSetCurrent.argtypes = [pointer]
     library.cuDeviceGet.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int]
     library.cuDeviceGetUuid_v2.argtypes = [pointer, ctypes.c_int]
+    for name, arguments in _COPYING.items():
+        getattr(library, name).argtypes = arguments
     library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     return library
 

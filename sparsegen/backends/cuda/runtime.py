@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.cuda.copies import CudaCopyStream, CudaPinnedMemory, free_bytes
 from sparsegen.backends.cuda.driver import check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
@@ -207,6 +208,21 @@ class CudaExecutor:
 
     def synchronize(self) -> None:
         self._checked(driver().Context.synchronize)
+
+    def pinned(self, nbytes: int) -> CudaPinnedMemory:
+        """See `Executor.pinned`; the memory of one GPU's executor is pinned for all of them."""
+        with self.entered():
+            return CudaPinnedMemory(self._raw_context, nbytes)
+
+    def copy_stream(self) -> CudaCopyStream:
+        """See `Executor.copy_stream`; for threads that have entered the executor."""
+        with self.entered():
+            return CudaCopyStream(self._raw_context)
+
+    def free_bytes(self) -> int:
+        """See `Executor.free_bytes`."""
+        with self.entered():
+            return free_bytes()
 
     def event(self) -> CudaEvent:
         return CudaEvent()

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen.backends.emulator import device as emulator_device
+from sparsegen.backends.emulator.copies import HostCopyStream, HostPinnedMemory
 from sparsegen.backends.emulator.tensor_maps import MAP_ALIGNMENT, encoded
 from sparsegen.backends.executor import Address, Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import KernelFault, LaunchError
@@ -193,6 +194,17 @@ class EmulatorExecutor:
 
     def synchronize(self) -> None:
         """Nothing is ever under way."""
+
+    def pinned(self, nbytes: int) -> HostPinnedMemory:
+        """See `Executor.pinned`."""
+        return HostPinnedMemory(nbytes)
+
+    def copy_stream(self) -> HostCopyStream:
+        """See `Executor.copy_stream`."""
+        return HostCopyStream()
+
+    def free_bytes(self) -> None:
+        """It is the host's memory."""
 
     def event(self) -> HostEvent:
         return HostEvent()

@@ -86,14 +86,14 @@ class TileGroups:
         rows = in_rows(order)
         group = np.empty(count, dtype=np.int64)
         group[order] = np.arange(count) // SIDE
-        used = np.unique(columns.astype(np.int64) * max(1, len(rows)) + group[row])
+        used = _distinct(columns.astype(np.int64) * max(1, len(rows)) + group[row])
         of_column, by_group = np.divmod(used, max(1, len(rows)))
         starts = np.searchsorted(of_column, np.arange(width + 1))
         blocks = in_rows(together(starts, by_group, len(rows)))
         block = np.empty(width, dtype=np.int64)
         filled = blocks != NONE
         block[blocks[filled]] = np.nonzero(filled)[0]
-        keys = np.unique(group[row] * max(1, len(blocks)) + block[columns])
+        keys = _distinct(group[row] * max(1, len(blocks)) + block[columns])
         tiles = keys % max(1, len(blocks))
         first = np.searchsorted(keys, np.arange(len(rows) + 1) * max(1, len(blocks)))
         counts = np.diff(first)
@@ -160,6 +160,15 @@ def _partners(vertex: Array) -> Array:
     partner = np.empty(vertex.size, dtype=np.int64)
     partner[pairs[:, 0]], partner[pairs[:, 1]] = pairs[:, 1], pairs[:, 0]
     return partner
+
+
+def _distinct(numbers: Array) -> Array:
+    """The numbers that occur, sorted; several times as fast as NumPy's own, which hashes them first."""
+    ordered = np.sort(numbers)
+    is_first = np.ones(ordered.size, dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    found: Array = ordered[is_first]
+    return found
 
 
 def in_rows(order: Array) -> Array:

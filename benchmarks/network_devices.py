@@ -1,0 +1,251 @@
+"""Sparse networks on several GPUs, and with layers streamed from the host, by wall clock.
+
+    python -m benchmarks.network_devices
+    python -m benchmarks.network_devices --devices 0,1 --seconds 100
+    python -m benchmarks.network_devices --devices emulator --neurons 256 --layers 6 --inputs 96
+
+Cases: every input alive (random weights and biases) and challenge-like (most inputs die), on 1, 2, 4, … devices; and on
+one device layers that are streamed, two segments at a time, against the same layers resident. Inputs are bits on the
+host, results totals on the host; both copies are in the times, which are medians after a first call. Results must be
+equal, bit for bit, however many devices compute them and whether layers are streamed or not. The topology is packed
+once for each case, and preprocessing is timed by itself. A time limit ends the study between two rows. Raw output:
+``network_devices.json``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.study import Rows, WrongResultError, write_results
+from sparsegen import SparseNetwork
+from sparsegen.backends import find_devices
+from sparsegen.kernels.base import Device
+from sparsegen.networks.images import stroke_images
+from sparsegen.networks.inputs import BitInputs
+from sparsegen.networks.network import Network
+from sparsegen.networks.packed_network import PackedNetwork
+from sparsegen.networks.placement import Placement
+from sparsegen.networks.radixnet import radixnet
+from sparsegen.operators.sparse_network import Readout
+from sparsegen.plan.executors import shared_executor
+
+DISTINCT = 2048  # images; inputs repeat them
+CALLS = 3
+BATCHES = 2  # of the inputs of streamed networks
+
+
+@dataclass
+class Study:
+    """Rows so far, what preprocessing took, and when to end."""
+
+    ends: float
+    device: Device
+    family: str
+    rows: Rows = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() > self.ends
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Preprocessing, of which the times are told."""
+        began = time.perf_counter()
+        yield
+        self.seconds[what] = round(time.perf_counter() - began, 2)
+        click.echo(f"# {what}: {self.seconds[what]:.1f} s")
+
+    def add(self, **row: Any) -> None:
+        self.rows.append(row)
+        write_results(self.device, "network_devices", self.rows, preprocessing_seconds=self.seconds)
+        words = (
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in row.items()
+        )
+        click.echo(", ".join(word for word in words if not word.startswith(("state", "measured"))))
+
+
+@click.command()
+@click.option("--devices", "names", default="all", show_default=True, help="As of sparsegen network run.")
+@click.option("--neurons", default=65536, show_default=True)
+@click.option("--layers", default=120, show_default=True)
+@click.option("--inputs", default=60000, show_default=True)
+@click.option("--segment-layers", default=48, show_default=True, help="Of a segment that is streamed.")
+@click.option("--segments", default=10, show_default=True, help="As often it stands behind itself.")
+@click.option("--streamed-inputs", default=16896, show_default=True, help="Of the streamed cases.")
+@click.option(
+    "--family", default="streamed_network", show_default=True, help="Of kernels, by its heuristic config."
+)
+@click.option("--seconds", default=100.0, show_default=True, help="After which no further row is begun.")
+def main(
+    names: str,
+    neurons: int,
+    layers: int,
+    inputs: int,
+    segment_layers: int,
+    segments: int,
+    streamed_inputs: int,
+    family: str,
+    seconds: float,
+) -> None:
+    devices = find_devices(names)
+    study = Study(time.perf_counter() + seconds, devices[0], family)
+    with study.timed("generate"):
+        challenge = radixnet(neurons, layers)
+    with study.timed("images"):
+        images = BitInputs.of(stroke_images(min(DISTINCT, inputs), neurons))
+        given = images.some(np.arange(inputs) % images.count)
+    with study.timed("weights"):
+        alive = living(challenge)
+    for name, network in (("alive", alive), ("challenge-like", challenge)):
+        if not study.is_over:
+            on_devices(study, name, network, given, devices)
+    few = given.some(np.arange(min(streamed_inputs, inputs)))
+    for name, network in (("alive", alive), ("challenge-like", challenge)):
+        if not study.is_over:
+            part = slice(0, segment_layers)
+            cut = replace(network, layers=network.layers[part], biases=network.biases[part])
+            streamed(study, name, cut, few, devices[0], segments)
+
+
+def living(network: Network) -> Network:
+    """The same topology with weights below 1/16 and biases by which every input lives; nothing is ever clipped."""
+    rng = np.random.default_rng(0)
+    weights = [
+        layer.with_values(
+            (rng.random(layer.nnz, dtype=np.float32) / 16).astype(np.float16).astype(np.float32)
+        )
+        for layer in network.layers
+    ]
+    biases = tuple(rng.uniform(-0.05, 0.10, bias.size).astype(np.float32) for bias in network.biases)
+    return replace(network, layers=tuple(weights), biases=biases)
+
+
+def on_devices(study: Study, case: str, network: Network, inputs: BitInputs, devices: list[Device]) -> None:
+    """Rows for 1, 2, 4, … devices.
+
+    Raises:
+        WrongResultError: several devices give other results than one.
+    """
+    net, alone, right = SparseNetwork(network, family=study.family), 0.0, None
+    for count in (1 << i for i in range(len(devices).bit_length())):
+        if study.is_over:
+            return
+        placement = Placement.of(None, devices[:count], None)
+        with study.timed(f"pack and upload {case} for {count}"):
+            group = net.group(inputs.count, Readout.TOTALS, placement)
+            found = group.infer(inputs)
+        right = found.results if right is None else right
+        require_equal(found.results, right, f"{case} on {count} devices")
+        us, dealt = median_us(lambda group=group: group.infer(inputs))
+        alone = alone or us
+        study.add(
+            **row(case, network, inputs, us, found.results),
+            devices=count,
+            efficiency=alone / us / count,
+            inputs_of=list(dealt.inputs_of),
+            batch=group.packed.plan.batch,
+        )
+        net.release()
+
+
+def streamed(
+    study: Study, case: str, network: Network, inputs: BitInputs, device: Device, repeats: int
+) -> None:
+    """Rows for segments that are resident, streamed from pinned memory, and streamed by way of staging memory.
+
+    The network is so many times the given one, one behind the other: packed once, each copy is streamed by itself.
+
+    Raises:
+        WrongResultError: streamed layers give other results.
+    """
+    placement = Placement.of(None, [device], None)
+    net = SparseNetwork(network, family=study.family)
+    with study.timed(f"pack {case} once"):
+        whole = repeated(net.group(-(-inputs.count // BATCHES), Readout.TOTALS, placement).packed, repeats)
+        net.release()
+    with study.timed(f"pin {case}"):
+        executor = shared_executor(device)
+        pinned = repeated(replace(whole, segments=whole.segments[:1]).pin(executor), repeats)
+    resident, right = 0.0, None
+    for where, packed, slots in (("resident", whole, repeats), ("pinned", pinned, 2), ("staged", whole, 2)):
+        if study.is_over:
+            return
+        group = placement.group(replace(packed, plan=replace(packed.plan, slots=slots)))
+        found = group.infer(inputs)
+        right = found.results if right is None else right
+        require_equal(found.results, right, f"{case}, {where}")
+        us, dealt = median_us(lambda group=group: group.infer(inputs))
+        resident = resident or us
+        study.add(
+            **row(case, network, inputs, us, found.results, repeats),
+            devices=1,
+            weights=where,
+            over_resident=us / resident,
+            batch=packed.plan.batch,
+            segments=repeats,
+            segments_copied=sum(dealt.copies_of),
+            segment_bytes=packed.slot_bytes,
+        )
+
+
+def repeated(packed: PackedNetwork, repeats: int) -> PackedNetwork:
+    """A packed network of one segment several times behind itself."""
+    (first,) = packed.segments[:1]
+    between = replace(first.problem, readout=Readout.NEURONS)
+    last = replace(first.problem, readout=Readout.TOTALS)
+    count = len(first.layers)
+    segments = tuple(
+        replace(
+            first,
+            layers=range(i * count, (i + 1) * count),
+            problem=last if i == repeats - 1 else between,
+        )
+        for i in range(repeats)
+    )
+    return replace(packed, segments=segments, plan=replace(packed.plan, segments=repeats))
+
+
+def row(
+    case: str, network: Network, inputs: BitInputs, us: float, totals: np.ndarray, repeats: int = 1
+) -> dict[str, Any]:
+    return {
+        "case": case,
+        "neurons": network.neurons,
+        "layers": repeats * len(network.layers),
+        "inputs": inputs.count,
+        "ms": us / 1e3,
+        "tera_edges_per_second": repeats * network.edges * inputs.count / us / 1e6,
+        "living": int(np.count_nonzero(totals)),
+    }
+
+
+def require_equal(found: np.ndarray, right: np.ndarray, what: str) -> None:
+    """Raises WrongResultError."""
+    unlike = int(np.count_nonzero(found != right))
+    if unlike:
+        raise WrongResultError(
+            f"{what}: {unlike} of {right.size} results are not those of one device, resident"
+        )
+
+
+def median_us(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Microseconds of a call, and what the last one gave."""
+    taken, found = [], None
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        found = call()
+        taken.append(1e6 * (time.perf_counter() - began))
+    return float(np.median(taken)), found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Sparse networks on several hosts: every process of ``torchrun`` infers a part of the inputs on its own device.
+
+The first process packs the network and sends it to all others once, by `torch.distributed`'s broadcast (NCCL or gloo).
+Inputs are dealt such that those that live long are spread evenly; results are gathered in the order of the inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from sparsegen.errors import ConfigError
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.csr import Array
+from sparsegen.networks.dealing import dealing_order
+from sparsegen.networks.inputs import Inputs, as_inputs
+from sparsegen.networks.packed_file import header_of, packed_of
+from sparsegen.networks.packed_inference import PackedInference
+from sparsegen.networks.packed_network import PackedNetwork
+from sparsegen.networks.sparse_network import SparseNetwork
+from sparsegen.operators.sparse_network import Readout
+
+PIECE_BYTES = 256 << 20  # of images, sent at a time
+
+
+class DistributedNetwork:
+    """A network on the devices of all processes of a group; every process makes one, and calls it, at the same time.
+
+    Attributes:
+        packed: the network, the same in every process.
+        rank, world_size: of this process, and how many there are.
+    """
+
+    def __init__(
+        self,
+        network: SparseNetwork | None,
+        count: int,
+        readout: Readout | str = Readout.TOTALS,
+        *,
+        memory: Any = None,
+        device: Device | str | None = None,
+    ) -> None:
+        """Pack in the first process, and send to all.
+
+        Args:
+            network: the first process's; others need none.
+            count: inputs of a call, about.
+            readout: ``"totals"`` or ``"neurons"``.
+            memory: of each device; see `SparseNetwork.__call__`.
+            device: this process's; by default the GPU of its rank on its host, or without GPUs the emulator.
+
+        Raises:
+            ConfigError: there is no process group, or the first process gave no network.
+            What `SparseNetwork.pack` raises: in every process a RuntimeError names it, but for the first.
+        """
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ConfigError(
+                "there is no process group: start with torchrun and call torch.distributed.init_process_group()"
+            )
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        local = dist.get_node_local_rank(fallback_rank=self.rank)
+        if device is None:
+            device = f"cuda:{local}" if torch.cuda.is_available() else "emulator"
+        self._place = torch.device("cuda", local) if _needs_cuda() else torch.device("cpu")
+        self.packed = self._shared(network, -(-count // self.world_size), readout, memory)
+        self._inference = PackedInference(self.packed, device=device)
+
+    def __call__(self, y: Any) -> tuple[Array, Array]:
+        """The last layer's neurons, and which inputs live, in every process.
+
+        Args:
+            y: all inputs, the same in every process; see `SparseNetwork.__call__`.
+
+        Raises:
+            ConfigError: it was packed for totals.
+            OperandError: inputs of another shape, or no numbers.
+        """
+        inputs, mine = self._dealt(y)
+        neurons = self._inference(inputs.some(mine))[0] if mine.size else self._none()
+        found = self._gathered(inputs, neurons)
+        return found, np.flatnonzero(found.any(axis=1))
+
+    def totals(self, y: Any) -> Array:
+        """The sum of each input's outputs, float32, in every process; see `__call__`.
+
+        Raises:
+            ConfigError: it was packed for neurons.
+        """
+        inputs, mine = self._dealt(y)
+        totals = self._inference.totals(inputs.some(mine)) if mine.size else self._none()
+        return self._gathered(inputs, totals)
+
+    def categories(self, y: Any) -> Array:
+        """The inputs that live, as the dtype computes them: int64, sorted; see `totals`."""
+        return np.flatnonzero(self.totals(y))
+
+    def _dealt(self, y: Any) -> tuple[Inputs, Array]:
+        """All inputs, and the numbers of this process's."""
+        inputs = as_inputs(y, self.packed.inputs, self.packed.dtype)
+        return inputs, self._order(inputs)[self.rank :: self.world_size]
+
+    def _order(self, inputs: Inputs) -> Array:
+        return dealing_order(self.packed, inputs, self.world_size)
+
+    def _none(self) -> Array:
+        """The results of no inputs, for processes beyond as many as there are inputs."""
+        if self.packed.readout is Readout.TOTALS:
+            return np.zeros(0, np.float32)
+        return self.packed.dtype.from_storage(np.zeros((0, self.packed.outputs), self.packed.dtype.storage))
+
+    def _gathered(self, inputs: Inputs, mine: Array) -> Array:
+        """The results of all processes in the order of the inputs."""
+        most = -(-inputs.count // self.world_size)
+        padded = np.zeros((most, *mine.shape[1:]), mine.dtype)
+        padded[: len(mine)] = mine
+        own = torch.from_numpy(padded).to(self._place)
+        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(parts, own)
+        found = np.empty((inputs.count, *mine.shape[1:]), mine.dtype)
+        order = self._order(inputs)
+        for rank, part in enumerate(parts):
+            numbers = order[rank :: self.world_size]
+            found[numbers] = part.cpu().numpy()[: numbers.size]
+        return found
+
+    def _shared(
+        self, network: SparseNetwork | None, count: int, readout: Readout | str, memory: Any
+    ) -> PackedNetwork:
+        """The network packed by the first process."""
+        packed: PackedNetwork | None = None
+        told: list[Any] = [None]
+        try:
+            if self.rank == 0:
+                if network is None:
+                    raise ConfigError("the first process needs the network")
+                packed = network.pack(count, readout, memory=memory)
+                told = [header_of(packed)]
+        finally:
+            dist.broadcast_object_list(told, src=0)  # of None where the first process failed
+        header = told[0]
+        if header is None:
+            raise RuntimeError("the first process could not pack the network; it says why")
+        if packed is not None:
+            for segment, about in zip(packed.segments, header["segments"], strict=True):
+                self._broadcast(segment.image, about["nbytes"])
+            return packed
+        images = np.zeros(header["nbytes"], np.uint8)
+        for about in header["segments"]:
+            self._broadcast(images[about["begin"] :], about["nbytes"])
+        return packed_of(header, images)
+
+    def _broadcast(self, image: Array, nbytes: int) -> None:
+        """The first process's bytes into all others' arrays."""
+        for begin in range(0, nbytes, PIECE_BYTES):
+            part = image[begin : min(begin + PIECE_BYTES, nbytes)]
+            piece = torch.from_numpy(part if part.flags.writeable else part.copy()).to(self._place)
+            dist.broadcast(piece, src=0)
+            if self.rank:
+                part[:] = piece.cpu().numpy()
+
+
+def _needs_cuda() -> bool:
+    """Whether tensors must lie on a GPU to be sent."""
+    return "nccl" in str(dist.get_backend())

@@ -1,0 +1,245 @@
+"""Inference on one device: batches of inputs go through a packed network segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sparsegen import backends
+from sparsegen.backends.executor import Executor, LoadedKernel, Moment
+from sparsegen.backends.plain import compiled_kernels
+from sparsegen.kernels import family_of
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed
+from sparsegen.matrix.csr import Array
+from sparsegen.networks.inputs import Inputs
+from sparsegen.networks.packed_network import PackedNetwork, Segment
+from sparsegen.networks.weight_slots import Staging, WeightSlots
+from sparsegen.operators.sparse_network import Activation, Readout
+from sparsegen.plan.binding import launch_arguments, zeroed
+from sparsegen.plan.variants import RenderedVariant
+from sparsegen.system.device_memory import WARP, Address, Buffer
+
+THREADS = 256
+PART = 1024  # elements of a row that a warp takes, as in network_inputs.cu
+
+NextChunk = Callable[[], Array | None]  # numbers of inputs that are to be inferred together
+
+
+@dataclass(slots=True)
+class Parked:
+    """Inputs that wait on the host before a segment, until there are enough for a batch."""
+
+    numbers: list[Array] = field(default_factory=list)
+    rows: list[Array] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(part.size for part in self.numbers)
+
+    def put(self, numbers: Array, rows: Array) -> None:
+        self.numbers.append(numbers)
+        self.rows.append(rows)
+
+    def take(self, most: int) -> tuple[Array, Array]:
+        """As many as there are, at most."""
+        numbers, rows = np.concatenate(self.numbers), np.concatenate(self.rows)
+        self.numbers, self.rows = [numbers[most:]], [rows[most:]]
+        return numbers[:most], rows[:most]
+
+
+class DeviceRun:
+    """A packed network on a device, for the thread that has entered the executor.
+
+    Inputs that died are dropped after every segment. Where few are left of a batch and others are still to come, they
+    wait on the host, so that a segment that is brought to the device has a full batch to compute.
+    """
+
+    def __init__(self, packed: PackedNetwork, executor: Executor) -> None:
+        self._packed, self._executor = packed, executor
+        batch, itemsize = packed.plan.batch, packed.dtype.itemsize
+        self._row_bytes = packed.neurons * itemsize
+        self._bit_bytes = -(-packed.inputs // 8)
+        self._stream = executor.copy_stream()
+        most = max(packed.slot_bytes, batch * self._row_bytes)
+        self._staging = Staging(executor, self._stream, most, self._row_bytes)
+        self._kernels = self._loaded()
+        bits = 8 * itemsize
+        self._unpack, self._find_alive, self._gather = compiled_kernels(
+            executor,
+            *(("network_inputs.cu", f"{name}_{bits}") for name in ("unpack", "find_alive", "gather")),
+        )
+        self.weights = WeightSlots(packed, executor, self._stream, self._staging)
+        self._y: Buffer = executor.allocate(batch * self._row_bytes)
+        self._bits = executor.allocate(batch * self._bit_bytes)
+        self._result = executor.allocate(batch * self._result_bytes)
+        self._clip = executor.upload(np.array([packed.clip], np.float32))
+        self._scratch = {name: zeroed(executor, nbytes) for name, nbytes in packed.scratch.items()}
+        self._z: Buffer = self._y
+        if len(packed.segments) > 1:
+            self._z = executor.allocate(batch * self._row_bytes)
+            self._alive, self._kept = executor.allocate(4 * batch), executor.allocate(4 * batch)
+        self._parked = [Parked() for _ in packed.segments]
+        self._upcoming: Array | None = None
+        self._sent: Moment | None = None
+
+    @property
+    def _result_bytes(self) -> int:
+        packed = self._packed
+        return 4 if packed.readout is Readout.TOTALS else packed.outputs * packed.dtype.itemsize
+
+    def infer(self, inputs: Inputs, next_chunk: NextChunk, results: Array) -> None:
+        """Infer chunk after chunk until there is none.
+
+        Args:
+            next_chunk: gives int64 numbers of inputs, at most the plan's batch; None behind the last.
+            results: totals, or inputs × outputs in storage form; zero, and filled where inputs live.
+        """
+        self._fetch_upcoming(inputs, next_chunk)
+        while (start := self._start(inputs)) is not None:
+            level, numbers = start
+            may_fetch = level == 0
+            while numbers.size:
+                packed = self.weights.hold_kernels_for(level)
+                room = self.weights.make_room(self._following(level))
+                if may_fetch:
+                    self._stream.wait_for_kernels()  # bits are read
+                segment = self._packed.segments[level]
+                is_last = level == len(self._packed.segments) - 1
+                self._launch(segment, packed, numbers.size, self._result if is_last else self._z)
+                self.weights.bring(room)
+                if may_fetch:
+                    self._fetch_upcoming(inputs, next_chunk)
+                    may_fetch = False
+                if is_last:
+                    found = np.empty((numbers.size, *results.shape[1:]), results.dtype)
+                    self._executor.download(Address(self._result.address, found.nbytes), found)
+                    results[numbers] = found
+                    break
+                numbers = self._survivors(numbers)
+                level += 1
+                if self._should_park(level, numbers.size):
+                    self._parked[level].put(numbers, self._downloaded(numbers.size))
+                    break
+
+    # --- which inputs come next ---
+
+    def _fetch_upcoming(self, inputs: Inputs, next_chunk: NextChunk) -> None:
+        """Take a chunk and begin to send it, if it is of bits; kernels that read those before were waited for."""
+        self._upcoming, self._sent = next_chunk(), None
+        if self._upcoming is None:
+            return
+        if inputs.are_bits:
+            self._staging.send_inputs(inputs, self._upcoming, self._bits.address)
+            self._sent = self._stream.moment()
+
+    def _start(self, inputs: Inputs) -> tuple[int, Array] | None:
+        """A segment, and the numbers of inputs that lie before it on the device: the deepest full batch of those that
+        wait, new ones, or what waits before the first segment.
+        """
+        batch = self._packed.plan.batch
+        waiting = [level for level, parked in enumerate(self._parked) if parked.count]
+        full = [level for level in waiting if self._parked[level].count >= batch]
+        if full:
+            return full[-1], self._unparked(full[-1])
+        if self._upcoming is not None:
+            numbers, self._upcoming = self._upcoming, None
+            if self._sent is not None:
+                self._stream.hold_kernels(self._sent)
+                self._run_unpack(numbers.size)
+            else:
+                rows = np.empty((numbers.size, inputs.row_bytes), np.uint8)
+                inputs.write(numbers, rows)
+                self._put(rows.view(self._packed.dtype.storage))
+            return 0, numbers
+        return (waiting[0], self._unparked(waiting[0])) if waiting else None
+
+    def _following(self, level: int) -> int | None:
+        """The segment that is most likely needed next."""
+        if self._packed.is_resident:
+            return next((i for i in range(len(self._packed.segments)) if not self.weights.has(i)), None)
+        if level + 1 < len(self._packed.segments):
+            return level + 1
+        waiting = [i for i, parked in enumerate(self._parked) if parked.count]
+        return 0 if self._upcoming is not None else waiting[0] if waiting else None
+
+    def _should_park(self, level: int, living: int) -> bool:
+        if self._packed.is_resident or not living:
+            return False
+        more = self._upcoming is not None or any(parked.count for parked in self._parked[: level + 1])
+        return more and 2 * living <= self._packed.plan.batch
+
+    # --- neurons on the device ---
+
+    def _unparked(self, level: int) -> Array:
+        numbers, rows = self._parked[level].take(self._packed.plan.batch)
+        self._put(rows)
+        return numbers
+
+    def _put(self, rows: Array) -> None:
+        """Rows of numbers to the device, filled up with zeros; returns when they are there."""
+        width = self._packed.neurons
+        if rows.shape[1] < width:
+            rows = np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
+        self._stream.wait_for_kernels()
+        self._staging.send(np.ascontiguousarray(rows), self._y.address)
+        self._stream.hold_kernels(self._stream.moment())
+
+    def _downloaded(self, count: int) -> Array:
+        rows = np.empty((count, self._packed.neurons), self._packed.dtype.storage)
+        self._executor.download(Address(self._y.address, rows.nbytes), rows)
+        return rows
+
+    def _survivors(self, numbers: Array) -> Array:
+        """The inputs that live behind a segment, whose neurons are in y then."""
+        packed, count = self._packed, numbers.size
+        if packed.activation is not Activation.DYING_RELU:
+            self._y, self._z = self._z, self._y
+            return numbers
+        self._run(self._find_alive, count, count, packed.neurons, self._z, self._alive)
+        alive = np.empty(count, np.int32)
+        self._executor.download(Address(self._alive.address, alive.nbytes), alive)
+        kept = np.flatnonzero(alive)
+        if kept.size == count:
+            self._y, self._z = self._z, self._y
+        elif kept.size:
+            self._executor.overwrite(Address(self._kept.address, 4 * kept.size), kept.astype(np.int32))
+            warps = kept.size * -(-packed.neurons // PART)
+            self._run(self._gather, warps, kept.size, packed.neurons, self._kept, self._z, self._y)
+        return numbers[kept]
+
+    def _run_unpack(self, count: int) -> None:
+        packed = self._packed
+        one = int(packed.dtype.to_storage(np.ones(1)).view(f"u{packed.dtype.itemsize}")[0])
+        sizes = (count, packed.inputs, packed.neurons, self._bit_bytes, one)
+        warps = count * -(-packed.neurons // PART)
+        self._run(self._unpack, warps, *sizes, self._bits, self._y)
+
+    def _run(self, kernel: LoadedKernel, warps: int, *arguments: Buffer | int) -> None:
+        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
+        self._executor.launch(kernel, launch, arguments)
+
+    def _launch(self, segment: Segment, weights: Packed[Buffer], count: int, to: Buffer) -> None:
+        family, config = family_of(self._packed.config), self._packed.config
+        problem = replace(segment.problem, n=count)
+        device = self._executor.device
+        given = {**self._scratch, "y": self._y, "clip": self._clip, problem.result(0).name: to}
+        arguments = launch_arguments(family, problem, config, weights, given)
+        launch = family.launch(problem, config, weights.sizes, device)
+        self._executor.bind(self._kernels[segment.layers.start], launch, arguments)(0)
+
+    def _loaded(self) -> dict[int, LoadedKernel]:
+        """The kernel of each segment, by its first layer; most share one."""
+        toolchain = backends.toolchain(self._executor.device)
+        variants = {
+            segment.layers.start: RenderedVariant.of(self._packed.config, segment.problem, toolchain)
+            for segment in self._packed.segments
+        }
+        by_digest = {variant.digest: variant for variant in variants.values()}
+        loaded = {
+            digest: self._executor.load(variant.compile(toolchain).kernel)
+            for digest, variant in by_digest.items()
+        }
+        return {start: loaded[variant.digest] for start, variant in variants.items()}

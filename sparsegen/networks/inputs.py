@@ -1,0 +1,207 @@
+"""Inputs of networks on the host: zeros and ones as bits, other numbers as they are; rows of them for devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sparsegen.errors import OperandError
+from sparsegen.matrix.csr import Array
+from sparsegen.operators import DType
+
+SAMPLES = 64  # bytes of an input that tell how many ones it has, about
+ONES = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)  # of a byte
+
+
+class Inputs(Protocol):
+    """Inputs of a network, one a row."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def neurons(self) -> int: ...
+
+    @property
+    def are_bits(self) -> bool:
+        """Whether rows are bits, as of `BitInputs`, and else numbers in storage form."""
+
+    @property
+    def row_bytes(self) -> int: ...
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        """Write some inputs into uint8, inputs × ``row_bytes``; several threads may do so at the same time.
+
+        Raises:
+            OperandError: numbers that the dtype does not hold.
+        """
+
+    def values(self) -> Array:
+        """All of them as real numbers, inputs × neurons, as the device has them."""
+
+    def ones(self) -> Array:
+        """About how many neurons of each input are on: inputs with more live longer."""
+
+    def some(self, numbers: Array) -> Inputs:
+        """These inputs alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BitInputs:
+    """Inputs of zeros and ones, 8 neurons in a byte: neuron j is bit j % 8 of byte j // 8.
+
+    Attributes:
+        bits: uint8, inputs × ⌈neurons / 8⌉.
+        neurons: of an input.
+    """
+
+    bits: Array
+    neurons: int
+
+    def __post_init__(self) -> None:
+        wanted = -(-self.neurons // 8)
+        if self.bits.dtype != np.uint8 or self.bits.ndim != 2 or self.bits.shape[1] != wanted:
+            raise OperandError(
+                f"bits: expected uint8, inputs × {wanted} for {self.neurons} neurons, got {self.bits.dtype} "
+                f"{self.bits.shape}"
+            )
+
+    @classmethod
+    def of(cls, images: Array) -> BitInputs:
+        """Of inputs × neurons, where 0 is off and all else on."""
+        return cls(np.packbits(np.asarray(images) != 0, axis=1, bitorder="little"), images.shape[1])
+
+    @property
+    def count(self) -> int:
+        return len(self.bits)
+
+    @property
+    def are_bits(self) -> bool:
+        return True
+
+    @property
+    def row_bytes(self) -> int:
+        return int(self.bits.shape[1])
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        np.take(self.bits, numbers, axis=0, out=rows, mode="clip")  # else it would write a copy first
+
+    def values(self) -> Array:
+        return np.unpackbits(self.bits, axis=1, count=self.neurons, bitorder="little")
+
+    def ones(self) -> Array:
+        found: Array = ONES[sampled(self.bits)].sum(axis=1, dtype=np.int64)
+        return found
+
+    def some(self, numbers: Array) -> BitInputs:
+        return BitInputs(self.bits[numbers], self.neurons)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteInputs:
+    """Inputs of zeros and ones as bytes or truth values, inputs × neurons; their rows are bits."""
+
+    bytes: Array
+
+    @property
+    def count(self) -> int:
+        return len(self.bytes)
+
+    @property
+    def neurons(self) -> int:
+        return int(self.bytes.shape[1])
+
+    @property
+    def are_bits(self) -> bool:
+        return True
+
+    @property
+    def row_bytes(self) -> int:
+        return -(-self.neurons // 8)
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        rows[:] = np.packbits(self.bytes[numbers], axis=1, bitorder="little")
+
+    def values(self) -> Array:
+        return self.bytes
+
+    def ones(self) -> Array:
+        found: Array = sampled(self.bytes).sum(axis=1, dtype=np.int64)
+        return found
+
+    def some(self, numbers: Array) -> ByteInputs:
+        return ByteInputs(self.bytes[numbers])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberInputs:
+    """Inputs of any numbers that a dtype holds, inputs × neurons; their rows are in its storage form."""
+
+    numbers: Array
+    dtype: DType
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def neurons(self) -> int:
+        return int(self.numbers.shape[1])
+
+    @property
+    def are_bits(self) -> bool:
+        return False
+
+    @property
+    def row_bytes(self) -> int:
+        return self.neurons * self.dtype.itemsize
+
+    def write(self, numbers: Array, rows: Array) -> None:
+        held = self.dtype.to_storage(self.numbers[numbers])
+        if not np.isfinite(self.dtype.from_storage(held)).all():
+            raise OperandError(f"y: expected numbers that {self.dtype} holds")
+        rows[:] = held.view(np.uint8)
+
+    def values(self) -> Array:
+        return self.dtype.rounded(self.numbers)
+
+    def ones(self) -> Array:
+        found: Array = np.count_nonzero(sampled(self.numbers), axis=1)
+        return found
+
+    def some(self, numbers: Array) -> NumberInputs:
+        return NumberInputs(self.numbers[numbers], self.dtype)
+
+
+def sampled(rows: Array) -> Array:
+    """Some columns, evenly spread, an odd number apart: images have an even one in a line."""
+    step = max(1, rows.shape[1] // SAMPLES) | 1
+    return rows[:, step // 2 :: step]
+
+
+def as_inputs(y: Any, neurons: int, dtype: DType) -> Inputs:
+    """Inputs of an array on the host.
+
+    Args:
+        y: inputs × neurons, of numbers; or what is `Inputs` already.
+
+    Raises:
+        OperandError: another shape, or no numbers.
+    """
+    if isinstance(y, BitInputs | ByteInputs | NumberInputs):
+        shape: tuple[int, ...] = (y.count, y.neurons)
+    else:
+        y = np.asarray(y)
+        shape = y.shape
+    if len(shape) != 2 or shape[1] != neurons or shape[0] == 0:
+        raise OperandError(f"y: expected inputs × {neurons} neurons, got shape {shape}")
+    if not isinstance(y, np.ndarray):
+        found: Inputs = y
+        return found
+    if y.dtype.kind not in "fiub":
+        raise OperandError(f"y: expected numbers, got {y.dtype}")
+    if y.dtype == np.bool_ or (y.dtype == np.uint8 and int(y.max()) <= 1):
+        return ByteInputs(y)
+    return NumberInputs(y, dtype)

@@ -1,0 +1,169 @@
+"""How much of a network and of its inputs lies in a device's memory at a time, so that copies hide behind products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sparsegen.errors import DeviceMemoryError
+from sparsegen.system.quantities import counted, microseconds, size_text
+
+HOST_BYTES_PER_US = 25_000.0  # from pinned memory to a device, over 16 lanes of PCIe 4
+BETWEEN_SEGMENTS = 3.0  # layers' time: neurons are written, looked at and read once more
+LAUNCH_US = 50.0  # of a segment, until the host knows who lives
+
+BatchBytes = Callable[[int, bool], int]  # of so many inputs, with neurons between segments or without
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What lies on a device.
+
+    Attributes:
+        budget: bytes that may be taken; None for as many as it needs.
+        batch: inputs that go through a segment together, at the most.
+        segment_layers: layers of a segment, at the most.
+        segments: how many there are.
+        slots: segments that lie on the device at the same time; while one is computed, the next comes.
+        segment_bytes, batch_bytes: of a segment; of all that a batch needs.
+        compute_us: predicted, of a full batch in a segment.
+        copy_us: expected, of a segment from pinned memory of the host; 0 where it is brought only once.
+    """
+
+    budget: int | None
+    batch: int
+    segment_layers: int
+    segments: int
+    slots: int
+    segment_bytes: int
+    batch_bytes: int
+    compute_us: float
+    copy_us: float
+
+    @property
+    def nbytes(self) -> int:
+        """Of device memory, in all."""
+        return self.slots * self.segment_bytes + self.batch_bytes
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether computing takes longer than copying, as far as is known beforehand and while all inputs live."""
+        return self.copy_us <= self.compute_us
+
+    def to_dict(self) -> dict[str, int | float | bool | None]:
+        """For ``--json``."""
+        return {
+            "budget_bytes": self.budget,
+            "bytes": self.nbytes,
+            "batch": self.batch,
+            "segments": self.segments,
+            "segment_layers": self.segment_layers,
+            "segment_bytes": self.segment_bytes,
+            "slots": self.slots,
+            "batch_bytes": self.batch_bytes,
+            "compute_us": self.compute_us,
+            "copy_us": self.copy_us,
+            "copies_are_covered": self.is_covered,
+        }
+
+    def explain(self) -> str:
+        """In words, a line or two."""
+        of = "" if self.budget is None else f" of {size_text(self.budget)}"
+        lines = [
+            f"  {size_text(self.nbytes)} of device memory{of}: {counted(self.slots, 'segment')} of "
+            f"{counted(self.segment_layers, 'layer')} ({size_text(self.segment_bytes)} each), batches of "
+            f"{self.batch} inputs ({size_text(self.batch_bytes)})"
+        ]
+        if self.segments > self.slots:
+            verdict = "hidden behind it" if self.is_covered else "longer: copies bound the time"
+            lines.append(
+                f"  {self.segments} segments are streamed: a batch computes for {microseconds(self.compute_us)} in one "
+                f"(predicted), its copy takes {microseconds(self.copy_us)} (expected), {verdict}"
+            )
+        return "\n".join(lines)
+
+
+def planned(
+    budget: int,
+    *,
+    count: int,
+    layers: int,
+    layer_bytes: int,
+    constant_bytes: int,
+    batch_bytes: BatchBytes,
+    batches: Sequence[int],
+    layer_us: float,
+) -> MemoryPlan:
+    """The plan that should take the least time.
+
+    Args:
+        budget: bytes of device memory.
+        count: inputs in all.
+        layer_bytes, constant_bytes: of each packed layer; of a segment beside its layers.
+        batch_bytes: what a batch needs.
+        batches: sizes to choose from, the smallest first.
+        layer_us: microseconds of a layer for an input.
+
+    Raises:
+        DeviceMemoryError: not even a layer and the smallest batch fit.
+    """
+    found: list[tuple[float, MemoryPlan]] = []
+    for batch in batches:
+        whole = batch_bytes(batch, False)
+        if whole + constant_bytes + layers * layer_bytes <= budget:
+            us = count * layers * layer_us + -(-count // batch) * LAUNCH_US
+            compute = batch * layers * layer_us
+            found.append(
+                (
+                    us,
+                    MemoryPlan(
+                        budget,
+                        batch,
+                        layers,
+                        1,
+                        1,
+                        constant_bytes + layers * layer_bytes,
+                        whole,
+                        compute,
+                        0.0,
+                    ),
+                )
+            )
+            continue
+        cut = batch_bytes(batch, True)
+        fitting = ((budget - cut) // 2 - constant_bytes) // layer_bytes
+        if fitting < 1:
+            continue
+        segments = max(
+            2, -(-layers // fitting)
+        )  # whole it did not fit, though both slots may be large enough
+        own = -(-layers // segments)
+        compute = batch * own * layer_us
+        nbytes = constant_bytes + own * layer_bytes
+        copy = nbytes / HOST_BYTES_PER_US
+        us = (
+            -(-count // batch)
+            * segments
+            * (max(compute, copy) + BETWEEN_SEGMENTS * batch * layer_us + LAUNCH_US)
+        )
+        made = MemoryPlan(
+            budget, batch, own, segments, 2, nbytes, cut, compute, copy if segments > 2 else 0.0
+        )
+        found.append((us, made))
+    if not found:
+        raise too_small(budget, constant_bytes + layer_bytes, batches[0], batch_bytes(batches[0], True))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def in_core(batch: int, layers: int, batch_bytes: int, layer_us: float) -> MemoryPlan:
+    """All layers at once, for as much memory as that takes."""
+    return MemoryPlan(None, batch, layers, 1, 1, 0, batch_bytes, batch * layers * layer_us, 0.0)
+
+
+def too_small(budget: int, layer_bytes: int, batch: int, batch_bytes: int) -> DeviceMemoryError:
+    """What to say where nothing fits."""
+    return DeviceMemoryError(
+        f"memory = {size_text(budget)} does not hold one layer twice ({size_text(layer_bytes)} each, of which one is "
+        f"computed while the next comes) and a tile of {batch} inputs ({size_text(batch_bytes)}): give at least "
+        f"{size_text(2 * layer_bytes + batch_bytes + 1023)}"
+    )

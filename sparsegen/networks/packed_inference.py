@@ -1,0 +1,67 @@
+"""Inference with a packed network, for one that comes from a file, or for other devices than it was packed for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegen.errors import ConfigError
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.csr import Array
+from sparsegen.networks.inputs import as_inputs
+from sparsegen.networks.packed_network import PackedNetwork
+from sparsegen.networks.placement import Devices, Placement
+from sparsegen.operators.sparse_network import Readout
+
+
+class PackedInference:
+    """A packed network on devices, within the memory that it was planned for.
+
+    Attributes:
+        packed: what was packed, and the plan.
+    """
+
+    def __init__(
+        self, packed: PackedNetwork, *, device: Device | str | None = None, devices: Devices | None = None
+    ) -> None:
+        """
+        Args:
+            device, devices: as for `SparseNetwork`.
+
+        Raises:
+            ConfigError: the variant that it was packed for does not run there.
+            DeviceUnavailableError: a device is not there.
+        """
+        self.packed = packed
+        self._group = Placement.of(None, devices, device).group(packed)
+
+    def __call__(self, y: Any) -> tuple[Array, Array]:
+        """The last layer's neurons, and which inputs live; see `SparseNetwork.__call__`.
+
+        Raises:
+            ConfigError: it was packed for totals.
+            OperandError: inputs of another shape, or no numbers.
+        """
+        if self.packed.readout is not Readout.NEURONS:
+            raise ConfigError("this network was packed for totals: pack it with readout = neurons")
+        found = self.packed.dtype.from_storage(self._inferred(y))
+        return found, np.flatnonzero(found.any(axis=1))
+
+    def totals(self, y: Any) -> Array:
+        """The sum of each input's outputs, float32.
+
+        Raises:
+            ConfigError: it was packed for neurons.
+            OperandError: inputs of another shape, or no numbers.
+        """
+        if self.packed.readout is not Readout.TOTALS:
+            raise ConfigError("this network was packed for neurons: pack it with readout = totals")
+        return self._inferred(y)
+
+    def categories(self, y: Any) -> Array:
+        """The inputs that live, as the dtype computes them: int64, sorted; errors as of `totals`."""
+        return np.flatnonzero(self.totals(y))
+
+    def _inferred(self, y: Any) -> Array:
+        return self._group.infer(as_inputs(y, self.packed.inputs, self.packed.dtype)).results

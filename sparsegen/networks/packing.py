@@ -1,0 +1,266 @@
+"""From a network to a packed one: variant, plan of memory, segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegen import api
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.errors import DeviceMemoryError
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.cluster_network import ClusterNetworkConfig
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.fused_network import FusedNetworkConfig
+from sparsegen.kernels.streamed_network import StreamedNetworkConfig
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.networks.memory_plan import MemoryPlan, in_core, planned
+from sparsegen.networks.network import Network
+from sparsegen.networks.packed_network import (
+    PackedNetwork,
+    Segment,
+    batch_bytes,
+    segment_problem,
+)
+from sparsegen.operators import DType
+from sparsegen.operators.overflow import require_held
+from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.system.quantities import size_text
+
+PROBED_LAYERS = 4
+LEAST_BATCH = 16  # inputs of the smallest tile that pays
+USUAL_TILE = 64
+TURNS = 4  # that a device takes from the queue, about
+EXPECTED_BYTES = 8  # of memory for a weight, where all layers together are sure to fit
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be inferred, and where.
+
+    Attributes:
+        count: inputs in all.
+        devices: all of them; the first one's variant is taken.
+        budget: bytes of memory on each; None for as many as it takes.
+    """
+
+    network: Network
+    dtype: DType
+    activation: Activation
+    readout: Readout
+    count: int
+    devices: Sequence[Device]
+    budget: int | None
+    db: str | Path | None
+    family: str | None
+    config: Mapping[str, Any] | None
+
+    @property
+    def share(self) -> int:
+        """Inputs of a device, where all do the same."""
+        return -(-self.count // len(self.devices))
+
+
+def inputs_at_once(config: Config, device: Device) -> int:
+    """Inputs of which every multiprocessor has one tile: batches of so many leave none idle."""
+    match config:
+        case StreamedNetworkConfig() | FusedNetworkConfig():
+            return config.inputs * device.multiprocessors
+        case ClusterNetworkConfig():
+            return config.inputs * max(1, device.multiprocessors // config.cluster)
+    return USUAL_TILE * device.multiprocessors
+
+
+def packed_network(wanted: Wanted, known: PackedNetwork | None = None) -> PackedNetwork:
+    """Choose a variant, plan memory, and pack all layers on the host.
+
+    Args:
+        known: the same network packed before, perhaps for other batches; segments that are alike are taken from it.
+
+    Raises:
+        NoVariantError, ConfigError: no family computes this on these devices, or not the one that was named.
+        DeviceMemoryError: the budget does not hold a layer and a tile of inputs.
+        MatrixError: weights that become infinite in the dtype.
+    """
+    return _Packing(wanted, known).made()
+
+
+class _Packing:
+    def __init__(self, wanted: Wanted, known: PackedNetwork | None) -> None:
+        self.wanted, self.network, self.known = wanted, wanted.network, known
+        self.kind = (wanted.dtype, wanted.activation, wanted.readout)
+        self.layers = range(len(self.network.layers))
+        expected = EXPECTED_BYTES * self.network.edges
+        is_whole = wanted.budget is None or expected <= wanted.budget
+        is_whole = is_whole and wanted.family is None  # which nothing is looked up for
+        self.probed = self.layers if is_whole else self.layers[:PROBED_LAYERS]
+        self.packed: dict[range, Segment] = {}
+        self.scratches: dict[int, Mapping[str, int]] = {}
+
+    def made(self) -> PackedNetwork:
+        """All of it."""
+        wanted, network = self.wanted, self.network
+        for device in wanted.devices:
+            self.choice.family.require_valid(self.choice.problem, self.choice.config, device)
+        plan = self._plan()
+        segments = self._cut(plan)
+        if len(segments) > plan.segments == 1:
+            # Whole it is larger than the few layers that were probed let expect.
+            plan = replace(plan, batch_bytes=self._batch_bytes(plan.batch, True), slots=2)
+            segments = self._cut(plan)
+        plan = replace(
+            plan,
+            segments=len(segments),
+            segment_layers=max(len(segment.layers) for segment in segments),
+            segment_bytes=max(segment.image.nbytes for segment in segments),
+        )
+        scratch = self._scratch(plan.batch)
+        return PackedNetwork(
+            self.choice.config,
+            *self.kind,
+            network.inputs,
+            network.neurons,
+            network.outputs,
+            network.edges,
+            min(network.clip, largest(wanted.dtype)),
+            plan,
+            tuple(segment.for_batches(plan.batch, scratch) for segment in segments),
+        )
+
+    # --- variant ---
+
+    @cached_property
+    def matrix(self) -> CsrMatrix:
+        """The layers by which the variant is chosen: all of them where they are packed together."""
+        return self.network.stacked(self.wanted.dtype, self.probed)
+
+    @cached_property
+    def choice(self) -> Choice:
+        wanted, device = self.wanted, self.wanted.devices[0]
+        problem = self._problem(self.probed)
+        if wanted.family is not None:
+            features = problem.features(self.matrix)
+            return api.named_choice(problem, features, device, wanted.family, wanted.config or {})
+        return api.lookup(self.matrix, problem, device=device, db=wanted.db)
+
+    def _problem(self, layers: range) -> SparseNetworkProblem:
+        return segment_problem(self.network, layers, self.wanted.share, *self.kind)
+
+    # --- plan ---
+
+    def _plan(self) -> MemoryPlan:
+        wanted, layers, most = self.wanted, len(self.layers), self._most_inputs()
+        layer_us = self._layer_us()
+        if wanted.budget is None:
+            return in_core(most, layers, self._batch_bytes(most, False), layer_us)
+        wave = inputs_at_once(self.choice.config, wanted.devices[0])
+        least = min(most, LEAST_BATCH)
+        sizes = {most, least, *(wave * k for k in (1, 2, 3, 4, 6, 8))}
+        sizes |= {max(least, wave >> i) for i in range(1, 12)}
+        one, several = (self._segment(layers).image.nbytes for layers in (range(1), self.probed))
+        per = -(-(several - one) // max(1, len(self.probed) - 1))
+        return planned(
+            wanted.budget,
+            count=wanted.share,
+            layers=layers,
+            layer_bytes=max(1, per),
+            constant_bytes=max(0, one - per),
+            batch_bytes=self._batch_bytes,
+            batches=sorted(size for size in sizes if size <= most),
+            layer_us=layer_us,
+        )
+
+    def _most_inputs(self) -> int:
+        """Of a batch: a device's share; where inputs live, some waves of it, so that devices can end together."""
+        wanted = self.wanted
+        count = len(wanted.devices)
+        if count == 1 or wanted.activation is Activation.DYING_RELU:
+            return wanted.share
+        wave = inputs_at_once(self.choice.config, wanted.devices[0])
+        return min(wanted.share, max(wave, wanted.count // (TURNS * count) // wave * wave))
+
+    def _layer_us(self) -> float:
+        """Microseconds of a layer for an input."""
+        choice = self.choice
+        device = api.described(self.wanted.devices[0], self.wanted.db)
+        features = choice.problem.features(self.matrix)
+        us = choice.family.analytic_us(choice.problem, features, choice.config, device)
+        alone = max(us - device.expected_rates.launch_us, us / 2)
+        return float(alone / (self.wanted.share * len(self.probed)))
+
+    def _batch_bytes(self, batch: int, is_cut: bool) -> int:
+        """What a batch takes on a device, beside the weights."""
+        scratch = sum(self._scratch(batch).values())
+        return scratch + batch_bytes(self.network, batch, *self.kind, is_cut=is_cut)
+
+    def _scratch(self, batch: int) -> Mapping[str, int]:
+        """Bytes of scratch memory for so many inputs, as the family's packing says of a layer without weights."""
+        if batch not in self.scratches:
+            problem = replace(self._problem(range(1)), n=batch)
+            packed = self.choice.family.pack(problem, self.choice.config, _weightless(problem))
+            self.scratches[batch] = packed.scratch
+        return self.scratches[batch]
+
+    # --- segments ---
+
+    def _cut(self, plan: MemoryPlan) -> list[Segment]:
+        """All layers; a segment that becomes larger than its slot is cut in two.
+
+        Raises:
+            DeviceMemoryError: a layer alone is larger.
+        """
+        budget, per = self.wanted.budget, plan.segment_layers
+        most = None if budget is None else (budget - plan.batch_bytes) // plan.slots
+        waiting = [range(i, min(i + per, len(self.layers))) for i in range(0, len(self.layers), per)][::-1]
+        found = []
+        while waiting:
+            layers = waiting.pop()
+            segment = self._segment(layers)
+            if most is None or segment.image.nbytes <= most:
+                found.append(segment)
+                continue
+            middle = (layers.start + layers.stop) // 2
+            if middle == layers.start:
+                raise DeviceMemoryError(
+                    f"layer {layers.start} takes {size_text(segment.image.nbytes)} of memory, twice, beside "
+                    f"{size_text(plan.batch_bytes)} of inputs: give more than {size_text(budget or 0)}"
+                )
+            waiting += [range(middle, layers.stop), range(layers.start, middle)]
+        return found
+
+    def _segment(self, layers: range) -> Segment:
+        problem = self._problem(layers)
+        if layers not in self.packed:
+            self.packed[layers] = self._known(layers, problem) or self._packed(layers, problem)
+        return self.packed[layers]
+
+    def _packed(self, layers: range, problem: SparseNetworkProblem) -> Segment:
+        """
+        Raises:
+            MatrixError: weights that become infinite in the dtype.
+        """
+        matrix = self.matrix if layers == self.probed else self.network.stacked(self.kind[0], layers)
+        require_held(problem, matrix, allow_overflow=False)
+        return Segment.of(problem, layers, self.choice.family.pack(problem, self.choice.config, matrix))
+
+    def _known(self, layers: range, problem: SparseNetworkProblem) -> Segment | None:
+        """The same layers packed alike."""
+        config, family = self.choice.config, self.choice.family
+        if self.known is None or type(self.known.config) is not type(config):
+            return None
+        if family.packing_key(problem, self.known.config) != family.packing_key(problem, config):
+            return None
+        alike = (
+            s for s in self.known.segments if s.layers == layers and s.problem.readout is problem.readout
+        )
+        return next(alike, None)
+
+
+def _weightless(problem: SparseNetworkProblem) -> CsrMatrix:
+    offsets = np.zeros(problem.m + 1, np.int64)
+    return CsrMatrix((problem.m, problem.k), offsets, np.zeros(0, np.int32), np.zeros(0, np.float32))
