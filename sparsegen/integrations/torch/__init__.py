@@ -20,6 +20,7 @@ except ImportError as error:
         "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
     ) from error
 
+from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.block_mask_formats import (
     from_counts,
@@ -32,7 +33,7 @@ from sparsegen.integrations.torch.block_mask_formats import (
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block_mask
 from sparsegen.integrations.torch.conversion import convert
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
-from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
+from sparsegen.integrations.torch.dropout import DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd

@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Epilogue
 from sparsegen.settings import Settings
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
@@ -153,22 +153,23 @@ class SparsePattern:
         tokens: int,
         like: Tensor,
         *,
-        has_bias: bool = False,
+        epilogue: Epilogue = Epilogue.NONE,
         scale: float = 1.0,
         batch: int = 1,
     ) -> Prepared | DensePrepared | None:
         """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        The softmaxes take no tokens, attention head_dim instead, and these alone a scale. The items of a batch of
+        The softmaxes take no tokens, attention head_dim instead, and these alone a scale;
+        `FORWARD` alone has an epilogue. The items of a batch of
         weighted products have values of their own. None where PyTorch's own product is to run: see `kernel_device`.
         """
         where = kernel_device(like)
         if where is None:
             return None
-        key = (product, tokens, like.dtype, where.backend, where.index, has_bias, scale, batch)
+        key = (product, tokens, like.dtype, where.backend, where.index, epilogue, scale, batch)
         with self._lock:
             if key not in self._prepared:
-                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias, scale, batch)
+                self._prepared[key] = self._prepare(product, tokens, like, where, epilogue, scale, batch)
                 self._drop_oldest()
             self._prepared.move_to_end(key)
             return self._prepared[key]
@@ -179,7 +180,7 @@ class SparsePattern:
         tokens: int,
         like: Tensor,
         where: Device,
-        has_bias: bool,
+        epilogue: Epilogue,
         scale: float,
         batch: int,
     ) -> Prepared | DensePrepared:
@@ -203,7 +204,7 @@ class SparsePattern:
             self.matrix,
             n=tokens,
             layout="column" if is_linear else "row",
-            epilogue="bias" if has_bias else "none",
+            epilogue=epilogue,
             transpose=transposed,
             item_values="own" if batch > 1 else None,
             dense=self.run_dense if is_linear else Dense.NEVER,
@@ -243,6 +244,11 @@ class SparsePattern:
                 )
                 self._ways[key] = decide(wanted, None).way
             return self._ways[key]
+
+    def forget(self) -> None:
+        """Free all that was prepared, which no captured graph may use any more; later calls prepare anew."""
+        with self._lock:
+            self._prepared.clear()
 
     def _drop_oldest(self) -> None:
         free = [key for key, prepared in self._prepared.items() if not prepared.was_captured]

@@ -18,13 +18,22 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch import plain
+from sparsegen.integrations.torch.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.direct import may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.tensor_checks import check_tensor
 
 
-def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | None = None) -> Tensor:
-    """X · Wᵀ + bias.
+def linear(
+    x: Tensor,
+    values: Tensor,
+    pattern: SparsePattern,
+    bias: Tensor | None = None,
+    activation: Activation = Activation.NONE,
+) -> Tensor:
+    """X · Wᵀ + bias, and an activation of it.
+
+    The kernel computes the activation too where there is a bias and neither a gradient nor a trace is asked for.
 
     Args:
         x: tokens × in features.
@@ -38,9 +47,9 @@ def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | Non
         OperandError: shapes, dtypes or devices that do not fit.
     """
     if may_run_at_once(x, values, bias):
-        return _linear_of(x, values, bias, pattern)
+        return _linear_of(x, values, bias, pattern, activation)
     result: Tensor = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
-    return result
+    return activation.of(result)
 
 
 def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
@@ -64,7 +73,13 @@ def _linear(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Ten
     return _linear_of(x, values, bias, pattern_of(pattern))
 
 
-def _linear_of(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
+def _linear_of(
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    pattern: SparsePattern,
+    activation: Activation = Activation.NONE,
+) -> Tensor:
     out_features, in_features = pattern.shape
     if not (
         _is(x, (x.shape[0], in_features) if x.dim() == 2 else None, x)
@@ -78,11 +93,13 @@ def _linear_of(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePa
     tokens = x.shape[0]
     if not tokens or not out_features:
         return x.new_zeros((tokens, out_features))
-    run = pattern.prepared(Product.FORWARD, tokens, x, has_bias=bias is not None)
+    epilogue = epilogue_of(activation, has_bias=bias is not None)
+    run = pattern.prepared(Product.FORWARD, tokens, x, epilogue=epilogue)
     if run is not None:
-        return run(x, values=values, bias=bias)
+        result = run(x, values=values, bias=bias)
+        return activation.of(result) if bias is None else result
     result = plain.product(pattern, x, values)
-    return result if bias is None else result + bias
+    return activation.of(result if bias is None else result + bias)
 
 
 def _is(tensor: Tensor, shape: tuple[int, ...] | None, like: Tensor) -> bool:
