@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sparsegen.integrations.torch import plain
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
-from sparsegen.integrations.torch.direct import may_run_at_once
+from sparsegen.integrations.torch.direct import Asked, asked, may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.tensor_checks import check_tensor
 
@@ -46,20 +46,29 @@ def linear(
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
-    if may_run_at_once(x, values, bias):
+    what = asked(x, values, bias)
+    if what is Asked.NOTHING:
         return _linear_of(x, values, bias, pattern, activation)
-    result: Tensor = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
+    result: Tensor
+    if what is Asked.GRADIENT:
+        result = _Linear.apply(x, values, bias, pattern)
+    else:
+        result = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
     return activation.of(result)
 
 
 def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
     """Y · W, tokens × in features, for Y of tokens × out features; see `linear`."""
+    if may_run_at_once(y, values):
+        return _transposed_of(y, values, pattern)
     result: Tensor = torch.ops.sparsegen.transposed_product(y, values, pattern.handle)
     return result
 
 
 def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
     """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
+    if may_run_at_once(y, x):
+        return _sampled_of(y, x, pattern)
     result: Tensor = torch.ops.sparsegen.sampled_product(y, x, pattern.handle)
     return result
 
@@ -113,7 +122,10 @@ def _is(tensor: Tensor, shape: tuple[int, ...] | None, like: Tensor) -> bool:
     schema="(Tensor y, Tensor values, int pattern) -> Tensor",
 )
 def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
-    found = pattern_of(pattern)
+    return _transposed_of(y, values, pattern_of(pattern))
+
+
+def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
     out_features, in_features = found.shape
     _check(y, "y", (None, out_features), y)
     _check(values, "values", (found.nnz,), y)
@@ -127,7 +139,10 @@ def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
     "sparsegen::sampled_product", mutates_args=(), schema="(Tensor y, Tensor x, int pattern) -> Tensor"
 )
 def _sampled(y: Tensor, x: Tensor, pattern: int) -> Tensor:
-    found = pattern_of(pattern)
+    return _sampled_of(y, x, pattern_of(pattern))
+
+
+def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
     _check(y, "y", (None, found.shape[0]), x)
     _check(x, "x", (y.shape[0], found.shape[1]), x)
     if not x.shape[0] or not found.nnz:
@@ -198,6 +213,20 @@ def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
         transposed_product(y, dvalues, ctx.pattern) if needs[1] else None,
         None,
     )
+
+
+class _Linear(torch.autograd.Function):
+    """`linear` where a gradient is all that is asked for; as a custom operator it takes several times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
+        ctx.save_for_backward(x, values)
+        ctx.pattern = pattern
+        return _linear_of(x, values, bias, pattern)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _linear_backward(ctx, dy)
 
 
 _linear.register_autograd(_linear_backward, setup_context=_remember)
