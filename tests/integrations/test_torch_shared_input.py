@@ -55,13 +55,13 @@ def model() -> Attention:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The rows of each product that shared inputs make."""
     seen: list[int] = []
-    real = shared_input.linear
+    real = shared_input.linear_at_once
 
-    def linear(x: Any, values: Any, pattern: Any, *rest: Any) -> Any:
+    def linear_at_once(x: Any, values: Any, bias: Any, pattern: Any, *rest: Any) -> Any:
         seen.append(pattern.shape[0])
-        return real(x, values, pattern, *rest)
+        return real(x, values, bias, pattern, *rest)
 
-    monkeypatch.setattr(shared_input, "linear", linear)
+    monkeypatch.setattr(shared_input, "linear_at_once", linear_at_once)
     yield seen
 
 

@@ -76,7 +76,7 @@ def convert(
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
-        device, db: of `sparsegen.prepare`, for the times.
+        device, db: of `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
@@ -113,7 +113,7 @@ def convert(
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear.from_dense(module, pruned.weights[name], run_dense=policy)
+        name: SparseLinear.from_dense(module, pruned.weights[name], run_dense=policy, db=db)
         for name, module in layers.items()
         if name not in left
     }

@@ -81,6 +81,7 @@ class SparseLinear(PatternModule):
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,
         run_dense: Dense | str = Dense.AUTO,
+        db: str | Path | None = None,
     ) -> SparseLinear:
         """The sparse layer with some of a dense one's weights, on its device and of its dtype.
 
@@ -90,6 +91,7 @@ class SparseLinear(PatternModule):
             sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
             pattern: of `sparsegen.prune`.
             run_dense: whether dense products may run, where they take less time; see `SparsePattern`.
+            db: of the tuning database that calls look into, as of `sparsegen.prepare`.
 
         Raises:
             PruningError: a mask and a sparsity, or a sparsity that cannot be met.
@@ -110,7 +112,7 @@ class SparseLinear(PatternModule):
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
         layer = cls(
-            SparsePattern(kept, run_dense=run_dense),
+            SparsePattern(kept, run_dense=run_dense, db=db),
             bias=dense.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
@@ -174,7 +176,7 @@ class SparseLinear(PatternModule):
             probe=probe,
             l2=l2,
             device=where,
-            db=db,
+            db=self.pattern.db if db is None else db,
         )
         if self.bias is None:
             return PreparedLinear(operator, None, self.activation)

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -58,23 +59,27 @@ class SparsePattern:
 
     Attributes:
         shape: (out, in), or (queries, keys).
+        db: the tuning database that calls look into; None for the default.
         run_dense: whether PyTorch's dense products may run in the place of kernels: where they take less time (timed on
             the spot where estimates do not tell), never, or always. All of one dtype share one full weight.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
-    def __init__(self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO) -> None:
+    def __init__(
+        self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None
+    ) -> None:
         """Take the pattern of a matrix; its values play no part.
 
         Args:
             matrix: what `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
             run_dense: as ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
+            db: as of `sparsegen.prepare`.
 
         Raises:
             MatrixError: it is malformed.
             ConfigError: an unknown word.
         """
-        self.run_dense = Dense.parse(run_dense)
+        self.run_dense, self.db = Dense.parse(run_dense), db
         csr = as_csr(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
@@ -95,6 +100,7 @@ class SparsePattern:
         column_indices: Tensor,
         *,
         run_dense: Dense | str = Dense.AUTO,
+        db: str | Path | None = None,
     ) -> SparsePattern:
         """The pattern with these index arrays, which are checked.
 
@@ -103,7 +109,7 @@ class SparsePattern:
         """
         offsets, columns = (t.detach().cpu().numpy() for t in (row_offsets, column_indices))
         matrix = CsrMatrix(shape, offsets, columns, np.ones(columns.shape, dtype=np.float32))
-        return cls(matrix, run_dense=run_dense)
+        return cls(matrix, run_dense=run_dense, db=db)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,10 +129,10 @@ class SparsePattern:
         return f"SparsePattern({self.shape[0]} × {self.shape[1]}, {self.nnz} nonzeros)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SparsePattern, run_dense=str(self.run_dense)), (self.matrix,)
+        return partial(SparsePattern, run_dense=str(self.run_dense), db=self.db), (self.matrix,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparsePattern:
-        return SparsePattern(self.matrix, run_dense=self.run_dense)
+        return SparsePattern(self.matrix, run_dense=self.run_dense, db=self.db)
 
     @property
     def dense_bytes(self) -> int:
@@ -184,7 +190,12 @@ class SparsePattern:
         scale: float,
         batch: int,
     ) -> Prepared | DensePrepared:
-        shared: dict[str, Any] = {"dtype": DTYPES[like.dtype], "device": where, "batch": batch}
+        shared: dict[str, Any] = {
+            "dtype": DTYPES[like.dtype],
+            "device": where,
+            "batch": batch,
+            "db": self.db,
+        }
         match product:
             case Product.SAMPLED:
                 return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, **shared))

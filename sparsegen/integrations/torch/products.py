@@ -48,7 +48,7 @@ def linear(
     """
     what = asked(x, values, bias)
     if what is Asked.NOTHING:
-        return _linear_of(x, values, bias, pattern, activation)
+        return linear_at_once(x, values, bias, pattern, activation)
     result: Tensor
     if what is Asked.GRADIENT:
         result = _Linear.apply(x, values, bias, pattern)
@@ -79,16 +79,17 @@ def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
     schema="(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
 )
 def _linear(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
-    return _linear_of(x, values, bias, pattern_of(pattern))
+    return linear_at_once(x, values, bias, pattern_of(pattern))
 
 
-def _linear_of(
+def linear_at_once(
     x: Tensor,
     values: Tensor,
     bias: Tensor | None,
     pattern: SparsePattern,
     activation: Activation = Activation.NONE,
 ) -> Tensor:
+    """`linear` beside autograd and all else that might look; whether it may run so is the caller's to ask."""
     out_features, in_features = pattern.shape
     if not (
         _is(x, (x.shape[0], in_features) if x.dim() == 2 else None, x)
@@ -222,7 +223,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
         ctx.save_for_backward(x, values)
         ctx.pattern = pattern
-        return _linear_of(x, values, bias, pattern)
+        return linear_at_once(x, values, bias, pattern)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

@@ -21,8 +21,9 @@ from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.direct import may_run_at_once
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared import is_capturing
-from sparsegen.integrations.torch.products import linear
+from sparsegen.integrations.torch.products import linear_at_once
 from sparsegen.matrix.csr import below_each_other
+from sparsegen.plan.arrays import current_stream_of
 
 
 class Layer(Protocol):
@@ -34,6 +35,7 @@ class Layer(Protocol):
     in_features: int
     out_features: int
     activation: Activation
+    _parameters: Any
 
 
 @dataclass(slots=True)
@@ -43,13 +45,13 @@ class _Result:
     Attributes:
         x: what was multiplied.
         state: of x and of the thread when that was done.
-        weights: the state of each layer's weights.
+        weights: the states of the values and bias of each layer.
         turn: the layer that is to ask next.
     """
 
     x: weakref.ref[Tensor]
     state: tuple[Any, ...]
-    weights: list[tuple[Any, ...]]
+    weights: list[tuple[Any, ...] | None]
     y: Tensor
     turn: int
 
@@ -78,7 +80,11 @@ class SharedInput:
     def _forget(self) -> None:
         self._patterns: tuple[SparsePattern, ...] = ()
         self._pattern: SparsePattern | None = None
-        self._stacked: tuple[list[tuple[Any, ...]] | None, Tensor | None, Tensor | None] = (None, None, None)
+        self._stacked: tuple[list[tuple[Any, ...] | None] | None, Tensor | None, Tensor | None] = (
+            None,
+            None,
+            None,
+        )
         self._lock = threading.Lock()
         self._local = threading.local()
 
@@ -92,62 +98,87 @@ class SharedInput:
     @property
     def pattern(self) -> SparsePattern:
         """The patterns of all layers below each other; a new one after a layer has taken another."""
-        patterns = tuple(layer.pattern for layer in self.layers)
-        if self._pattern is None or any(a is not b for a, b in zip(patterns, self._patterns, strict=True)):
+        found = self._pattern
+        if found is None or any(
+            layer.pattern is not known for layer, known in zip(self.layers, self._patterns, strict=False)
+        ):
+            self._patterns = patterns = tuple(layer.pattern for layer in self.layers)
             matrix = below_each_other([pattern.matrix for pattern in patterns])
-            self._pattern = SparsePattern(matrix, run_dense=patterns[0].run_dense)
-            self._patterns = patterns
-        return self._pattern
+            found = SparsePattern(matrix, run_dense=patterns[0].run_dense, db=patterns[0].db)
+            self._pattern = found
+        return found
 
     def part(self, number: int, x: Tensor) -> Tensor | None:
         """The result of one of the layers for ... × in features, a view; None where it is to compute its own."""
+        local = self._local
         if number == 0:
-            self._local.result = None
-            if not may_run_at_once(x, *self._tensors()):
+            local.result = None
+            weights = self._weights()
+            if not may_run_at_once(x, *weights):
                 return None
-            y = self._multiplied(x)
-            weights = [_weights(layer) for layer in self.layers]
-            self._local.result = _Result(weakref.ref(x), _state(x), weights, y, 1)
-            return y[..., : self._bounds[1]]
-        found: _Result | None = getattr(self._local, "result", None)
+            states = [_weight_state(tensor) for tensor in weights]
+            y = self._multiplied(x, weights, states)
+            local.result = _Result(weakref.ref(x), _state(x), states, y, 1)
+            return y.narrow(-1, 0, self._bounds[1])
+        found: _Result | None = getattr(local, "result", None)
         if found is None:
             return None
         fits = found.turn == number and found.x() is x and found.state == _state(x)
-        if not fits or found.weights[number] != _weights(self.layers[number]):
-            self._local.result = None
+        if not fits or not self._is_unchanged(number, found.weights):
+            local.result = None
             return None
         found.turn += 1
         if found.turn == len(self.layers):
-            self._local.result = None
-        return found.y[..., self._bounds[number] : self._bounds[number + 1]]
+            local.result = None
+        first = self._bounds[number]
+        return found.y.narrow(-1, first, self._bounds[number + 1] - first)
 
-    def _tensors(self) -> list[Tensor]:
-        tensors = [layer.values for layer in self.layers]
-        return tensors + [layer.bias for layer in self.layers if layer.bias is not None]
+    def _weights(self) -> list[Tensor | None]:
+        """Values and bias of each layer in turn."""
+        found: list[Tensor | None] = []
+        for layer in self.layers:
+            own = layer._parameters  # PyTorch's way to an attribute takes longer
+            found.append(own["values"])
+            found.append(own["bias"])
+        return found
 
-    def _multiplied(self, x: Tensor) -> Tensor:
+    def _is_unchanged(self, number: int, states: Sequence[tuple[Any, ...] | None]) -> bool:
+        """Whether a layer has the weights that were multiplied by."""
+        own = self.layers[number]._parameters
+        return (
+            _weight_state(own["values"]) == states[2 * number]
+            and _weight_state(own["bias"]) == states[2 * number + 1]
+        )
+
+    def _multiplied(
+        self, x: Tensor, weights: Sequence[Tensor | None], states: list[tuple[Any, ...] | None]
+    ) -> Tensor:
         with self._lock:
             pattern = self.pattern
-            values, bias = self._below_each_other()
+            values, bias = self._below_each_other(weights, states)
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, values = x.to(dtype), values.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-        y = linear(x.reshape(-1, x.shape[-1]), values, pattern, bias, self.layers[0].activation)
+        activation = self.layers[0].activation
+        if x.dim() == 2:
+            return linear_at_once(x, values, bias, pattern, activation)
+        y = linear_at_once(x.reshape(-1, x.shape[-1]), values, bias, pattern, activation)
         return y.view(*x.shape[:-1], self._bounds[-1])
 
-    def _below_each_other(self) -> tuple[Tensor, Tensor | None]:
+    def _below_each_other(
+        self, weights: Sequence[Tensor | None], states: list[tuple[Any, ...] | None]
+    ) -> tuple[Tensor, Tensor | None]:
         """Values and bias of all layers; those that train are read at every call."""
-        frozen = not any(tensor.requires_grad or tensor.is_inference() for tensor in self._tensors())
-        state = [_weights(layer) for layer in self.layers] if frozen else None
         known, values, bias = self._stacked
-        if values is None or state is None or known != state:
+        trains = any(w is not None and (w.requires_grad or w.is_inference()) for w in weights)
+        if values is None or trains or known != states:
             with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
                 values = torch.cat([layer.values.detach() for layer in self.layers])
                 bias = None
                 if any(layer.bias is not None for layer in self.layers):
                     bias = torch.cat([_bias(layer) for layer in self.layers])
-            self._stacked = (state, values, bias)
+            self._stacked = (states, values, bias)
         return values, bias
 
 
@@ -174,13 +205,11 @@ def _bias(layer: Layer) -> Tensor:
     return found
 
 
-def _weights(layer: Layer) -> tuple[Any, ...]:
-    """What changes with a layer's weights, as far as PyTorch counts that."""
-    return tuple(
-        (None if tensor.is_inference() else tensor._version, tensor.data_ptr())
-        for tensor in (layer.values, layer.bias)
-        if tensor is not None
-    )
+def _weight_state(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    """What changes with a weight, as far as PyTorch counts that."""
+    if tensor is None:
+        return None
+    return None if tensor.is_inference() else tensor._version, tensor.data_ptr()
 
 
 def _state(x: Tensor) -> tuple[Any, ...]:
@@ -191,4 +220,4 @@ def _state(x: Tensor) -> tuple[Any, ...]:
     known = version, cast, torch.is_grad_enabled()
     if not x.is_cuda:
         return known
-    return *known, torch.cuda.current_stream(x.device).cuda_stream, is_capturing(x)
+    return *known, current_stream_of(torch)(x.get_device()), is_capturing(x)
