@@ -37,6 +37,7 @@ from sparsegen.integrations.torch.dropout import DropoutLinear, block_dropout
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
+from sparsegen.integrations.torch.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
@@ -48,6 +49,7 @@ __all__ = [
     "ConvertedLayer",
     "DenseLayer",
     "DropoutLinear",
+    "InSituTuning",
     "MaskedConv2d",
     "PreparedLinear",
     "SparseAttention",
@@ -70,4 +72,5 @@ __all__ = [
     "to_flex",
     "to_torch_bsr",
     "transposed_product",
+    "tune_model",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def convert(
     fuses = arguments.flag(fuse, "fuse", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
-    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in _obstacles(model, exclude)}
+    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in obstacles(model, exclude)}
     layers = {
         name: module
         for name, module in model.named_modules()
@@ -126,8 +126,31 @@ def convert(
         found = decide(model, {name: layers[name] for name in ready}, ready, example_inputs, fuse=fuses)
         for name in ready.keys() - set(found.kept):
             left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+    return conversion_report(model, ready, left, asked, times, found, assumes_tokens=tokens is None)
+
+
+def conversion_report(
+    model: nn.Module,
+    ready: Mapping[str, SparseLinear],
+    left: Mapping[str, DenseLayer],
+    tokens: Sequence[int],
+    times: Mapping[str, tuple[LayerTime, ...]],
+    found: InSitu | None,
+    *,
+    assumes_tokens: bool = False,
+) -> ConversionReport:
+    """What became of a model.
+
+    Args:
+        ready: the layers that were to be sparse; those of them are that are not left.
+        left: what stays dense, by name.
+        tokens, times, found: see `ConversionReport`.
+    """
+    left = dict(left)
+    for name in () if found is None else ready.keys() - set(found.kept):
+        left[name] = DenseLayer(name, "Linear", _why_not(name, found))
     together = _together(model, ready.keys() - left.keys())
-    converted = [
+    converted = tuple(
         ConvertedLayer(
             name,
             layer.pattern.shape,
@@ -138,10 +161,10 @@ def convert(
         )
         for name, layer in ready.items()
         if name not in left
-    ]
+    )
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
-    report = ConversionReport(asked, tokens is None, tuple(converted), dense_layers, found)
+    report = ConversionReport(tuple(tokens), assumes_tokens, converted, dense_layers, found)
     log.info("%s", report.summary)
     return report
 
@@ -180,7 +203,7 @@ def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
     return f"dense is faster for {'; for '.join(said)}"
 
 
-def _obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
+def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
     """The modules with a matrix of weights that cannot be sparse, and why."""
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):

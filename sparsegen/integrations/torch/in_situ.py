@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.arrangement import PLAIN, Arranger, Form
+from sparsegen.integrations.torch.example_inputs import arguments_of
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.model_trace import trace
 from sparsegen.integrations.torch.results import agree
@@ -270,19 +270,6 @@ class _Trials:
 
     def _arranged(self, forms: Mapping[str, Form]) -> Arrange:
         return lambda: self._arranger.arrange(forms)
-
-
-def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, tuple) and example_inputs:
-        return example_inputs, {}
-    if isinstance(example_inputs, dict) and all(isinstance(name, str) for name in example_inputs):
-        return (), example_inputs
-    raise OperandError(
-        f"example_inputs: expected a tensor, a tuple of arguments or a dict of named ones, got "
-        f"{type(example_inputs).__name__}"
-    )
 
 
 def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[tuple[str, ...]]:
