@@ -77,8 +77,8 @@ class Arranger:
             behind = nn.Identity() if fuses else self._modules[site.names]
             for name in site.names:
                 _put(self.model, name, behind)
-            for layer in site.layers if fuses else ():
-                self.sparse[layer].activation = site.activation
+            for name in site.layers if fuses else ():
+                self.sparse[name].activation = site.activation
         for names in self.shared:
             layers = [self.sparse[name] for name in names]
             if all(forms.get(name, PLAIN).one_launch for name in names) and _have_one_activation(layers):

@@ -147,8 +147,9 @@ def conversion_report(
         tokens, times, found: see `ConversionReport`.
     """
     left = dict(left)
-    for name in () if found is None else ready.keys() - set(found.kept):
-        left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+    if found is not None:
+        for name in ready.keys() - set(found.kept):
+            left[name] = DenseLayer(name, "Linear", _why_not(name, found))
     together = _together(model, ready.keys() - left.keys())
     converted = tuple(
         ConvertedLayer(

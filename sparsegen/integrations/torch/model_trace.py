@@ -159,9 +159,9 @@ class _Watch(TorchFunctionMode):
             if result is None or result.ref() is not tensor:
                 continue
             result.uses += 1
-            call = self._calls[-1] if self._calls else None
-            if activation is not Activation.NONE and call is not None and call.given is tensor:
-                call.found = result, activation, in_place
+            inner = self._calls[-1] if self._calls else None
+            if activation is not Activation.NONE and inner is not None and inner.given is tensor:
+                inner.found = result, activation, in_place
             if in_place and result.uses == 1:
                 del self._live[id(tensor)]  # whoever reads it from now on reads the activation
 

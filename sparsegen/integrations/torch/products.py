@@ -226,7 +226,7 @@ class _Linear(torch.autograd.Function):
         return linear_at_once(x, values, bias, pattern)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return _linear_backward(ctx, dy)
 
 
