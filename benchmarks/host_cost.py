@@ -21,6 +21,8 @@ from sparsegen.backends import find_device
 from sparsegen.integrations.torch import SparseLinear
 from sparsegen.matrix.generators import random_uniform
 
+IN_TURN = 36  # layers, as of a small encoder
+
 
 def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches: int = 50) -> float:
     """Median over batches of the host time of one call."""
@@ -35,7 +37,10 @@ def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches:
 
 
 def layer_costs() -> dict[str, float]:
-    """`SparseLinear` and `torch.nn.Linear` in inference, with autograd, and forwards and backwards."""
+    """`SparseLinear` and `torch.nn.Linear` in inference, with autograd, and forwards and backwards.
+
+    In turn are calls of many layers one after another, as in a model: a loop over one finds all in the caches.
+    """
     dense = torch.nn.Linear(64, 64, device="cuda")
     sparse = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="never")
     x = torch.randn(32, 64, device="cuda")
@@ -46,6 +51,14 @@ def layer_costs() -> dict[str, float]:
         costs[f"training_step_{name}_us"] = microseconds_per_call(lambda layer=layer: layer(x).backward(x))
         with torch.inference_mode():
             costs[f"{name}_us"] = microseconds_per_call(partial(layer, x))
+    many = {"dense_layer": [torch.nn.Linear(64, 64, device="cuda") for _ in range(IN_TURN)]}
+    many["layer"] = [
+        SparseLinear.from_dense(layer, sparsity=0.9, run_dense="never") for layer in many["dense_layer"]
+    ]
+    for name, layers in many.items():
+        turn = torch.nn.Sequential(*layers).requires_grad_(False)
+        with torch.inference_mode():
+            costs[f"{name}_in_turn_us"] = microseconds_per_call(partial(turn, x), batch=5) / IN_TURN
     return costs
 
 

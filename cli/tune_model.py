@@ -109,6 +109,11 @@ def model_layer_options(function: F) -> F:
     "what the call computes, and decides inside the model which layers become sparse. MODEL is then a .pt2 file, or "
     "module:function.",
 )
+@click.option(
+    "--no-graph",
+    is_flag=True,
+    help="With --example-inputs: time the model as it is called from Python, not as a CUDA graph.",
+)
 @model_layer_options
 @click.option(
     "--effort",
@@ -136,6 +141,7 @@ def command(
     model: Path,
     tokens: tuple[int, ...] | None,
     example_inputs: str | None,
+    no_graph: bool,
     min_sparsity: float,
     tensors: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -164,6 +170,7 @@ def command(
             example_inputs,
             min_sparsity=min_sparsity,
             exclude=exclude,
+            capture=not no_graph,
             budget=Budget(trials, budget, effort),
             again=again,
             baselines=not no_baselines,
@@ -175,6 +182,8 @@ def command(
         return
     if tokens is None:
         raise click.UsageError("give --tokens, or --example-inputs to call the model with")
+    if no_graph:
+        raise click.UsageError("--no-graph says how --example-inputs are timed: give them")
     weights = open_model(model, memory_limit)
     with reading_shown(as_json) as reading:
         found = pruned_layers(

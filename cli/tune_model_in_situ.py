@@ -47,6 +47,7 @@ def tune_in_situ(
     *,
     min_sparsity: float,
     exclude: Sequence[str],
+    capture: bool,
     budget: Budget,
     again: bool,
     baselines: bool,
@@ -80,7 +81,7 @@ def tune_in_situ(
     where = _torch_device(torch, device)
     loaded = _model(model).to(where).eval()
     inputs = read_example_inputs(example_inputs, loaded, where)
-    plan = ModelPlan(loaded, inputs, least_sparsity=min_sparsity, exclude=exclude)
+    plan = ModelPlan(loaded, inputs, least_sparsity=min_sparsity, exclude=exclude, capture=capture)
     place = db or Settings.from_environment().db
     with places.opened(place) as engine, Store.open(place) as store, watched(as_json=as_json) as watch:
         found = plan.tune(

@@ -68,6 +68,7 @@ def test_it_deals_to_several_devices(run: Command, model: Path) -> None:
         (("--tokens", "0"), 2, "not like 1,8,256"),
         (("--tokens", "1,x"), 2, "not like 1,8,256"),
         ((), 2, "--tokens"),
+        (("--tokens", "1", "--no-graph"), 2, "--example-inputs"),
         (("--tokens", "1", "--min-sparsity", "0.95"), 3, "no pruned layer"),
         (("--tokens", "1", "--tensor", "nonesuch"), 3, "matches none"),
     ],

@@ -85,7 +85,7 @@ def test_a_model_has_modules_in_the_place_of_functions(
     expected = model(x, ids)["found"]
     torch.testing.assert_close(loaded(x, ids)["found"], expected)
 
-    monkeypatch.setattr(in_situ, "TorchClock", lambda on_gpu: Prefers())
+    monkeypatch.setattr(in_situ, "TorchClock", lambda *_: Prefers())
     report = convert(loaded, sparsity=0.5, example_inputs=(x, ids))
     assert {layer.name for layer in report.converted} == linears
     again = exported_model(tmp_path / "model.pt2").train()

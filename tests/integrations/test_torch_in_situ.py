@@ -92,7 +92,7 @@ def model() -> Model:
 
 
 def convert_by(monkeypatch: pytest.MonkeyPatch, model: Model, clock: FakeClock, **options: Any) -> Any:
-    monkeypatch.setattr(in_situ, "TorchClock", lambda on_gpu: clock)
+    monkeypatch.setattr(in_situ, "TorchClock", lambda *_: clock)
     given = {"sparsity": 0.75, "example_inputs": torch.randn(3, 16)} | options
     return convert(model, **given)
 
@@ -225,6 +225,19 @@ def test_an_encoder_on_a_gpu_gives_the_same_in_its_forms() -> None:
     plain.load_state_dict(model.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(model(x), plain(x), rtol=3e-2, atol=3e-2)
+
+
+def test_graphs_are_captured_unless_calls_are_to_be_timed() -> None:
+    assert in_situ.TorchClock(on_gpu=True).captured
+    assert not in_situ.TorchClock(on_gpu=True, captures=False).captured
+    assert not in_situ.TorchClock(on_gpu=False).captured
+
+
+@pytest.mark.gpu
+def test_calls_from_python_decide_where_that_is_asked(model: Model) -> None:
+    x = torch.randn(64, 16, device="cuda")
+    report = convert(model.cuda(), sparsity=0.9, example_inputs=x, capture=False)
+    assert not report.in_situ.captured and report.in_situ.final_us <= report.in_situ.dense_us
 
 
 @pytest.mark.gpu

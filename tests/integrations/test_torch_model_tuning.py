@@ -84,7 +84,7 @@ def test_it_tunes_decides_and_goes_on(
     model: Encoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "another.db"))
-    monkeypatch.setattr(in_situ, "TorchClock", lambda on_gpu: Prefers())
+    monkeypatch.setattr(in_situ, "TorchClock", lambda *_: Prefers())
     given: dict[str, Any] = {"trials": 1, "baselines": False, "db": tmp_path / "tuning.db"}
     x = torch.randn(6, 16)
     expected = model(x).detach()

@@ -49,6 +49,7 @@ def convert(
     dense: Dense | str = Dense.AUTO,
     example_inputs: Any = None,
     fuse: bool = True,
+    capture: bool = True,
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
@@ -76,6 +77,8 @@ def convert(
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
+        capture: whether example inputs time the model as a CUDA graph. Without, calls from Python are timed, in which
+            what a layer costs the host counts too: for models that will be called so.
         device, db: of `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
@@ -88,6 +91,7 @@ def convert(
     tokens = None if tokens is None else arguments.whole(tokens, "tokens", PruningError, least=1)
     policy = Dense.parse(dense)
     fuses = arguments.flag(fuse, "fuse", PruningError)
+    captures = arguments.flag(capture, "capture", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
     left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in obstacles(model, exclude)}
@@ -117,15 +121,12 @@ def convert(
         for name, module in layers.items()
         if name not in left
     }
-    found = None
+    candidates, found = {name: layers[name] for name in ready}, None
     if example_inputs is None:
-        candidates = {name: layers[name] for name in ready}
         sites = tuple(sites_in_sequences(model, candidates)) if fuses else ()
         Arranger(model, candidates, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
-        found = decide(model, {name: layers[name] for name in ready}, ready, example_inputs, fuse=fuses)
-        for name in ready.keys() - set(found.kept):
-            left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+        found = decide(model, candidates, ready, example_inputs, fuse=fuses, capture=captures)
     return conversion_report(model, ready, left, asked, times, found, assumes_tokens=tokens is None)
 
 

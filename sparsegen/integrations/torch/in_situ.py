@@ -84,11 +84,14 @@ class ModelClock(Protocol):
 class TorchClock:
     """On a GPU graphs are captured and replayed; a model that cannot be captured, and one on a CPU, is called.
 
-    A graph's launches find the L2 as the model itself leaves it.
+    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
+
+    Args:
+        captures: whether graphs are captured where that is possible.
     """
 
-    def __init__(self, on_gpu: bool) -> None:
-        self.captured = on_gpu
+    def __init__(self, on_gpu: bool, captures: bool = True) -> None:
+        self.captured = on_gpu and captures
         self._on_gpu = on_gpu
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
@@ -149,6 +152,7 @@ def decide(
     clock: ModelClock | None = None,
     *,
     fuse: bool = True,
+    capture: bool = True,
 ) -> InSitu:
     """Make those layers of a model sparse with which it gets faster, in place; it is never slower than it was.
 
@@ -162,6 +166,7 @@ def decide(
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones.
         clock: by default `TorchClock`.
         fuse: whether launches are shared and activations fused at all.
+        capture: whether CUDA graphs are timed where that is possible, or calls from Python.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.
@@ -185,7 +190,9 @@ def decide(
             seen = trace(model, dense, run)
             if fuse:
                 arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
-            trials = _Trials(arranger, run, clock or TorchClock(any(p.is_cuda for p in model.parameters())))
+            trials = _Trials(
+                arranger, run, clock or TorchClock(any(p.is_cuda for p in model.parameters()), capture)
+            )
             for group in _groups(arranger, seen.tokens):
                 trials.group(group)
             found = trials.end()

@@ -82,6 +82,7 @@ def tune_model(
     min_sparsity: float = LEAST_SPARSITY,
     exclude: Sequence[str] = (),
     fuse: bool = True,
+    capture: bool = True,
     effort: Effort | str = Effort.NORMAL,
     trials: int | None = None,
     seconds: float | None = None,
@@ -102,6 +103,7 @@ def tune_model(
         min_sparsity: share of zeros from which on a layer counts as pruned.
         exclude: globs of the names of modules that stay dense.
         fuse: whether launches may be shared and activations be part of layers.
+        capture: whether the model is timed as a CUDA graph, or called from Python.
         effort, trials, seconds: of each search, as of `sparsegen.tune`.
         again: search also where that was finished.
         baselines: also time dense and vendor routines in each search.
@@ -121,6 +123,7 @@ def tune_model(
         least_sparsity=arguments.number(min_sparsity, "min_sparsity", PruningError),
         exclude=arguments.texts(exclude, "exclude", PruningError),
         fuse=arguments.flag(fuse, "fuse", PruningError),
+        capture=arguments.flag(capture, "capture", PruningError),
     )
     anew, compares = arguments.flag(again, "again"), arguments.flag(baselines, "baselines")
     with closing(LocalEngine([plan.device], SetUp(place))) as engine, Store.open(place) as store:
@@ -144,10 +147,12 @@ class ModelPlan:
         least_sparsity: float = LEAST_SPARSITY,
         exclude: Sequence[str] = (),
         fuse: bool = True,
+        capture: bool = True,
     ) -> None:
         """See `tune_model`, whose errors these are."""
         positional, named = arguments_of(example_inputs)
-        self._model, self._inputs, self._fuse = model, example_inputs, fuse
+        self._model, self._inputs = model, example_inputs
+        self._fuse, self._capture = fuse, capture
         self._left = {
             name: DenseLayer(name, type(module).__name__, why)
             for name, module, why in obstacles(model, exclude)
@@ -216,7 +221,7 @@ class ModelPlan:
         if was_interrupted:
             return InSituTuning(outcomes, None)
         sparse = {name: SparseLinear.from_dense(layer, db=place) for name, layer in self._dense.items()}
-        found = decide(self._model, self._dense, sparse, self._inputs, fuse=self._fuse)
+        found = decide(self._model, self._dense, sparse, self._inputs, fuse=self._fuse, capture=self._capture)
         tokens = tuple(dict.fromkeys(n for counts in self._seen.tokens.values() for n in counts if n))
         report = conversion_report(self._model, sparse, self._left, tokens, self._times(store, tokens), found)
         return InSituTuning(outcomes, report)

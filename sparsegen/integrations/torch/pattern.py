@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegen import api, backends
+from sparsegen import api, arguments, backends
 from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
@@ -77,9 +77,10 @@ class SparsePattern:
 
         Raises:
             MatrixError: it is malformed.
-            ConfigError: an unknown word.
+            ConfigError: an unknown word, or a db that is none.
         """
-        self.run_dense, self.db = Dense.parse(run_dense), db
+        self.run_dense = Dense.parse(run_dense)
+        self.db = None if db is None else arguments.location(db, "db")
         csr = as_csr(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
