@@ -1,4 +1,4 @@
-"""Host time of one operator call over a bare launch of the same kernel.
+"""Host time of one operator call over a bare launch of the same kernel, and of a sparse layer over a dense one.
 
     python -m benchmarks.host_cost
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import click
 import numpy as np
@@ -17,7 +18,10 @@ import torch
 import sparsegen
 from benchmarks.study import write_results
 from sparsegen.backends import find_device
+from sparsegen.integrations.torch import SparseLinear
 from sparsegen.matrix.generators import random_uniform
+
+IN_TURN = 36  # layers, as of a small encoder
 
 
 def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches: int = 50) -> float:
@@ -30,6 +34,32 @@ def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches:
             call()
         taken.append((time.perf_counter() - began) / batch * 1e6)
     return float(np.median(taken))
+
+
+def layer_costs() -> dict[str, float]:
+    """`SparseLinear` and `torch.nn.Linear` in inference, with autograd, and forwards and backwards.
+
+    In turn are calls of many layers one after another, as in a model: a loop over one finds all in the caches.
+    """
+    dense = torch.nn.Linear(64, 64, device="cuda")
+    sparse = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="never")
+    x = torch.randn(32, 64, device="cuda")
+    costs = {}
+    for name, layer in (("dense_layer", dense), ("layer", sparse)):
+        layer(x).backward(x.new_ones(32, 64))
+        costs[f"training_{name}_us"] = microseconds_per_call(partial(layer, x))
+        costs[f"training_step_{name}_us"] = microseconds_per_call(lambda layer=layer: layer(x).backward(x))
+        with torch.inference_mode():
+            costs[f"{name}_us"] = microseconds_per_call(partial(layer, x))
+    many = {"dense_layer": [torch.nn.Linear(64, 64, device="cuda") for _ in range(IN_TURN)]}
+    many["layer"] = [
+        SparseLinear.from_dense(layer, sparsity=0.9, run_dense="never") for layer in many["dense_layer"]
+    ]
+    for name, layers in many.items():
+        turn = torch.nn.Sequential(*layers).requires_grad_(False)
+        with torch.inference_mode():
+            costs[f"{name}_in_turn_us"] = microseconds_per_call(partial(turn, x), batch=5) / IN_TURN
+    return costs
 
 
 @click.command()
@@ -58,13 +88,20 @@ def main() -> None:
         row["cupy_with_out_us"] = microseconds_per_call(lambda: operator(cupy_b, cupy_out))
     except ImportError:
         click.echo("CuPy is not installed: its row is left out")
+    row |= layer_costs()
     rounded = {name: round(us, 2) for name, us in row.items() if us is not None}
     click.echo(str(rounded))
     write_results(
         device,
         "host_cost",
         [rounded],
-        summary={"over_bare_us": round(row["torch_with_out_us"] - row["bare_launch_us"], 2)},
+        summary={
+            "over_bare_us": round(row["torch_with_out_us"] - row["bare_launch_us"], 2),
+            "layer_over_dense_us": round(row["layer_us"] - row["dense_layer_us"], 2),
+            "training_layer_over_dense_us": round(
+                row["training_layer_us"] - row["training_dense_layer_us"], 2
+            ),
+        },
     )
 
 

@@ -1,14 +1,17 @@
 """From the first second, is anything slower than dense? Single products, an encoder, a decoder; nothing tuned.
 
-    python -m benchmarks.never_slower -o never_slower.json [--dlmc FOLDER] [--part products] [--part encoder] ...
+    python -m benchmarks.never_slower -o never_slower.json [--dlmc FOLDER] [--part products] [--limit 6] ...
 
-Needs a GPU that PyTorch can use. Everything is prepared with a database of its own, empty at the start.
+Needs a GPU that PyTorch can use; ``--tiny`` tries the program itself, with small sizes and anywhere. Everything is
+prepared with a database of its own, empty at the start. ``--limit`` takes that many cases of each part and dtype,
+spread over all of them.
 
 - products: 36 patterns that are in no packaged result, in both dtypes. With ``--dlmc`` they are the ``.smtx`` files of
   a folder (of held-out layers), else random ones of DLMC's shapes with rows of different lengths. For each the default
   choice, the variant (``dense="never"``), and `torch.nn.functional.linear`, in turn with a cold L2.
 - encoder: six layers of MiniLM's sizes with random pruned weights (80 and 90 %), 16, 128 and 512 tokens, called from
-  Python and as a CUDA graph; converted with ``example_inputs``, and without.
+  Python and as a CUDA graph; converted with ``example_inputs``, which has Q, K and V of a layer share a launch and GELU
+  become part of the layer before it where the model is faster so (timed as it is then called), and converted without.
 - decoder: linear layers of LLaMA's sizes at 50 to 80 %, 8 tokens, as a CUDA graph.
 """
 
@@ -19,11 +22,13 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from timeit import timeit
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -40,20 +45,52 @@ TOKENS = 256
 DTYPES = ("float32", "float16")
 SLOWER = 1.02  # than dense: beyond the noise
 ROUNDS, FLUSH_BYTES = 15, 256 << 20
+LEAD = 1_000_000  # cycles, some half a millisecond
 WIDTH, HEADS, HIDDEN, LAYERS = 384, 12, 1536, 6  # of MiniLM-L6
 DECODER = {"qkv": (6144, 4096), "out": (4096, 4096), "up": (11008, 4096), "down": (4096, 11008)}
 
 Run = Callable[[], Any]
+Case = TypeVar("Case")
 
 
-def times_us(runs: Sequence[Run], *, cold: bool) -> list[float]:
-    """Medians of calls in turn, between events; with a cold L2 each after writing over it."""
-    flush = torch.empty(FLUSH_BYTES if cold else 0, dtype=torch.uint8, device="cuda")
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured, and where."""
+
+    place: str
+    shapes: Sequence[tuple[int, int]]
+    tokens: int
+    width: int
+    heads: int
+    hidden: int
+    layers: int
+    batches: Sequence[int]
+    decoder: Mapping[str, tuple[int, int]]
+    flush_bytes: int
+
+
+FULL = Sizes("cuda", SHAPES, TOKENS, WIDTH, HEADS, HIDDEN, LAYERS, (16, 128, 512), DECODER, FLUSH_BYTES)
+TINY = Sizes(
+    "cuda" if torch.cuda.is_available() else "cpu",
+    ((32, 48), (48, 32)), 16, 32, 2, 64, 2, (8,),
+    {"qkv": (48, 32), "out": (32, 32), "up": (64, 32), "down": (32, 64)}, 1 << 16,
+)  # fmt: skip
+
+
+def times_us(runs: Sequence[Run], flush_bytes: int, place: str, lead: int = LEAD) -> list[float]:
+    """Medians of calls in turn, between events, each after writing over so many bytes; without a GPU by the clock.
+
+    Args:
+        lead: cycles for which the GPU waits while the host queues a call; with none, the host's time counts too.
+    """
+    if place == "cpu":
+        return [timeit(run, number=1) * 1e6 for run in runs]
+    flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
     taken: list[list[float]] = [[] for _ in runs]
     for number in range(ROUNDS + 3):
         for run, times in zip(runs, taken, strict=True):
             flush.zero_()
-            torch.cuda._sleep(40_000)  # until all is queued
+            torch.cuda._sleep(lead)  # until all is queued
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             run()
@@ -82,30 +119,40 @@ def random_pattern(m: int, k: int, sparsity: float, seed: int) -> scipy.sparse.c
     return scipy.sparse.csr_array(np.where(kept, rng.standard_normal((m, k)), 0.0).astype(np.float32))
 
 
-def patterns(folder: Path | None) -> Iterator[tuple[str, Any]]:
+def spread(cases: Sequence[Case], limit: int | None) -> Sequence[Case]:
+    """So many of them, the first and the last among them."""
+    if limit is None or limit >= len(cases):
+        return cases
+    last = len(cases) - 1
+    return [cases[round(i * last / max(1, limit - 1))] for i in range(limit)]
+
+
+def patterns(folder: Path | None, sizes: Sizes) -> list[tuple[str, Callable[[], Any]]]:
     if folder is not None:
-        for path in sorted(folder.rglob("*.smtx"))[:36]:
-            yield path.stem, sparsegen.load_matrix(path)
-        return
-    for i, (m, k) in enumerate(SHAPES):
-        for j, sparsity in enumerate(SPARSITIES):
-            yield f"{m}x{k} {sparsity:g}", random_pattern(m, k, sparsity, 1000 + 10 * i + j)
+        paths = sorted(folder.rglob("*.smtx"))[:36]
+        return [(path.stem, partial(sparsegen.load_matrix, path)) for path in paths]
+    return [
+        (f"{m}x{k} {sparsity:g}", partial(random_pattern, m, k, sparsity, 1000 + 10 * i + j))
+        for i, (m, k) in enumerate(sizes.shapes)
+        for j, sparsity in enumerate(SPARSITIES)
+    ]
 
 
-def products(folder: Path | None, db: str) -> Iterator[dict[str, Any]]:
+def products(folder: Path | None, db: str, sizes: Sizes, limit: int | None) -> Iterator[dict[str, Any]]:
     for dtype in DTYPES:
-        for name, pattern in patterns(folder):
-            matrix = sparsegen.as_csr(pattern)
-            given: dict[str, Any] = {"n": TOKENS, "dtype": dtype, "layout": "column", "db": db}
+        for name, pattern in spread(patterns(folder, sizes), limit):
+            matrix = sparsegen.as_csr(pattern())
+            given: dict[str, Any] = {"n": sizes.tokens, "dtype": dtype, "layout": "column", "db": db}
             began = time.perf_counter()
             chosen = sparsegen.prepare(matrix, **given)
             seconds = time.perf_counter() - began
             never = sparsegen.prepare(matrix, **given, dense="never")
             kind = getattr(torch, dtype)
-            weight = torch.from_numpy(matrix.to_dense()).to("cuda", kind)
-            x = torch.randn(TOKENS, matrix.shape[1], device="cuda", dtype=kind)
-            runs = (partial(chosen, x), partial(never, x), partial(nn.functional.linear, x, weight))
-            us = times_us(runs, cold=True)
+            weight = torch.from_numpy(matrix.to_dense()).to(sizes.place, kind)
+            x = torch.randn(sizes.tokens, matrix.shape[1], device=sizes.place, dtype=kind)
+            ours = x if sizes.place == "cuda" else x.numpy()  # as the emulator takes it
+            runs = (partial(chosen, ours), partial(never, ours), partial(nn.functional.linear, x, weight))
+            us = times_us(runs, sizes.flush_bytes, sizes.place)
             yield {
                 "part": "products", "case": name, "dtype": dtype, "default_us": us[0], "sparse_us": us[1],
                 "dense_us": us[2], "ran": "dense" if chosen.variant is None else chosen.variant.family,
@@ -115,17 +162,20 @@ def products(folder: Path | None, db: str) -> Iterator[dict[str, Any]]:
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.up, self.activation, self.down = nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        width, hidden = sizes.width, sizes.hidden
+        self.width, self.heads = width, sizes.heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.activation, self.down = nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (
-            layer(x).view(-1, HEADS, WIDTH // HEADS).transpose(0, 1) for layer in (self.q, self.k, self.v)
+            layer(x).view(-1, self.heads, self.width // self.heads).transpose(0, 1)
+            for layer in (self.q, self.k, self.v)
         )
-        seen = nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(-1, WIDTH)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(-1, self.width)
         x = self.first(x + self.out(seen))
         return self.second(x + self.down(self.activation(self.up(x))))
 
@@ -133,47 +183,56 @@ class EncoderLayer(nn.Module):
 class DecoderLayers(nn.Module):
     """The linear layers alone: attention is dense in both."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        for name, (rows, columns) in DECODER.items():
+        for name, (rows, columns) in sizes.decoder.items():
             setattr(self, name, nn.Linear(columns, rows, bias=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.out(self.qkv(x)[:, :4096])
+        x = x + self.out(self.qkv(x)[:, : x.shape[1]])
         return x + self.down(nn.functional.silu(self.up(x)))
 
 
 def models(
-    part: str, make: Callable[[], nn.Module], width: int, sparsities: Sequence[float], tokens: Sequence[int]
+    part: str,
+    make: Callable[[], nn.Module],
+    width: int,
+    sparsities: Sequence[float],
+    tokens: Sequence[int],
+    sizes: Sizes,
+    limit: int | None,
 ) -> Iterator[dict[str, Any]]:
+    cases = [(sparsity, count) for sparsity in sparsities for count in tokens]
     for dtype in DTYPES:
-        for sparsity in sparsities:
-            for count in tokens:
-                torch.manual_seed(0)
-                kind = getattr(torch, dtype)
-                dense = make().to("cuda", kind).eval().requires_grad_(False)
-                x = torch.randn(count, width, device="cuda", dtype=kind)
-                by_model, by_layer = (make().to("cuda", kind).eval() for _ in range(2))
-                for copy in (by_model, by_layer):
-                    copy.load_state_dict(dense.state_dict())
-                    copy.requires_grad_(False)
-                began = time.perf_counter()
-                report = convert(by_model, sparsity=sparsity, tokens=count, example_inputs=x)
-                seconds = time.perf_counter() - began
-                convert(by_layer, sparsity=sparsity, tokens=count)
-                every = [partial(m, x) for m in (dense, by_model, by_layer)]
-                with torch.inference_mode():
-                    for run in every:
-                        run()
-                    eager = times_us(every, cold=False)
-                    graphs = times_us([graph_of(run) for run in every], cold=False)
-                names = ("dense_us", "converted_us", "converted_by_products_us")
-                for mode, us in (("eager", eager), ("graph", graphs)):
-                    yield {
-                        "part": part, "case": f"{sparsity:g} {count} tokens", "dtype": dtype, "mode": mode,
-                        **dict(zip(names, us, strict=True)), "over_dense": us[1] / us[0],
-                        "summary": report.summary, "conversion_seconds": seconds,
-                    }  # fmt: skip
+        for sparsity, count in spread(cases, limit):
+            torch.manual_seed(0)
+            kind = getattr(torch, dtype)
+            dense = make().to(sizes.place, kind).eval().requires_grad_(False)
+            x = torch.randn(count, width, device=sizes.place, dtype=kind)
+            by_graph, by_calls, by_layer = (make().to(sizes.place, kind).eval() for _ in range(3))
+            for copy in (by_graph, by_calls, by_layer):
+                copy.load_state_dict(dense.state_dict())
+                copy.requires_grad_(False)
+            began = time.perf_counter()
+            report = convert(by_graph, sparsity=sparsity, tokens=count, example_inputs=x)
+            seconds = time.perf_counter() - began
+            called = convert(by_calls, sparsity=sparsity, tokens=count, example_inputs=x, capture=False)
+            convert(by_layer, sparsity=sparsity, tokens=count)
+            every = [partial(m, x) for m in (dense, by_calls, by_layer)]
+            graphs = [partial(m, x) for m in (dense, by_graph, by_layer)]
+            with torch.inference_mode():
+                for run in (*every, *graphs):
+                    run()
+                times = {"eager": (called, times_us(every, 0, sizes.place, lead=0))}
+                if sizes.place == "cuda":
+                    times["graph"] = report, times_us([graph_of(run) for run in graphs], 0, sizes.place)
+            names = ("dense_us", "converted_us", "converted_by_products_us")
+            for mode, (made, us) in times.items():
+                yield {
+                    "part": part, "case": f"{sparsity:g} {count} tokens", "dtype": dtype, "mode": mode,
+                    **dict(zip(names, us, strict=True)), "over_dense": us[1] / us[0],
+                    "summary": made.summary, "conversion": made.to_dict(), "conversion_seconds": seconds,
+                }  # fmt: skip
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -206,30 +265,52 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     type=click.Choice(["products", "encoder", "decoder"]),
     help="default: all",
 )
-def main(output: Path, dlmc: Path | None, parts: tuple[str, ...]) -> None:
-    if not torch.cuda.is_available():
-        raise click.ClickException("this needs an NVIDIA GPU that PyTorch can use")
+@click.option("--limit", type=click.IntRange(min=1), help="Cases of each part and dtype; default all.")
+@click.option("--tiny", is_flag=True, help="Small sizes, on any device: times mean nothing.")
+def main(output: Path, dlmc: Path | None, parts: tuple[str, ...], limit: int | None, tiny: bool) -> None:
+    sizes = TINY if tiny else FULL
+    if not tiny and not torch.cuda.is_available():
+        raise click.ClickException("this needs an NVIDIA GPU that PyTorch can use, or --tiny")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         db = str(Path(folder) / "tuning.db")
 
         def encoder() -> nn.Module:
-            return nn.Sequential(*(EncoderLayer() for _ in range(LAYERS)))
+            return nn.Sequential(*(EncoderLayer(sizes) for _ in range(sizes.layers)))
 
         os.environ["SPARSEGEN_DB"] = db  # layers of PyTorch take it from there
+        decoder, rest = partial(DecoderLayers, sizes), (sizes, limit)
         every: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-            "products": lambda: products(dlmc, db),
-            "encoder": lambda: models("encoder", encoder, WIDTH, (0.8, 0.9), (16, 128, 512)),
-            "decoder": lambda: models("decoder", DecoderLayers, 4096, (0.5, 0.6, 0.7, 0.8), (8,)),
+            "products": lambda: products(dlmc, db, *rest),
+            "encoder": lambda: models("encoder", encoder, sizes.width, (0.8, 0.9), sizes.batches, *rest),
+            "decoder": lambda: models(
+                "decoder", decoder, sizes.decoder["qkv"][1], (0.5, 0.6, 0.7, 0.8), (8,), *rest
+            ),
         }
+        device = torch.cuda.get_device_name() if sizes.place == "cuda" else "cpu"
         for part in parts or every:
             for row in every[part]():
                 rows.append(row)
-                click.echo(f"{row['part']} {row['case']} {row['dtype']}: {row['over_dense']:.3f} × dense")
-                state = {"device": torch.cuda.get_device_name(), "rows": rows, "summary": list(summary(rows))}
+                click.echo(told(row))
+                state = {"device": device, "tiny": tiny, "rows": rows, "summary": list(summary(rows))}
                 output.write_text(json.dumps(state, indent=1) + "\n")
     for line in summary(rows):
         click.echo(line)
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A row in a line."""
+    said = f"{row['part']} {row['case']} {row['dtype']}"
+    if row["part"] == "products":
+        return (
+            f"{said}: {row['default_us']:.1f} µs ({row['ran']}), sparse {row['sparse_us']:.1f}, dense "
+            f"{row['dense_us']:.1f}; {row['over_dense']:.3f} × dense; prepared in {row['prepared_seconds']:.1f} s"
+        )
+    return (
+        f"{said} {row['mode']}: {row['converted_us']:.0f} µs, dense {row['dense_us']:.0f}, by products "
+        f"{row['converted_by_products_us']:.0f}; {row['over_dense']:.3f} × dense; "
+        f"{row['summary'].partition(';')[0]}; in {row['conversion_seconds']:.1f} s"
+    )
 
 
 if __name__ == "__main__":

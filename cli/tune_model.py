@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import click
 from rich.text import Text
@@ -20,17 +21,16 @@ from sparsegen.cli.common import (
 from sparsegen.cli.engines import Places, engine_options
 from sparsegen.cli.searches import watched
 from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
+from sparsegen.cli.tune_model_in_situ import EXPORTED, require_alone, tune_in_situ
 from sparsegen.cli.tune_model_tables import emit_tuning
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
 from sparsegen.pruning.weights import Weights
 from sparsegen.settings import Settings
-from sparsegen.tuning.model import tune_model
+from sparsegen.tuning.model import SearchOutcome, tune_model
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning_db.store import Store
-
-EXPORTED = ".pt2"
 
 
 class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
@@ -100,8 +100,19 @@ def model_layer_options(function: F) -> F:
 @click.option(
     "--tokens",
     type=TokenCounts(),
-    required=True,
     help="Rows of the activations (batch times sequence), such as 1,8,256.",
+)
+@click.option(
+    "--example-inputs",
+    metavar="FILE",
+    help="In the place of --tokens: inputs to call the model with, a .npz, .npy or .pt file or module:function. Tunes "
+    "what the call computes, and decides inside the model which layers become sparse. MODEL is then a .pt2 file, or "
+    "module:function.",
+)
+@click.option(
+    "--no-graph",
+    is_flag=True,
+    help="With --example-inputs: time the model as it is called from Python, not as a CUDA graph.",
 )
 @model_layer_options
 @click.option(
@@ -124,9 +135,13 @@ def model_layer_options(function: F) -> F:
 @engine_options
 @db_option
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     model: Path,
-    tokens: tuple[int, ...],
+    tokens: tuple[int, ...] | None,
+    example_inputs: str | None,
+    no_graph: bool,
     min_sparsity: float,
     tensors: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -148,6 +163,27 @@ def command(
     Layers of the same shape and much the same sparsity share a search, as dispatch takes one's winner for the other.
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
+    if example_inputs is not None:
+        require_alone(context)
+        in_situ = tune_in_situ(
+            model,
+            example_inputs,
+            min_sparsity=min_sparsity,
+            exclude=exclude,
+            capture=not no_graph,
+            budget=Budget(trials, budget, effort),
+            again=again,
+            baselines=not no_baselines,
+            places=places,
+            db=db,
+            as_json=as_json,
+        )
+        _end(in_situ)
+        return
+    if tokens is None:
+        raise click.UsageError("give --tokens, or --example-inputs to call the model with")
+    if no_graph:
+        raise click.UsageError("--no-graph says how --example-inputs are timed: give them")
     weights = open_model(model, memory_limit)
     with reading_shown(as_json) as reading:
         found = pruned_layers(
@@ -173,6 +209,20 @@ def command(
             watch=watch,
         )
     emit_tuning(as_json, str(model), found, tuning, str(store.location))
+    _end(tuning)
+
+
+class _Tuning(Protocol):
+    """What searches for a model came to."""
+
+    @property
+    def was_interrupted(self) -> bool: ...
+
+    @property
+    def failed(self) -> tuple[SearchOutcome, ...]: ...
+
+
+def _end(tuning: _Tuning) -> None:
     if tuning.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
     if tuning.failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,25 @@ class CsrMatrix:
         digest.update(np.ascontiguousarray(self.row_offsets, dtype="<i4").tobytes())
         digest.update(np.ascontiguousarray(self.column_indices, dtype="<i4").tobytes())
         return digest.hexdigest()
+
+
+def below_each_other(matrices: Sequence[CsrMatrix]) -> CsrMatrix:
+    """The rows of one matrix after the other, all with equal numbers of columns.
+
+    Raises:
+        MatrixError: there is none, other numbers of columns, or too many rows or nonzeros together.
+    """
+    columns = {matrix.shape[1] for matrix in matrices}
+    if len(columns) != 1:
+        raise MatrixError(f"expected matrices with one number of columns, got {sorted(columns)}")
+    lengths = np.concatenate([np.diff(matrix.row_offsets) for matrix in matrices])
+    joined = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    return CsrMatrix(
+        (joined.size - 1, columns.pop()),
+        joined,
+        np.concatenate([matrix.column_indices for matrix in matrices]),
+        np.concatenate([matrix.values for matrix in matrices]),
+    )
 
 
 def check_shape(shape: Any, *, source: str | None = None) -> tuple[int, int]:

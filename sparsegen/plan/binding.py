@@ -148,10 +148,16 @@ class BoundVariant:
 
     def gather_values(self, values: Buffer, stream: int) -> None:
         """The same of values in device memory, in the order of a stream: launches on others may find some of both."""
+        gather = getattr(self._mine, "gather", None) or self._bind_gather_here()
+        with self.launching:
+            gather(stream, values.address)
+
+    def _bind_gather_here(self) -> Callable[[int, int], None]:
         with self.executor.entered():
             gather = self._value_gather()
-            with self.launching:
-                gather(values, stream)
+        self.executor.activate()
+        self._mine.gather = gather.bind_open()
+        return self._mine.gather  # type: ignore[no-any-return]
 
     def _value_gather(self) -> Gather:
         if self.packed.values is None:

@@ -54,7 +54,7 @@ class DenseWeight:
             places, order = self._kept or self._sent()
             if keeps_places:
                 self._kept = places, order
-            self.tensor.view(-1)[places] = stored if order is None else stored[order]
+            self.tensor.view(-1).index_copy_(0, places, stored if order is None else stored[order])
 
     def reorder(self, order: Array) -> None:
         """Values of later updates come in this order: for each nonzero its number among them."""

@@ -14,6 +14,7 @@ from sparsegen.kernels.base import AnyFamily, Array
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.system.device_memory import Buffer
@@ -137,7 +138,14 @@ class Gather:
 
     def bind(self, values: Buffer) -> Callable[[int], None]:
         """The same for one thread to start many times with the same buffer: ``bound(stream)``."""
+        return self._bound(values)
+
+    def bind_open(self) -> Callable[[int, int], None]:
+        """The same for one thread, with another address of the values each time: ``bound(stream, address)``."""
+        return self._bound(None)
+
+    def _bound(self, values: Buffer | None) -> Callable[..., None]:
         launch = Launch((-(-self._count // THREADS), -(-self._sets // SETS), 1), (THREADS, 1, 1))
         sizes = (self._count, self._nnz, self._sets)
-        arguments: list[Buffer | int] = [*sizes, self.source, values, self._target]
+        arguments: list[Buffer | int | TensorMap | None] = [*sizes, self.source, values, self._target]
         return self._executor.bind(self._kernel, launch, arguments)

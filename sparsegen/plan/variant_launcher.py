@@ -17,7 +17,7 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Operator
 from sparsegen.operators.overflow import require_values
-from sparsegen.plan.arrays import Call, Target, caller, encoded, host_values
+from sparsegen.plan.arrays import Call, Target, caller, current_stream_of, encoded, host_values
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.new_values import new_values
 from sparsegen.system.device_memory import Buffer
@@ -74,6 +74,8 @@ class VariantLauncher:
         self._target = Target(self.prepared, self.device, fixed)
         self._callers: dict[type, Call] = {}
         self._changing = threading.Lock()
+        own = self._problem.own_values(self.prepared.packed.nnz)
+        self._values_shape = (self.prepared.packed.nnz,) if own is None else own.shape
 
     def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
         """See `Launcher.run`."""
@@ -126,9 +128,7 @@ class VariantLauncher:
 
     def update_values(self, values: Any) -> None:
         """See `Operator.update_values`."""
-        nnz = self.prepared.packed.nnz
-        own = self._problem.own_values(nnz)
-        values = new_values(values, (nnz,) if own is None else own.shape, self.pattern)
+        values = new_values(values, self._values_shape, self.pattern)
         with self._changing:
             if not self._gather_on_device(values):
                 found = host_values(values)
@@ -145,9 +145,11 @@ class VariantLauncher:
         if self.prepared.packed.values is None:
             return False  # which is refused on the host's way
         kind = getattr(torch, str(self._problem.dtype))
-        gathered = values.detach().to(kind).contiguous()
+        gathered = values
+        if values.dtype is not kind or not values.is_contiguous():
+            gathered = values.detach().to(kind).contiguous()
         if gathered.numel():
-            stream = torch.cuda.current_stream(self.device.index).cuda_stream
+            stream = current_stream_of(torch)(self.device.index)
             address = Address(gathered.data_ptr(), gathered.numel() * gathered.element_size())
             self.prepared.gather_values(address, stream)
         return True

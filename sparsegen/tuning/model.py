@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -147,19 +147,24 @@ def shared_searches(
     """
     if not tokens:
         raise ConfigError("expected at least one number of tokens")
-    found: list[SharedSearch] = []
-    for n in dict.fromkeys(tokens):
-        groups: dict[SpmmProblem, list[list[PrunedLayer]]] = {}
-        for layer in layers:
-            problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
-            same = groups.setdefault(problem, [])
-            group = next((g for g in same if _in_one_bucket(problem, g[0], layer)), None)
-            if group is None:
-                same.append([layer])
-            else:
-                group.append(layer)
-        found += [SharedSearch(problem, tuple(g)) for problem, same in groups.items() for g in same]
-    return found
+    return share(
+        (layer, SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue))
+        for n in dict.fromkeys(tokens)
+        for layer in layers
+    )
+
+
+def share(products: Iterable[tuple[PrunedLayer, SpmmProblem]]) -> list[SharedSearch]:
+    """The searches for these products with layers, in the order in which each problem first comes."""
+    groups: dict[SpmmProblem, list[list[PrunedLayer]]] = {}
+    for layer, problem in products:
+        same = groups.setdefault(problem, [])
+        group = next((g for g in same if _in_one_bucket(problem, g[0], layer)), None)
+        if group is None:
+            same.append([layer])
+        else:
+            group.append(layer)
+    return [SharedSearch(problem, tuple(g)) for problem, same in groups.items() for g in same]
 
 
 def _in_one_bucket(problem: SpmmProblem, one: PrunedLayer, other: PrunedLayer) -> bool:
@@ -203,6 +208,50 @@ def tune_model(
         MachineError: no device is left.
     """
     searches = shared_searches(layers, tokens, dtype, layout, epilogue)
+    outcomes, was_interrupted = run_searches(
+        weights,
+        searches,
+        engine=engine,
+        store=store,
+        budget=budget,
+        again=again,
+        baselines=baselines,
+        watch=watch,
+    )
+    database = Layers([store, seeds()])
+    times = tuple(
+        PrunedTimes(
+            n,
+            dtype,
+            layout,
+            model,
+            tuple(layer_time(layer, n, dtype, layout, model, database, epilogue) for layer in layers),
+        )
+        for model in engine.models
+        for n in dict.fromkeys(tokens)
+    )
+    return ModelTuning(outcomes, times, was_interrupted)
+
+
+def run_searches(
+    weights: Weights,
+    searches: Sequence[SharedSearch],
+    *,
+    engine: Engine,
+    store: Store,
+    budget: Budget | None = None,
+    again: bool = False,
+    baselines: bool = True,
+    watch: Watch | None = None,
+) -> tuple[tuple[SearchOutcome, ...], bool]:
+    """Run searches on every model of device that the engine has, as `tune_model` does.
+
+    Returns:
+        What became of them, and whether Ctrl-C interrupted them.
+
+    Raises:
+        As `tune_model`.
+    """
     pairs = [(search, model) for model in engine.models for search in searches]
     outcomes: dict[int, SearchOutcome] = {}
     tasks: dict[int, Task] = {}
@@ -225,19 +274,7 @@ def tune_model(
         ended = deal(list(tasks.values()), engine, watch=watch, stop=stop)
     for place, outcome in zip(tasks, ended, strict=True):
         outcomes[place] = _fate(*pairs[place], outcome)
-    database = Layers([store, seeds()])
-    times = tuple(
-        PrunedTimes(
-            n,
-            dtype,
-            layout,
-            model,
-            tuple(layer_time(layer, n, dtype, layout, model, database, epilogue) for layer in layers),
-        )
-        for model in engine.models
-        for n in dict.fromkeys(tokens)
-    )
-    return ModelTuning(tuple(outcomes[place] for place in range(len(pairs))), times, stop.is_set())
+    return tuple(outcomes[place] for place in range(len(pairs))), stop.is_set()
 
 
 def _fate(search: SharedSearch, model: Device, outcome: Outcome) -> SearchOutcome:

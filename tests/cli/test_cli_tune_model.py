@@ -68,6 +68,7 @@ def test_it_deals_to_several_devices(run: Command, model: Path) -> None:
         (("--tokens", "0"), 2, "not like 1,8,256"),
         (("--tokens", "1,x"), 2, "not like 1,8,256"),
         ((), 2, "--tokens"),
+        (("--tokens", "1", "--no-graph"), 2, "--example-inputs"),
         (("--tokens", "1", "--min-sparsity", "0.95"), 3, "no pruned layer"),
         (("--tokens", "1", "--tensor", "nonesuch"), 3, "matches none"),
     ],
@@ -131,3 +132,68 @@ def test_ray_has_to_be_installed(run: Command, model: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_worker", raising=False)
     error = run.json("tune-model", model, "--tokens", "8", "--engine", "ray", exit_code=4)["error"]
     assert error["type"] == "PackageMissingError" and "pip install 'sparsegen[ray]'" in error["message"]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with a pruned model, and inputs for it."""
+    pytest.importorskip("torch")
+    (tmp_path / "made_for_tuning.py").write_text(
+        """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 8))
+    with torch.no_grad():
+        made[0].weight.mul_(torch.rand(48, 32) < 0.2)
+    return made
+
+def inputs():
+    return torch.randn(8, 32)
+
+def nothing():
+    return None
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "made_for_tuning"
+
+
+def test_a_model_that_is_called_is_tuned_and_decided_inside(run: Command, made: str, tmp_path: Path) -> None:
+    little = ("--trials", "1", "--no-baselines")
+    text = run("tune-model", f"{made}:model", "--example-inputs", f"{made}:inputs", *little)
+    assert "[2 of 2] 0: 48 × 32" in text.stderr
+    assert "2 searches: 2 searched" in text.stdout and "the model takes" in text.stdout
+    assert "2 (Linear) stays dense: not pruned" in text.stdout
+
+    np.save(tmp_path / "x.npy", np.ones((8, 32), np.float32))
+    data = run.json("tune-model", f"{made}:model", "--example-inputs", tmp_path / "x.npy", *little)
+    assert {o["outcome"] for o in data["searches"]} == {"known from before"}
+    assert {o["problem"]["epilogue"] for o in data["searches"]} == {"bias", "bias_gelu"}
+    assert data["model"]["in_situ"]["steps"][0]["layers"] == ["0"]
+    assert data["database"] == str(run.db) and data["interrupted"] is False
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "exit_code", "complaint"),
+    [
+        ("{}:model", ("--example-inputs", "{}:inputs", "--tokens", "8"), 2, "go without --tokens"),
+        ("{}:model", ("--example-inputs", "{}:inputs", "--tensor", "x"), 2, "go without --tensor"),
+        ("{}:model", ("--example-inputs", "{}:inputs", "--devices", "all"), 2, "give --device"),
+        ("{}:model", ("--example-inputs", "{}:nothing"), 3, "example_inputs"),
+        ("{}:model", ("--example-inputs", "x.json"), 3, ".npz"),
+        ("{}:model", (), 2, "--tokens"),
+        ("{}:nothing", ("--example-inputs", "{}:inputs"), 3, "NoneType"),
+        ("{}:missing", ("--example-inputs", "{}:inputs"), 3, "no function"),
+        ("model.npz", ("--example-inputs", "{}:inputs"), 3, "module:function"),
+        ("{}:model", ("--example-inputs", "{}:inputs", "--min-sparsity", "0.99"), 3, "no pruned layer"),
+    ],
+)
+def test_wrong_requests_for_models_that_are_called(
+    run: Command, made: str, model: str, arguments: tuple[str, ...], exit_code: int, complaint: str
+) -> None:
+    given = [text.format(made) for text in (model, *arguments)]
+    assert complaint in run.json("tune-model", *given, exit_code=exit_code)["error"]["message"]
+    assert not run.db.exists()

@@ -37,12 +37,12 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
     "SparseLinear": (
         integration.SparseLinear,
         lambda: {"pattern": pattern()},
-        {"pattern": OBJECTS, "bias": FLAG, "device": WHERE, "dtype": ("float32", 7, [1], object())},
+        {"pattern": OBJECTS, "bias": FLAG, "activation": WORD, "device": WHERE, "dtype": ("float32", 7, [1], object())},
     ),
     "SparseLinear.from_dense": (
         integration.SparseLinear.from_dense,
         lambda: {"dense": dense()},
-        {"dense": OBJECTS, "mask": MASKS, "sparsity": (*NUMBER, 1, np.nan), "run_dense": WORD},
+        {"dense": OBJECTS, "mask": MASKS, "sparsity": (*NUMBER, 1, np.nan), "run_dense": WORD, "db": PLACE},
     ),
     "SparseLinear.from_dense, pruned": (
         integration.SparseLinear.from_dense,
@@ -65,6 +65,7 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
         {
             "model": OBJECTS, "pattern": WORD, "sparsity": (*NUMBER, 1, np.nan), "scope": WORD,
             "exclude": TEXTS, "tokens": (*WHOLE, 0), "dense": WORD, "example_inputs": (7, "x", [1], (), object()),
+            "fuse": FLAG, "capture": FLAG,
             "device": DEVICE, "db": PLACE,
         },
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -139,3 +140,40 @@ def test_a_model_is_converted_whole_or_not_at_all(model: Model) -> None:
         convert(model, "unstructured")
     with pytest.raises(PruningError, match="no linear layer"):
         convert(nn.Sequential(nn.Conv2d(3, 4, 1)), sparsity=0.5)
+
+
+def test_activations_behind_layers_of_a_sequence_become_part_of_them(place: str) -> None:
+    torch.manual_seed(0)
+    shared = nn.ReLU()
+    model = nn.Sequential(
+        nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU(approximate="tanh"),
+        nn.Linear(24, 24), shared, nn.Linear(24, 24), shared, nn.Linear(24, 24, bias=False), nn.ReLU(),
+        nn.Sequential(nn.Linear(24, 8)), nn.ReLU(),
+    )  # fmt: skip
+    plain = copy.deepcopy(model)
+    report = convert(model, sparsity=0.5, dense="never")
+    convert(plain, sparsity=0.5, dense="never", fuse=False)
+    assert {layer.name: layer.activation for layer in report.converted if layer.activation != "none"} == {
+        "0": "gelu",
+        "8": "relu",
+    }
+    assert type(model[1]) is type(model[9]) is nn.Identity and type(model[3]) is nn.GELU
+    assert "0: 24 × 16, 50.0% sparse, with gelu" in str(report)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    x = torch.randn(5, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), plain(x), rtol=1e-3, atol=1e-4)
+        served = model[0].prepared(tokens=5) if place == "emulator" else model[0]
+        torch.testing.assert_close(
+            served(x), nn.functional.gelu(model[0].to_dense()(x)), rtol=1e-3, atol=1e-4
+        )
+    for one in (model, plain):
+        one(x).square().sum().backward()
+    for ours, right in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, right.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_an_activation_that_hooks_see_stays() -> None:
+    model = nn.Sequential(nn.Linear(16, 24), nn.ReLU())
+    model[0].register_forward_hook(lambda *_: None)
+    assert convert(model, sparsity=0.5, dense="never").converted[0].activation == "none"

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, SparsePattern, linear  # noqa: E402
-from sparsegen.integrations.torch.direct import may_run_at_once  # noqa: E402
+from sparsegen.integrations.torch.direct import Asked, asked, may_run_at_once  # noqa: E402
 
 WEIGHT = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, -1.0]])
 X = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]])
@@ -117,3 +117,24 @@ def dense() -> Any:
         layer.weight.copy_(WEIGHT)
         layer.bias.copy_(torch.tensor([0.25, -0.5]))
     return layer
+
+
+def test_a_gradient_alone_is_a_function_of_autograds() -> None:
+    pattern, weight = SparsePattern(WEIGHT), torch.nn.Parameter(torch.tensor([2.0, 1.0, -1.0]))
+    assert asked(X, weight) is Asked.GRADIENT and asked(X) is Asked.NOTHING
+    assert asked(X.as_subclass(Tagged), weight) is Asked.MORE
+    x = X.clone().requires_grad_()
+    y = linear(x, weight, pattern)
+    by_operator = torch.ops.sparsegen.linear(x, weight, None, pattern.handle)
+    assert y.grad_fn.name() == "_LinearBackward" != by_operator.grad_fn.name()
+    assert torch.equal(y, by_operator)
+    seed = torch.randn_like(y)
+    for ours, right in zip(
+        torch.autograd.grad(y, (x, weight), seed),
+        torch.autograd.grad(by_operator, (x, weight), seed),
+        strict=True,
+    ):
+        assert torch.equal(ours, right)
+    wide = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    values = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, v: linear(x, v, pattern), (wide, values))

@@ -27,6 +27,43 @@ class Model(nn.Module):
         return self.up(self.q(x) + self.k(x)) * scale
 
 
+class Encoder(nn.Module):
+    """Q, K and V of one input, and an activation behind a layer."""
+
+    def __init__(self, merges: bool = False) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+        self.up, self.act, self.down = nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)
+        self.merges = merges
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        x = (q * k + v).view(-1, 16)
+        if self.merges:  # as no part of a larger result can be
+            x = x + q.view(-1).view(-1, 16)
+        return self.down(self.act(self.up(x)))
+
+
+class FormClock:
+    """A model's time by what is sparse in it and in what form, in microseconds."""
+
+    captured = True
+
+    def __init__(self, model: nn.Module, shared_us: float, fused_us: float) -> None:
+        self.model, self.shared_us, self.fused_us = model, shared_us, fused_us
+
+    def compare(self, run: Any, first: Any, second: Any) -> tuple[float, float]:
+        return self._time(run, first), self._time(run, second)
+
+    def _time(self, run: Any, arrange: Any) -> float:
+        arrange()
+        run()
+        sparse = [m for m in self.model.modules() if isinstance(m, SparseLinear)]
+        us = 100.0 - 2 * len(sparse)
+        us += self.shared_us * any(m.one_launch_with for m in sparse)
+        return us + self.fused_us * any(m.activation != "none" for m in sparse)
+
+
 class FakeClock:
     """A model's time is the sum of its layers'; ``extra_us`` comes on top where any is sparse and all were tried."""
 
@@ -55,7 +92,7 @@ def model() -> Model:
 
 
 def convert_by(monkeypatch: pytest.MonkeyPatch, model: Model, clock: FakeClock, **options: Any) -> Any:
-    monkeypatch.setattr(in_situ, "TorchClock", lambda on_gpu: clock)
+    monkeypatch.setattr(in_situ, "TorchClock", lambda *_: clock)
     given = {"sparsity": 0.75, "example_inputs": torch.randn(3, 16)} | options
     return convert(model, **given)
 
@@ -113,6 +150,94 @@ def test_the_clock_of_a_cpu_times_both_arrangements(
     assert model.training and all(module.training for module in model.children())
     assert "called from Python" in report.summary
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("shared_us", "fused_us", "shares", "fuses"),
+    [(-5.0, -5.0, True, True), (5.0, -5.0, False, True), (-5.0, 5.0, True, False), (0.0, 0.0, False, False)],
+)
+def test_forms_are_kept_where_the_model_is_faster(
+    monkeypatch: pytest.MonkeyPatch, shared_us: float, fused_us: float, shares: bool, fuses: bool
+) -> None:
+    torch.manual_seed(0)
+    model = Encoder()
+    names = set(model.state_dict())
+    x = torch.randn(3, 16)
+    report = convert_by(monkeypatch, model, FormClock(model, shared_us, fused_us), example_inputs=x)
+    assert len(report.converted) == 5
+    assert report.shared_launches == ((("q", "k", "v"),) if shares else ())
+    assert [layer.name for layer in report.converted if layer.activation == "gelu"] == ["up"] * fuses
+    assert type(model.act) is (nn.Identity if fuses else nn.GELU)
+    assert ("q, k, v read one tensor: one launch" in str(report)) is shares
+    assert ("1 with their activation" in report.summary) is fuses
+    assert ("3 in 1 shared launch;" in report.summary) is shares
+    told = {layer["name"]: layer for layer in json.loads(json.dumps(report.to_dict()))["converted"]}
+    assert told["k"]["one_launch"] == (["q", "k", "v"] if shares else [])
+    sparse = {name for name in model.state_dict() if not name.endswith(("offsets", "indices"))}
+    assert {name.replace("values", "weight") for name in sparse} == names, "no name but the values' changes"
+
+    again = Encoder()
+    convert(again, sparsity=0.75, dense="never", fuse=False)
+    again.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), again(x))
+    for trained in (model, again):
+        trained(x).square().sum().backward()
+    for name, parameter in again.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name).grad, parameter.grad)
+
+
+def test_forms_that_change_results_or_do_not_run_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    merging = Encoder(merges=True)
+    x = torch.randn(3, 16)
+    report = convert_by(monkeypatch, merging, FormClock(merging, -5.0, -5.0), example_inputs=x)
+    assert not report.shared_launches and len(report.converted) == 5
+    twice = Encoder()
+    twice.hidden = [twice.act]  # another way to the same module, which is no name of it
+    real = Encoder.forward
+
+    def forward(self: Any, x: Any) -> Any:
+        self.act = self.hidden[0]
+        return real(self, x)
+
+    monkeypatch.setattr(Encoder, "forward", forward)
+    report = convert_by(monkeypatch, twice, FormClock(twice, 0.0, -5.0), example_inputs=x)
+    assert not any(layer.activation == "gelu" for layer in report.converted)
+
+
+def test_nothing_is_fused_without_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Encoder()
+    clock = FormClock(model, -5.0, -5.0)
+    report = convert_by(monkeypatch, model, clock, example_inputs=torch.randn(3, 16), fuse=False)
+    assert len(report.converted) == 5 and not report.shared_launches
+    assert {layer.activation for layer in report.converted} == {"none"}
+
+
+@pytest.mark.gpu
+def test_an_encoder_on_a_gpu_gives_the_same_in_its_forms() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Encoder() for _ in range(2))).cuda().half().eval()
+    x = torch.randn(64, 16, device="cuda", dtype=torch.float16)
+    report = convert(model, sparsity=0.5, example_inputs=x)
+    plain = nn.Sequential(*(Encoder() for _ in range(2))).cuda().half().eval()
+    convert(plain, sparsity=0.5, dense="never", fuse=False, exclude=[layer.name for layer in report.dense])
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), plain(x), rtol=3e-2, atol=3e-2)
+
+
+def test_graphs_are_captured_unless_calls_are_to_be_timed() -> None:
+    assert in_situ.TorchClock(on_gpu=True).captured
+    assert not in_situ.TorchClock(on_gpu=True, captures=False).captured
+    assert not in_situ.TorchClock(on_gpu=False).captured
+
+
+@pytest.mark.gpu
+def test_calls_from_python_decide_where_that_is_asked(model: Model) -> None:
+    x = torch.randn(64, 16, device="cuda")
+    report = convert(model.cuda(), sparsity=0.9, example_inputs=x, capture=False)
+    assert not report.in_situ.captured and report.in_situ.final_us <= report.in_situ.dense_us
 
 
 @pytest.mark.gpu

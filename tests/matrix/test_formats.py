@@ -15,8 +15,9 @@ import scipy.sparse
 from hypothesis import given
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import check_compressed, check_shape
+from sparsegen.matrix.csr import below_each_other, check_compressed, check_shape
 from sparsegen.matrix.formats import Compressed, Coordinates, CsrMatrix, as_csr
+from sparsegen.matrix.generators import random_uniform
 
 SCIPY_FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")
 OFFSETS = np.array([0, 2, 2, 3])
@@ -328,3 +329,13 @@ def test_dense_again() -> None:
     found = as_csr(dense).to_dense()
     np.testing.assert_array_equal(found, dense)
     assert found.dtype == np.float32 and as_csr(np.zeros((0, 4))).to_dense().shape == (0, 4)
+
+
+def test_matrices_below_each_other() -> None:
+    parts = [random_uniform(m, 12, 0.3, m) for m in (5, 0, 7)]
+    joined = below_each_other(parts)
+    assert joined.shape == (12, 12) and joined.nnz == sum(part.nnz for part in parts)
+    assert (joined.to_dense()[5:] == parts[2].to_dense()).all()
+    for wrong in ([], [parts[0], random_uniform(3, 11, 0.5, 0)]):
+        with pytest.raises(MatrixError, match="one number of columns"):
+            below_each_other(wrong)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
+from host_costs import host_costs_us
 
 import sparsegen
 from sparsegen.errors import OperandError
@@ -202,17 +202,8 @@ def test_host_cost(pattern: Any) -> None:
     bound, stream = op.launcher.prepared.bound(), torch.cuda.current_stream().cuda_stream
     b_address, c_address = b.data_ptr(), out.data_ptr()
 
-    def cost(call: Any) -> float:
-        """Median host time in µs; the queue never fills."""
-        times = []
-        for _ in range(40):
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-            for _ in range(20):
-                call()
-            times.append((time.perf_counter() - started) / 20 * 1e6)
-        return float(np.median(times))
-
-    bare = cost(lambda: bound(stream, b_address, c_address))
-    assert cost(lambda: op(b, out)) - bare <= MOST_HOST_COST_US
-    assert cost(lambda: op(b)) - bare <= MOST_HOST_COST_US
+    bare, with_out, alone = host_costs_us(
+        lambda: bound(stream, b_address, c_address), lambda: op(b, out), lambda: op(b)
+    )
+    assert with_out - bare <= MOST_HOST_COST_US
+    assert alone - bare <= MOST_HOST_COST_US

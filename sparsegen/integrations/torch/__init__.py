@@ -20,6 +20,7 @@ except ImportError as error:
         "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
     ) from error
 
+from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.block_mask_formats import (
     from_counts,
@@ -32,7 +33,7 @@ from sparsegen.integrations.torch.block_mask_formats import (
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block_mask
 from sparsegen.integrations.torch.conversion import convert
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
-from sparsegen.integrations.torch.dropout import Activation, DropoutLinear, block_dropout
+from sparsegen.integrations.torch.dropout import DropoutLinear, block_dropout
 from sparsegen.integrations.torch.kernel_maps import KernelMap
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
@@ -48,6 +49,7 @@ from sparsegen.integrations.torch.masked_sequential import (
     masked_batch_norm,
     masked_sequential,
 )
+from sparsegen.integrations.torch.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
@@ -62,6 +64,7 @@ __all__ = [
     "ConvolutionReport",
     "DenseLayer",
     "DropoutLinear",
+    "InSituTuning",
     "KernelMap",
     "MaskSource",
     "MaskedConv2d",
@@ -95,4 +98,5 @@ __all__ = [
     "to_flex",
     "to_torch_bsr",
     "transposed_product",
+    "tune_model",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from sparsegen.dispatch.dense_or_sparse import Verdict
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime
 from sparsegen.errors import OperandError, PruningError
+from sparsegen.integrations.torch.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.in_situ import InSitu, decide
 from sparsegen.integrations.torch.linear import SparseLinear
@@ -47,6 +48,8 @@ def convert(
     tokens: int | None = None,
     dense: Dense | str = Dense.AUTO,
     example_inputs: Any = None,
+    fuse: bool = True,
+    capture: bool = True,
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
@@ -68,8 +71,15 @@ def convert(
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, to call the model with. Then
             it is decided inside the model which layers become sparse, in place of single products' times (`in_situ`):
             like layers together, where the whole model gets faster with them, on a GPU as a captured CUDA graph, with
-            weights that do not train. So a converted model is never slower than the dense one was.
-        device, db: of `sparsegen.prepare`, for the times.
+            weights that do not train. So a converted model is never slower than the dense one was. Layers that read
+            one tensor, such as Q, K and V, then share a launch where the model is faster so.
+        fuse: ReLU and exact GELU modules that get the result of a sparse layer and nothing else become part of it
+            (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
+            ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
+            Without ``fuse`` none do, and no launch is shared.
+        capture: whether example inputs time the model as a CUDA graph. Without, calls from Python are timed, in which
+            what a layer costs the host counts too: for models that will be called so.
+        device, db: of `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
@@ -80,9 +90,11 @@ def convert(
     exclude = arguments.texts(exclude, "exclude", PruningError)
     tokens = None if tokens is None else arguments.whole(tokens, "tokens", PruningError, least=1)
     policy = Dense.parse(dense)
+    fuses = arguments.flag(fuse, "fuse", PruningError)
+    captures = arguments.flag(capture, "capture", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
-    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in _obstacles(model, exclude)}
+    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in obstacles(model, exclude)}
     layers = {
         name: module
         for name, module in model.named_modules()
@@ -105,29 +117,70 @@ def convert(
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear.from_dense(module, pruned.weights[name], run_dense=policy)
+        name: SparseLinear.from_dense(module, pruned.weights[name], run_dense=policy, db=db)
         for name, module in layers.items()
         if name not in left
     }
-    found = None
+    candidates, found = {name: layers[name] for name in ready}, None
     if example_inputs is None:
-        for name, layer in ready.items():
-            holder, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(holder), own_name, layer)
+        sites = tuple(sites_in_sequences(model, candidates)) if fuses else ()
+        Arranger(model, candidates, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
-        found = decide(model, {name: layers[name] for name in ready}, ready, example_inputs)
+        found = decide(model, candidates, ready, example_inputs, fuse=fuses, capture=captures)
+    return conversion_report(model, ready, left, asked, times, found, assumes_tokens=tokens is None)
+
+
+def conversion_report(
+    model: nn.Module,
+    ready: Mapping[str, SparseLinear],
+    left: Mapping[str, DenseLayer],
+    tokens: Sequence[int],
+    times: Mapping[str, tuple[LayerTime, ...]],
+    found: InSitu | None,
+    *,
+    assumes_tokens: bool = False,
+) -> ConversionReport:
+    """What became of a model.
+
+    Args:
+        ready: the layers that were to be sparse; those of them are that are not left.
+        left: what stays dense, by name.
+        tokens, times, found: see `ConversionReport`.
+    """
+    left = dict(left)
+    if found is not None:
         for name in ready.keys() - set(found.kept):
             left[name] = DenseLayer(name, "Linear", _why_not(name, found))
-    converted = [
-        ConvertedLayer(name, layer.pattern.shape, layer.pattern.nnz, times.get(name, ()))
+    together = _together(model, ready.keys() - left.keys())
+    converted = tuple(
+        ConvertedLayer(
+            name,
+            layer.pattern.shape,
+            layer.pattern.nnz,
+            times.get(name, ()),
+            layer.activation,
+            together.get(name, ()),
+        )
         for name, layer in ready.items()
         if name not in left
-    ]
+    )
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
-    report = ConversionReport(asked, tokens is None, tuple(converted), dense_layers, found)
+    report = ConversionReport(tuple(tokens), assumes_tokens, converted, dense_layers, found)
     log.info("%s", report.summary)
     return report
+
+
+def _together(model: nn.Module, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The layers that share a launch, by each one's name."""
+    of_layer = {id(model.get_submodule(name)): name for name in names}
+    found = {}
+    for name in names:
+        layer = model.get_submodule(name)
+        assert isinstance(layer, SparseLinear)
+        if layer.one_launch_with:
+            found[name] = tuple(of_layer[id(other)] for other in layer.one_launch_with)
+    return found
 
 
 def _why_not(name: str, found: InSitu) -> str:
@@ -152,7 +205,7 @@ def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
     return f"dense is faster for {'; for '.join(said)}"
 
 
-def _obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
+def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
     """The modules with a matrix of weights that cannot be sparse, and why."""
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsegen.dispatch.pruned_times import LayerTime
+from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.in_situ import InSitu
 
 NAMES_SHOWN = 3  # of layers that stay dense for one reason
@@ -19,12 +20,16 @@ class ConvertedLayer:
     Attributes:
         shape: (out, in) features.
         times: of one product for each number of tokens, as far as they are known; empty for a dtype without kernels.
+        activation: that is part of it.
+        one_launch: names of the layers that share a launch, this one among them; empty where it has its own.
     """
 
     name: str
     shape: tuple[int, int]
     nonzeros: int
     times: tuple[LayerTime, ...]
+    activation: Activation = Activation.NONE
+    one_launch: tuple[str, ...] = ()
 
     @property
     def sparsity(self) -> float:
@@ -59,12 +64,25 @@ class ConversionReport:
     in_situ: InSitu | None = None
 
     @property
+    def shared_launches(self) -> tuple[tuple[str, ...], ...]:
+        """The layers that share launches, by launch."""
+        return tuple(dict.fromkeys(layer.one_launch for layer in self.converted if layer.one_launch))
+
+    @property
     def summary(self) -> str:
         """The model as a whole, in a line."""
         said = f"{len(self.converted)} sparse, {len(self.dense)} left dense"
         faster = sum(layer.reason.startswith("dense is faster") for layer in self.dense)
         if faster:
             said += f" ({faster} because dense is faster)"
+        activations = sum(layer.activation is not Activation.NONE for layer in self.converted)
+        if activations:
+            said += f", {activations} with their activation"
+        launches = self.shared_launches
+        if launches:
+            said += (
+                f", {sum(map(len, launches))} in {len(launches)} shared launch{'es' * (len(launches) > 1)}"
+            )
         if self.in_situ is not None:
             how = "as a CUDA graph" if self.in_situ.captured else "called from Python"
             ours, theirs = self.in_situ.final_us, self.in_situ.dense_us
@@ -82,8 +100,10 @@ class ConversionReport:
         for layer in self.converted:
             out_features, in_features = layer.shape
             lines.append(
-                f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse{self._said(layer)}"
+                f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse"
+                f"{_with(layer.activation)}{self._said(layer)}"
             )
+        lines += [f"  {', '.join(names)} read one tensor: one launch" for names in self.shared_launches]
         alike: dict[tuple[str, str], list[str]] = defaultdict(list)
         for left in self.dense:
             alike[left.kind, left.reason].append(left.name)
@@ -114,6 +134,8 @@ class ConversionReport:
                     "shape": list(layer.shape),
                     "nonzeros": layer.nonzeros,
                     "sparsity": layer.sparsity,
+                    "activation": layer.activation,
+                    "one_launch": list(layer.one_launch),
                     "times": [time.to_dict() for time in layer.times],
                 }
                 for layer in self.converted
@@ -121,3 +143,7 @@ class ConversionReport:
             "in_situ": None if self.in_situ is None else asdict(self.in_situ),
             "dense": [{"name": d.name, "kind": d.kind, "reason": d.reason} for d in self.dense],
         }
+
+
+def _with(activation: Activation) -> str:
+    return "" if activation is Activation.NONE else f", with {activation}"

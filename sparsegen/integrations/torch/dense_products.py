@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.integrations.torch.prepared import Follower, is_capturing
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators import Epilogue, SpmmProblem
 from sparsegen.plan.dense_weight import DenseWeight
 
 
@@ -57,6 +58,9 @@ class DensePrepared:
     def __init__(self, weight: SharedWeight, choice: Choice, *, transposed: bool) -> None:
         self.weight, self.choice = weight, choice
         self._transposed = transposed
+        assert isinstance(choice.problem, SpmmProblem)
+        self._problem = choice.problem
+        self._activates = choice.problem.epilogue not in (Epilogue.NONE, Epilogue.BIAS)
         self.was_captured = False
 
     def __call__(
@@ -66,12 +70,17 @@ class DensePrepared:
         bias: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """X · Wᵀ + bias, or X · W if transposed, for the one operand X, with these values of W."""
+        """X · Wᵀ and the epilogue, or X · W if transposed, for the one operand X, with these values of W."""
         (x,) = operands
         with self.weight.turn:
             if values is not None:
                 self.weight.follow(values)
             self.was_captured |= is_capturing(x)
             weight = self.weight.tensor
-            result = torch.mm(x, weight) if self._transposed else linear(x, weight, bias)
+            if self._transposed:
+                result = torch.mm(x, weight)
+            elif self._activates:
+                result = self._problem.dense_result(torch, weight, {"b": x, "bias": bias}, None)
+            else:
+                result = linear(x, weight, bias)
         return result if out is None else out.copy_(result)

@@ -1,10 +1,14 @@
-"""Whether a call may run at once, beside PyTorch's dispatcher, which takes longer than a small product.
+"""Whether a call may run at once, or as a function of autograd's alone.
+
+PyTorch's dispatcher of custom operators takes longer than a small product.
 
 A custom operator is there for gradients, for `torch.compile`, and for whatever looks at or rewrites a program. Where
 nobody does, its own function can be called.
 """
 
 from __future__ import annotations
+
+from enum import Enum, auto
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +17,36 @@ from torch.autograd import forward_ad
 PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with them
 
 
-def may_run_at_once(*tensors: Tensor | None) -> bool:
-    """Whether nothing but the result of a call with these tensors is asked for.
+class Asked(Enum):
+    """What is asked of a call beside its result."""
 
-    That is no gradient, forward or backward, no trace, no compilation, no transform such as `torch.vmap`, no mode that
-    sees every operator, and no profile, which is to name it.
+    NOTHING = auto()
+    GRADIENT = auto()  # backward, and nothing else
+    MORE = auto()
+
+
+def asked(*tensors: Tensor | None) -> Asked:
+    """What is asked of a call with these tensors.
+
+    More than a gradient is a forward one, a trace, a compilation, a transform such as `torch.vmap`, a mode that sees
+    every operator, and a profile, which is to name it.
     """
     if torch.compiler.is_compiling() or not _nobody_looks():
-        return False
-    wants_gradients = torch.is_grad_enabled()
-    return all(
-        tensor is None
-        or (type(tensor) in PLAIN and not tensor.is_meta and not (wants_gradients and tensor.requires_grad))
-        for tensor in tensors
-    )
+        return Asked.MORE
+    wants_gradients, found = torch.is_grad_enabled(), Asked.NOTHING
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in PLAIN or tensor.is_meta:
+            return Asked.MORE
+        if wants_gradients and tensor.requires_grad:
+            found = Asked.GRADIENT
+    return found
+
+
+def may_run_at_once(*tensors: Tensor | None) -> bool:
+    """Whether nothing but the result of a call with these tensors is asked for."""
+    return asked(*tensors) is Asked.NOTHING
 
 
 def _nobody_looks() -> bool:

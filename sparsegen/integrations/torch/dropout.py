@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -16,18 +15,11 @@ from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.block_masks import draw_block_mask, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.masked_products import dsd
 from sparsegen.operators import Block
-
-
-class Activation(StrEnum):
-    """What a layer does to its result."""
-
-    NONE = "none"
-    RELU = "relu"
-    GELU = "gelu"
 
 
 def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = True) -> Tensor:
@@ -81,10 +73,7 @@ class DropoutLinear(nn.Linear):
             OperandError: p, block or activation out of range.
         """
         self.p, self.block = checked_p(p), checked_block(block)
-        try:
-            self.activation = Activation(activation)
-        except ValueError:
-            raise OperandError(f"activation = {activation!r} is none of {', '.join(Activation)}") from None
+        self.activation = Activation.parse(activation)
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
 
     @classmethod
@@ -114,7 +103,7 @@ class DropoutLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """X of any number of leading dimensions, the last of in_features."""
         if not self.training or self.p == 0:
-            return self._activated(functional.linear(x, self.weight, self.bias))
+            return self.activation.of(functional.linear(x, self.weight, self.bias))
         dtype = x.dtype
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
@@ -124,22 +113,14 @@ class DropoutLinear(nn.Linear):
         state = new_state(x.device)  # names the mask, whichever products run
         if not masked_products_pay(*sizes, self.block, self.p, dtype, str(x.device)):
             dropped = _dropped(x, state, self.p, self.block)
-            return self._activated(functional.linear(dropped, self.weight, self.bias))
+            return self.activation.of(functional.linear(dropped, self.weight, self.bias))
         bias = None if self.bias is None else self.bias.to(dtype)
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
         mask = draw_block_mask(sizes[:2], self.block, self.p, state=state)
         fuses = self.activation is Activation.RELU and bias is not None
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
         y = y.reshape(*x.shape[:-1], self.out_features)
-        return y if fuses else self._activated(y)
-
-    def _activated(self, y: Tensor) -> Tensor:
-        match self.activation:
-            case Activation.RELU:
-                return functional.relu(y)
-            case Activation.GELU:
-                return functional.gelu(y)
-        return y
+        return y if fuses else self.activation.of(y)
 
     def extra_repr(self) -> str:
         block = f"{self.block[0]}x{self.block[1]}"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.arrangement import PLAIN, Arranger, Form
+from sparsegen.integrations.torch.example_inputs import arguments_of
 from sparsegen.integrations.torch.linear import SparseLinear
+from sparsegen.integrations.torch.model_trace import trace
+from sparsegen.integrations.torch.results import agree
+
+log = logging.getLogger(__name__)
 
 ROUNDS = 11  # of both arrangements in turn
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
@@ -31,12 +36,14 @@ class Step:
     Attributes:
         dense_us, sparse_us: microseconds of the whole model, with all that was decided before, timed in turn.
         kept: whether they became sparse.
+        form: in which they did, or in which the model took least.
     """
 
     layers: tuple[str, ...]
     dense_us: float
     sparse_us: float
     kept: bool
+    form: Form = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +84,14 @@ class ModelClock(Protocol):
 class TorchClock:
     """Replays captured graphs on a GPU; calls a model that cannot be captured, or that is on a CPU.
 
-    A graph's launches find the L2 as the model itself leaves it.
+    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
+
+    Args:
+        captures: whether graphs are captured where that is possible.
     """
 
-    def __init__(self, on_gpu: bool) -> None:
-        self.captured = on_gpu
+    def __init__(self, on_gpu: bool, captures: bool = True) -> None:
+        self.captured = on_gpu and captures
         self._on_gpu = on_gpu
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
@@ -140,113 +150,145 @@ def decide(
     sparse: Mapping[str, SparseLinear],
     example_inputs: Any,
     clock: ModelClock | None = None,
+    *,
+    fuse: bool = True,
+    capture: bool = True,
 ) -> InSitu:
     """Make those layers of a model sparse with which it gets faster, in place; it is never slower than it was.
 
     Layers of one shape, one number of tokens and about one density are decided together: what one of many layers saves
-    is less than the noise of a model's time. The largest group comes first.
+    is less than the noise of a model's time. The largest group comes first. One launch for layers that read one tensor,
+    and activations as part of the layers before them, are kept where the model is faster with them than without, and
+    where its results stay the same but for rounding.
 
     Args:
         dense, sparse: the layers by name, and what may take their places.
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones.
         clock: by default `TorchClock`.
+        fuse: whether launches are shared and activations fused at all.
+        capture: whether CUDA graphs are timed where that is possible, or calls from Python.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.
     """
-    positional, named = _arguments(example_inputs)
+    positional, named = arguments_of(example_inputs)
 
     def run() -> Any:
         return model(*positional, **named)
 
-    def arrange(names: Sequence[str]) -> Arrange:
-        return lambda: _arrange(model, dense, sparse, names)
-
     was_training = model.training
     trained = [p for layer in sparse.values() for p in layer.parameters() if p.requires_grad]
+    arranger = Arranger(model, dense, sparse)
     done = False
     try:
         for parameter in trained:  # values that train are brought to the kernels at each call
             parameter.requires_grad_(False)
         model.eval()
+        for layer in sparse.values():
+            layer.eval()
         with torch.no_grad():
-            tokens = _tokens(dense, run)
-            clock = clock or TorchClock(any(p.is_cuda for p in model.parameters()))
-            kept: list[str] = []
-            steps = []
-            for group in _groups(sparse, tokens):
-                before, after = clock.compare(run, arrange(kept), arrange([*kept, *group]))
-                pays = after < before * (1 - GAIN)
-                steps.append(Step(group, before, after, pays))
-                kept += group if pays else ()
-            before, after = clock.compare(run, arrange([]), arrange(kept)) if kept else (0.0, 0.0)
-            if after >= before:  # all together they do not pay, whatever each seemed to save
-                kept = []
-                steps = [Step(s.layers, s.dense_us, s.sparse_us, False) for s in steps]
-                before = before or (steps[0].dense_us if steps else 0.0)
-                after = before
-            _arrange(model, dense, sparse, kept)
+            seen = trace(model, dense, run)
+            if fuse:
+                arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
+            trials = _Trials(
+                arranger, run, clock or TorchClock(any(p.is_cuda for p in model.parameters()), capture)
+            )
+            for group in _groups(arranger, seen.tokens):
+                trials.group(group)
+            found = trials.end()
             done = True
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
         if not done:
-            _arrange(model, dense, sparse, [])
+            arranger.arrange({})
         model.train(was_training)
-    return InSitu(before, after, clock.captured, tuple(steps), tuple(n for n in sparse if n not in tokens))
+    return replace(found, uncalled=tuple(name for name in sparse if name not in seen.tokens))
 
 
-def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, tuple) and example_inputs:
-        return example_inputs, {}
-    if isinstance(example_inputs, dict) and all(isinstance(name, str) for name in example_inputs):
-        return (), example_inputs
-    raise OperandError(
-        f"example_inputs: expected a tensor, a tuple of arguments or a dict of named ones, got "
-        f"{type(example_inputs).__name__}"
-    )
+class _Trials:
+    """One arrangement of a model after another, each beside the best so far."""
+
+    def __init__(self, arranger: Arranger, run: Run, clock: ModelClock) -> None:
+        self._arranger, self._run, self._clock = arranger, run, clock
+        self._kept: dict[str, Form] = {}
+        self._steps: list[Step] = []
+
+    def group(self, names: tuple[str, ...]) -> None:
+        """Try a group in all its forms, and keep the best if the model gets faster."""
+        best: Step | None = None
+        for form in self._forms(names):
+            kept = best is not None and best.kept
+            there = self._with(names, best.form) if best is not None and kept else self._kept
+            before, after = self._clock.compare(
+                self._run, self._arranged(there), self._arranged(self._with(names, form))
+            )
+            if best is None or not kept:
+                step = Step(names, before, after, after < before * (1 - GAIN), form)
+                if best is None or step.kept or step.sparse_us < best.sparse_us:
+                    best = step
+            elif after * (1 - GAIN) <= before:  # the simpler form, unless the other one saves more than noise
+                best = replace(best, sparse_us=after, form=form)
+        if best is not None:
+            self._steps.append(best)
+            if best.kept:
+                self._kept = self._with(names, best.form)
+
+    def end(self) -> InSitu:
+        """Leave the model as it is fastest: all that was kept, or nothing where all together does not pay."""
+        before = after = self._steps[0].dense_us if self._steps else 0.0
+        if self._kept:
+            before, after = self._clock.compare(self._run, self._arranged({}), self._arranged(self._kept))
+            if after >= before:
+                self._kept, after = {}, before
+                self._steps = [replace(step, kept=False) for step in self._steps]
+        self._arranger.arrange(self._kept)
+        for name, layer in self._arranger.sparse.items():
+            if name not in self._kept or self._kept[name].one_launch:
+                layer.pattern.forget()  # what only trials ran
+        return InSitu(before, after, self._clock.captured, tuple(self._steps), ())
+
+    def _forms(self, names: tuple[str, ...]) -> Iterator[Form]:
+        """The forms that give what the plain one gives, those that save most first."""
+        sites = [set(site.layers) for site in self._arranger.sites]
+        fusable = any(site & set(names) and site <= {*names, *self._kept} for site in sites)
+        shares = any(set(group) <= set(names) for group in self._arranger.shared)
+        for one_launch in (True, False):
+            for fused in (True, False):
+                form = Form(fused, one_launch)
+                if (fused and not fusable) or (one_launch and not shares):
+                    continue
+                if form == PLAIN or self._agrees(self._with(names, form), self._with(names, PLAIN)):
+                    yield form
+
+    def _agrees(self, forms: Mapping[str, Form], plain: Mapping[str, Form]) -> bool:
+        """Whether the model gives the same in these forms as with plain layers; one that cannot run does not."""
+        self._arranger.arrange(plain)
+        expected = self._run()
+        self._arranger.arrange(forms)
+        try:
+            return agree(self._run(), expected)
+        except RuntimeError as error:  # a view that needs contiguous memory
+            log.info("a form of %s does not run in this model: %s", ", ".join(forms), error)
+            return False
+
+    def _with(self, names: Sequence[str], form: Form) -> dict[str, Form]:
+        return self._kept | dict.fromkeys(names, form)
+
+    def _arranged(self, forms: Mapping[str, Form]) -> Arrange:
+        return lambda: self._arranger.arrange(forms)
 
 
-def _arrange(
-    model: nn.Module,
-    dense: Mapping[str, nn.Linear],
-    sparse: Mapping[str, SparseLinear],
-    names: Sequence[str],
-) -> None:
-    """Have these layers sparse, all others dense."""
-    chosen = set(names)
-    for name, layer in sparse.items():
-        holder, _, own_name = name.rpartition(".")
-        module: nn.Module = layer if name in chosen else dense[name]
-        setattr(model.get_submodule(holder), own_name, module.train(model.training))
-
-
-def _tokens(dense: Mapping[str, nn.Linear], run: Run) -> dict[str, tuple[int, ...]]:
-    """For each layer that a call reaches, the numbers of tokens that it gets, in order."""
-    found: dict[str, tuple[int, ...]] = {}
-    with ExitStack() as hooks:
-        for name, layer in dense.items():
-
-            def note(module: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:
-                count = inputs[0].numel() // inputs[0].shape[-1] if inputs[0].numel() else 0
-                found[name] = (*found.get(name, ()), count)
-
-            hooks.callback(layer.register_forward_pre_hook(note).remove)
-        run()
-    return found
-
-
-def _groups(
-    sparse: Mapping[str, SparseLinear], tokens: Mapping[str, tuple[int, ...]]
-) -> list[tuple[str, ...]]:
-    """Like layers, the group with the most products first."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for name, layer in sparse.items():
+def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[tuple[str, ...]]:
+    """Like layers, the group with the most products first; layers that may share a launch are like each other."""
+    sparse, groups = arranger.sparse, dict[tuple[Any, ...], list[str]]()
+    sharing = {name: names for names in arranger.shared for name in names}
+    before = {name: site.activation for site in arranger.sites for name in site.layers}
+    for name in sparse:
         if name in tokens:
-            density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
-            key = (layer.pattern.shape, tokens[name], density, layer.bias is None, layer.values.dtype)
+            together = sharing.get(name, (name,))
+            shapes = tuple(_likeness(sparse[n]) for n in together)
+            key = (tokens[name], len(together), shapes, before.get(name))
             groups.setdefault(key, []).append(name)
 
     def work(names: Sequence[str]) -> int:
@@ -255,3 +297,8 @@ def _groups(
         )
 
     return sorted((tuple(names) for names in groups.values()), key=work, reverse=True)
+
+
+def _likeness(layer: SparseLinear) -> tuple[Any, ...]:
+    density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
+    return layer.pattern.shape, density, layer.bias is None, layer.values.dtype

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
+from sparsegen.integrations.torch.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear
+from sparsegen.integrations.torch.shared_input import SharedPart
 from sparsegen.matrix.formats import describe
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
@@ -22,7 +24,7 @@ from sparsegen.tuning_db.records import MeasuredAs
 
 
 class SparseLinear(PatternModule):
-    """Y = X · Wᵀ + bias, like ``torch.nn.Linear``, with W stored and multiplied as its nonzeros.
+    """Y = activation(X · Wᵀ + bias), like ``torch.nn.Linear``, with W stored and multiplied as its nonzeros.
 
     The values are a parameter and train; the pattern stays. While they require a gradient each call brings them to
     where the kernels read them; frozen (``requires_grad_(False)``) they are brought there once, and are constants to a
@@ -35,6 +37,7 @@ class SparseLinear(PatternModule):
         in_features, out_features: as of ``torch.nn.Linear``.
         values: the nonzeros of W, row by row.
         bias: out_features, or None.
+        activation: of the result; by default none. Without gradients the kernel computes it, if there is a bias.
     """
 
     values: nn.Parameter
@@ -45,16 +48,26 @@ class SparseLinear(PatternModule):
         pattern: SparsePattern,
         *,
         bias: bool = True,
+        activation: Activation | str = Activation.NONE,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights."""
+        """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights.
+
+        Args:
+            activation: of the result: ``"none"``, ``"relu"`` or ``"gelu"``.
+
+        Raises:
+            OperandError: arguments of other kinds.
+        """
         arguments.instance(pattern, SparsePattern, "pattern", OperandError)
         bias = arguments.flag(bias, "bias", OperandError)
         if dtype is not None:
             arguments.instance(dtype, torch.dtype, "dtype", OperandError)
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
+        self.activation = Activation.parse(activation)
+        self._shared: SharedPart | None = None
         self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
         zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
@@ -68,6 +81,7 @@ class SparseLinear(PatternModule):
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,
         run_dense: Dense | str = Dense.AUTO,
+        db: str | Path | None = None,
     ) -> SparseLinear:
         """The sparse layer with some of a dense one's weights, on its device and of its dtype.
 
@@ -77,6 +91,7 @@ class SparseLinear(PatternModule):
             sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
             pattern: of `sparsegen.prune`.
             run_dense: whether dense products may run, where they take less time; see `SparsePattern`.
+            db: of the tuning database that calls look into, as of `sparsegen.prepare`.
 
         Raises:
             PruningError: a mask and a sparsity, or a sparsity that cannot be met.
@@ -97,7 +112,7 @@ class SparseLinear(PatternModule):
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
         layer = cls(
-            SparsePattern(kept, run_dense=run_dense),
+            SparsePattern(kept, run_dense=run_dense, db=db),
             bias=dense.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
@@ -111,7 +126,7 @@ class SparseLinear(PatternModule):
         return layer.train(dense.training)
 
     def to_dense(self) -> nn.Linear:
-        """The ``torch.nn.Linear`` with the same weights, zeros included."""
+        """The ``torch.nn.Linear`` with the same weights, zeros included; an activation is not part of it."""
         kinds: dict[str, Any] = {"device": self.values.device, "dtype": self.values.dtype}
         dense = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, **kinds)
         rows, columns, _ = self.pattern.places(self.values.device)
@@ -155,18 +170,33 @@ class SparseLinear(PatternModule):
             n=tokens,
             dtype=DTYPES[self.values.dtype],
             layout="column",
-            epilogue="none" if self.bias is None else "bias",
+            epilogue=epilogue_of(self.activation, has_bias=self.bias is not None),
             on_miss=on_miss,
             dense=self.pattern.run_dense if dense is None else dense,
             probe=probe,
             l2=l2,
             device=where,
-            db=db,
+            db=self.pattern.db if db is None else db,
         )
-        return PreparedLinear(operator, None if self.bias is None else self.bias.detach())
+        if self.bias is None:
+            return PreparedLinear(operator, None, self.activation)
+        return PreparedLinear(operator, self.bias.detach())
+
+    def shares(self, part: SharedPart | None) -> None:
+        """Be one launch with other layers that read the same tensor (`SharedInput`), or with none again."""
+        self._shared = part
+
+    @property
+    def one_launch_with(self) -> tuple[SparseLinear, ...]:
+        """All layers of the launch that this one shares with others, itself among them; empty where it has its own."""
+        return () if self._shared is None else self._shared.layers
 
     def forward(self, x: Tensor) -> Tensor:
         """X of any number of leading dimensions, the last of in_features."""
+        if self._shared is not None:
+            part = self._shared(x)
+            if part is not None:
+                return part
         values: Tensor = self.values
         bias: Tensor | None = self.bias
         if torch.is_autocast_enabled(x.device.type):
@@ -174,16 +204,18 @@ class SparseLinear(PatternModule):
             x, values = x.to(dtype), values.to(dtype)
             bias = None if bias is None else bias.to(dtype)
         if x.dim() == 2:
-            return linear(x, values, self.pattern, bias)
-        y = linear(x.reshape(-1, x.shape[-1]), values, self.pattern, bias)
+            return linear(x, values, self.pattern, bias, self.activation)
+        y = linear(x.reshape(-1, x.shape[-1]), values, self.pattern, bias, self.activation)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         dense_bytes = self.pattern.dense_bytes
         dense = f", full weight of {dense_bytes} bytes for dense products" if dense_bytes else ""
+        activation = "" if self.activation is Activation.NONE else f", activation={self.activation}"
+        shared = "" if self._shared is None else f", one launch for {len(self._shared.layers)} layers"
         return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse){dense}"
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+            f"{activation}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse){dense}{shared}"
         )
 
     def _take_pattern(self, pattern: SparsePattern) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegen import api, backends
+from sparsegen import api, arguments, backends
 from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
@@ -25,7 +26,7 @@ from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Epilogue
 from sparsegen.settings import Settings
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
@@ -58,23 +59,28 @@ class SparsePattern:
 
     Attributes:
         shape: (out, in), or (queries, keys).
+        db: the tuning database that calls look into; None for the default.
         run_dense: whether PyTorch's dense products may run in the place of kernels: where they take less time (timed on
             the spot where estimates do not tell), never, or always. All of one dtype share one full weight.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
-    def __init__(self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO) -> None:
+    def __init__(
+        self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None
+    ) -> None:
         """Take the pattern of a matrix; its values play no part.
 
         Args:
             matrix: what `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
             run_dense: as ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
+            db: as of `sparsegen.prepare`.
 
         Raises:
             MatrixError: it is malformed.
-            ConfigError: an unknown word.
+            ConfigError: an unknown word, or a db that is none.
         """
         self.run_dense = Dense.parse(run_dense)
+        self.db = None if db is None else arguments.location(db, "db")
         csr = as_csr(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
@@ -95,6 +101,7 @@ class SparsePattern:
         column_indices: Tensor,
         *,
         run_dense: Dense | str = Dense.AUTO,
+        db: str | Path | None = None,
     ) -> SparsePattern:
         """The pattern with these index arrays, which are checked.
 
@@ -103,7 +110,7 @@ class SparsePattern:
         """
         offsets, columns = (t.detach().cpu().numpy() for t in (row_offsets, column_indices))
         matrix = CsrMatrix(shape, offsets, columns, np.ones(columns.shape, dtype=np.float32))
-        return cls(matrix, run_dense=run_dense)
+        return cls(matrix, run_dense=run_dense, db=db)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,10 +130,10 @@ class SparsePattern:
         return f"SparsePattern({self.shape[0]} × {self.shape[1]}, {self.nnz} nonzeros)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SparsePattern, run_dense=str(self.run_dense)), (self.matrix,)
+        return partial(SparsePattern, run_dense=str(self.run_dense), db=self.db), (self.matrix,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparsePattern:
-        return SparsePattern(self.matrix, run_dense=self.run_dense)
+        return SparsePattern(self.matrix, run_dense=self.run_dense, db=self.db)
 
     @property
     def dense_bytes(self) -> int:
@@ -153,22 +160,23 @@ class SparsePattern:
         tokens: int,
         like: Tensor,
         *,
-        has_bias: bool = False,
+        epilogue: Epilogue = Epilogue.NONE,
         scale: float = 1.0,
         batch: int = 1,
     ) -> Prepared | DensePrepared | None:
         """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
 
-        The softmaxes take no tokens, attention head_dim instead, and these alone a scale. The items of a batch of
+        The softmaxes take no tokens, attention head_dim instead, and these alone a scale;
+        `FORWARD` alone has an epilogue. The items of a batch of
         weighted products have values of their own. None where PyTorch's own product is to run: see `kernel_device`.
         """
         where = kernel_device(like)
         if where is None:
             return None
-        key = (product, tokens, like.dtype, where.backend, where.index, has_bias, scale, batch)
+        key = (product, tokens, like.dtype, where.backend, where.index, epilogue, scale, batch)
         with self._lock:
             if key not in self._prepared:
-                self._prepared[key] = self._prepare(product, tokens, like, where, has_bias, scale, batch)
+                self._prepared[key] = self._prepare(product, tokens, like, where, epilogue, scale, batch)
                 self._drop_oldest()
             self._prepared.move_to_end(key)
             return self._prepared[key]
@@ -179,11 +187,16 @@ class SparsePattern:
         tokens: int,
         like: Tensor,
         where: Device,
-        has_bias: bool,
+        epilogue: Epilogue,
         scale: float,
         batch: int,
     ) -> Prepared | DensePrepared:
-        shared: dict[str, Any] = {"dtype": DTYPES[like.dtype], "device": where, "batch": batch}
+        shared: dict[str, Any] = {
+            "dtype": DTYPES[like.dtype],
+            "device": where,
+            "batch": batch,
+            "db": self.db,
+        }
         match product:
             case Product.SAMPLED:
                 return Prepared(api.prepare(self.matrix, operator="sddmm", k=tokens, **shared))
@@ -203,7 +216,7 @@ class SparsePattern:
             self.matrix,
             n=tokens,
             layout="column" if is_linear else "row",
-            epilogue="bias" if has_bias else "none",
+            epilogue=epilogue,
             transpose=transposed,
             item_values="own" if batch > 1 else None,
             dense=self.run_dense if is_linear else Dense.NEVER,
@@ -243,6 +256,11 @@ class SparsePattern:
                 )
                 self._ways[key] = decide(wanted, None).way
             return self._ways[key]
+
+    def forget(self) -> None:
+        """Free all that was prepared, which no captured graph may use any more; later calls prepare anew."""
+        with self._lock:
+            self._prepared.clear()
 
     def _drop_oldest(self) -> None:
         free = [key for key, prepared in self._prepared.items() if not prepared.was_captured]

@@ -42,7 +42,11 @@ class PatternModule(nn.Module):
             try:
                 self._take_pattern(
                     SparsePattern.of_csr(
-                        self.pattern.shape, offsets, columns, run_dense=self.pattern.run_dense
+                        self.pattern.shape,
+                        offsets,
+                        columns,
+                        run_dense=self.pattern.run_dense,
+                        db=self.pattern.db,
                     )
                 )
             except MatrixError as error:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.operators import SparseOperator
 
 
 class PreparedLinear(nn.Module):
-    """Y = X · Wᵀ + bias for a fixed number of tokens, without gradients; made by `SparseLinear.prepared`.
+    """Y = activation(X · Wᵀ + bias) for a fixed number of tokens, without gradients; made by `SparseLinear.prepared`.
 
     W is kept as the kernel reads it, and as nothing else: no values, no indices. So there is no state dict; save the
     layer that it was made of. Calls launch one kernel, which a CUDA graph may capture after a first call, and read
@@ -25,12 +26,15 @@ class PreparedLinear(nn.Module):
         operator: what `sparsegen.prepare` gave: its ``explain()`` says what runs, and why.
     """
 
-    def __init__(self, operator: SparseOperator, bias: Tensor | None) -> None:
+    def __init__(
+        self, operator: SparseOperator, bias: Tensor | None, activation: Activation = Activation.NONE
+    ) -> None:
         super().__init__()
         self.operator = operator
         problem = operator.problem
         self.out_features, self.in_features, self.tokens = problem.m, problem.k, problem.n
         self._bias = bias
+        self._activation = activation  # that the kernel leaves out
         self._run = Prepared(operator)
 
     @property
@@ -50,7 +54,7 @@ class PreparedLinear(nn.Module):
                 f"x: expected {self.tokens} tokens × {self.in_features} features, got {tuple(x.shape)}; prepare a "
                 "layer for each number of tokens, or call the SparseLinear itself"
             )
-        y = self._run(x.reshape(self.tokens, self.in_features), bias=self._bias)
+        y = self._activation.of(self._run(x.reshape(self.tokens, self.in_features), bias=self._bias))
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:

@@ -18,13 +18,22 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch import plain
-from sparsegen.integrations.torch.direct import may_run_at_once
+from sparsegen.integrations.torch.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.direct import Asked, asked, may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.tensor_checks import check_tensor
 
 
-def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | None = None) -> Tensor:
-    """X · Wᵀ + bias.
+def linear(
+    x: Tensor,
+    values: Tensor,
+    pattern: SparsePattern,
+    bias: Tensor | None = None,
+    activation: Activation = Activation.NONE,
+) -> Tensor:
+    """X · Wᵀ + bias, and an activation of it.
+
+    The kernel computes the activation too where there is a bias and neither a gradient nor a trace is asked for.
 
     Args:
         x: tokens × in features.
@@ -37,20 +46,29 @@ def linear(x: Tensor, values: Tensor, pattern: SparsePattern, bias: Tensor | Non
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
-    if may_run_at_once(x, values, bias):
-        return _linear_of(x, values, bias, pattern)
-    result: Tensor = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
-    return result
+    what = asked(x, values, bias)
+    if what is Asked.NOTHING:
+        return linear_at_once(x, values, bias, pattern, activation)
+    result: Tensor
+    if what is Asked.GRADIENT:
+        result = _Linear.apply(x, values, bias, pattern)
+    else:
+        result = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
+    return activation.of(result)
 
 
 def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
     """Y · W, tokens × in features, for Y of tokens × out features; see `linear`."""
+    if may_run_at_once(y, values):
+        return _transposed_of(y, values, pattern)
     result: Tensor = torch.ops.sparsegen.transposed_product(y, values, pattern.handle)
     return result
 
 
 def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
     """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
+    if may_run_at_once(y, x):
+        return _sampled_of(y, x, pattern)
     result: Tensor = torch.ops.sparsegen.sampled_product(y, x, pattern.handle)
     return result
 
@@ -61,10 +79,17 @@ def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
     schema="(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
 )
 def _linear(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
-    return _linear_of(x, values, bias, pattern_of(pattern))
+    return linear_at_once(x, values, bias, pattern_of(pattern))
 
 
-def _linear_of(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
+def linear_at_once(
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    pattern: SparsePattern,
+    activation: Activation = Activation.NONE,
+) -> Tensor:
+    """`linear` beside autograd and all else that might look; whether it may run so is the caller's to ask."""
     out_features, in_features = pattern.shape
     if not (
         _is(x, (x.shape[0], in_features) if x.dim() == 2 else None, x)
@@ -78,11 +103,13 @@ def _linear_of(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePa
     tokens = x.shape[0]
     if not tokens or not out_features:
         return x.new_zeros((tokens, out_features))
-    run = pattern.prepared(Product.FORWARD, tokens, x, has_bias=bias is not None)
+    epilogue = epilogue_of(activation, has_bias=bias is not None)
+    run = pattern.prepared(Product.FORWARD, tokens, x, epilogue=epilogue)
     if run is not None:
-        return run(x, values=values, bias=bias)
+        result = run(x, values=values, bias=bias)
+        return activation.of(result) if bias is None else result
     result = plain.product(pattern, x, values)
-    return result if bias is None else result + bias
+    return activation.of(result if bias is None else result + bias)
 
 
 def _is(tensor: Tensor, shape: tuple[int, ...] | None, like: Tensor) -> bool:
@@ -96,7 +123,10 @@ def _is(tensor: Tensor, shape: tuple[int, ...] | None, like: Tensor) -> bool:
     schema="(Tensor y, Tensor values, int pattern) -> Tensor",
 )
 def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
-    found = pattern_of(pattern)
+    return _transposed_of(y, values, pattern_of(pattern))
+
+
+def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
     out_features, in_features = found.shape
     _check(y, "y", (None, out_features), y)
     _check(values, "values", (found.nnz,), y)
@@ -110,7 +140,10 @@ def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
     "sparsegen::sampled_product", mutates_args=(), schema="(Tensor y, Tensor x, int pattern) -> Tensor"
 )
 def _sampled(y: Tensor, x: Tensor, pattern: int) -> Tensor:
-    found = pattern_of(pattern)
+    return _sampled_of(y, x, pattern_of(pattern))
+
+
+def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
     _check(y, "y", (None, found.shape[0]), x)
     _check(x, "x", (y.shape[0], found.shape[1]), x)
     if not x.shape[0] or not found.nnz:
@@ -181,6 +214,20 @@ def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
         transposed_product(y, dvalues, ctx.pattern) if needs[1] else None,
         None,
     )
+
+
+class _Linear(torch.autograd.Function):
+    """`linear` where a gradient is all that is asked for; as a custom operator it takes several times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
+        ctx.save_for_backward(x, values)
+        ctx.pattern = pattern
+        return linear_at_once(x, values, bias, pattern)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return _linear_backward(ctx, dy)
 
 
 _linear.register_autograd(_linear_backward, setup_context=_remember)

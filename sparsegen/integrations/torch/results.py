@@ -1,0 +1,48 @@
+"""Whether a model gives the same twice, but for rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # of the largest magnitude
+TOLERANCE = 1e-3  # of all others
+
+
+def agree(one: Any, other: Any) -> bool:
+    """Whether two results hold the same tensors, numbers within what rounding in a whole model may change.
+
+    False where there is no tensor to compare: tensors are looked for in sequences, mappings and their nestings.
+    """
+    ours, theirs = list(tensors_in(one)), list(tensors_in(other))
+    return (
+        bool(ours)
+        and len(ours) == len(theirs)
+        and all(_close(a, b) for a, b in zip(ours, theirs, strict=True))
+    )
+
+
+def tensors_in(nested: Any) -> Iterator[Tensor]:
+    """The tensors in sequences and mappings, in order."""
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, (list, tuple)):
+        for one in nested:
+            yield from tensors_in(one)
+    elif isinstance(nested, Mapping):
+        for one in nested.values():
+            yield from tensors_in(one)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    a, b = one.double(), other.double()
+    largest = b[b.isfinite()].abs().amax().item() if bool(b.isfinite().any()) else 0.0
+    tolerance = TOLERANCES.get(one.dtype, TOLERANCE) * largest
+    return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
