@@ -41,9 +41,9 @@ def masked_products_pay(
 
     On a GPU the first call with these sizes times both, forward and backward, in turn (`timing.in_turn`), and the
     process remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's
-    generators as they are. Both are timed twice: as the host starts them, so that its time counts where the device waits
-    for it, and behind other work of the device, as in a CUDA graph; the second answer is that of captures. Inside a
-    capture nothing can be timed, and sizes that were never met run dense.
+    generators as they are. Both are timed twice: as the host starts them, so that its time counts where the device
+    waits for it, and behind other work of the device, as in a CUDA graph; the second answer is that of captures. Inside
+    a capture nothing can be timed, and sizes that were never met run dense.
 
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
     time, the kernels do.
