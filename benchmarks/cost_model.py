@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.predicted_variants import evidence_of
 from benchmarks.study import HERE, geometric_mean
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.backends.cuda.inspection import sass
@@ -33,21 +34,33 @@ from sparsegen.tuning_db.seeds_reader import seeds
 
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
 COUNTS = RESULTS / "instructions.json"
+DRAWN = RESULTS / "predicted_variants.json"
+OFTEN = 3  # counts each of these: of the packaged variants, which searches chose, few are slow
 FIRST = 8  # of which the best is compared, too
 
 
-def evidence() -> tuple[list[Known], int]:
-    """The packaged measurements with the recorded instruction counts."""
+def packaged_evidence() -> tuple[list[Known], int]:
+    """The packaged measurements with the recorded instruction counts, and the usual number of registers."""
     return known_variants(seeds().all_measurements(), read_counts(COUNTS))
+
+
+def evidence() -> tuple[list[Known], int]:
+    """All that the model is fitted to: the packaged measurements, and variants drawn at random on this device."""
+    packaged, usual = packaged_evidence()
+    drawn = evidence_of(DRAWN, packaged[0].device, usual) if DRAWN.is_file() else {}
+    return packaged + [v for variants in drawn.values() for v in variants] * OFTEN, usual
 
 
 def document(model: CostModel, variants: Sequence[Known]) -> dict[str, object]:
     """What the package's file holds."""
     workloads = {(v.workload.problem, v.workload.fingerprint) for v in variants}
+    once = {
+        (v.workload.problem, v.workload.fingerprint, v.device.key, v.config): v for v in variants
+    }.values()
     source = (
-        f"python -m benchmarks.cost_model fit: {len(variants)} variants on {len(workloads)} workloads, measured on "
+        f"python -m benchmarks.cost_model fit: {len(once)} variants on {len(workloads)} workloads, measured on "
         + ", ".join(sorted({v.device.name for v in variants}))
-        + f"; of {sum(v.resources.instructions is not None for v in variants)} the instructions are known"
+        + f"; of {sum(v.resources.instructions is not None for v in once)} the instructions are known"
     )
     return {"source": source, "model": model.to_dict()}
 

@@ -7,7 +7,9 @@
 ``record`` measures for every workload the eight variants that the cost model puts first, every family's heuristic
 config and some drawn at random from all valid ones, in turn and with a cold L2, and writes predicted_variants.json.
 ``report`` prints how good the first variants are and draws predicted against measured times; with two files also the
-second device's by the first one's measured times, scaled by the ratio of the model's.
+second device's by the first one's measured times, scaled by the ratio of the model's. ``held-out`` fits the model to
+the packaged measurements and to the first file's, but those of the workloads' own shape, and says how it orders both
+files' variants: no GPU, some 20 seconds.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from sparsegen.kernels import families_of, read_config
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import DType
+from sparsegen.tuning.prediction import fitting
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.search import Estimate
-from sparsegen.tuning.prediction.targets import described
+from sparsegen.tuning.prediction.targets import described, find_target
+from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Workload as Known
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -201,6 +205,78 @@ def record(same: Path | None) -> None:
             }
             click.echo(f"{name}: {len(rows[name]['variants'])} variants")
             write_results(device, NAME, list(rows.values()), model=cost_model().digest)
+
+
+def evidence_of(file: Path, device: Device, usual_registers: int) -> dict[str, list[fitting.Known]]:
+    """What a result file measured, by workload, as the model is fitted to it; nothing is known of the compiled code."""
+    rows = {row["workload"]: row["variants"] for row in json.loads(file.read_text())["rows"]}
+    found = {}
+    for workload, dtype in WORKLOADS:
+        name = f"{workload.name} {dtype}"
+        if name not in rows:
+            continue
+        known = Known.of(workload.problem(dtype), workload.matrix())
+        configs = [(read_config(v["family"], v["config"]), v["us"]) for v in rows[name]]
+        best = min(us for _, us in configs)
+        found[name] = [
+            fitting.Known(
+                known,
+                device,
+                config,
+                us,
+                us / best,
+                Resources(usual_registers, 0),
+                Described.of(known, config, device, None, usual_registers),
+            )
+            for config, us in configs
+            if config.is_known
+        ]
+    return found
+
+
+@main.command("held-out")
+@click.argument("first", type=click.Path(path_type=Path, exists=True))
+@click.argument("second", type=click.Path(path_type=Path, exists=True))
+def held_out(first: Path, second: Path) -> None:
+    """Order the variants of two devices by models that never saw workloads of their shape."""
+    from benchmarks.cost_model import OFTEN, packaged_evidence, predicted
+
+    packaged, usual = packaged_evidence()
+    names = [json.loads(file.read_text())["device"] for file in (first, second)]
+    measured = [
+        evidence_of(file, described_as(name), usual)
+        for file, name in zip((first, second), names, strict=True)
+    ]
+    ratios: list[list[tuple[float, float]]] = [[], []]
+    for name in measured[0]:
+        rest = [v for other, vs in measured[0].items() if _shape(other) != _shape(name) for v in vs]
+        model = fitting.fit(packaged + rest * OFTEN, usual)
+        for of_device, found in zip(measured, ratios, strict=True):
+            variants = of_device.get(name, [])
+            if len(variants) > 1:
+                found.append(_first_and_best_of_eight(variants, predicted(model, variants, packaged + rest)))
+    click.echo("| device | fitted to | workloads | first | best of 8 |\n|---|---|---|---|---|")
+    for name, found in zip(names, ratios, strict=True):
+        first_of, of_eight = (geometric_mean(r[i] for r in found) for i in (0, 1))
+        click.echo(f"| {name} | {names[0]}, other shapes | {len(found)} | {first_of:.3f} | {of_eight:.3f} |")
+
+
+def described_as(name: str) -> Device:
+    """The device of a result file, as `tune --for` has it."""
+    return find_target("h200" if "H200" in name else "h100").device
+
+
+def _shape(workload: str) -> str:
+    return workload.rsplit(" ", 1)[0]
+
+
+def _first_and_best_of_eight(
+    variants: Sequence[fitting.Known], times: Sequence[float]
+) -> tuple[float, float]:
+    """Their times over the best measured one's; equal predictions are taken in the order that is worst."""
+    order = sorted(range(len(variants)), key=lambda i: (times[i], -variants[i].time_us))
+    best = min(v.time_us for v in variants)
+    return variants[order[0]].time_us / best, min(variants[i].time_us for i in order[:FIRST]) / best
 
 
 @main.command()
