@@ -84,17 +84,19 @@ def tasks(model: Device, count: int, budget: Budget, *, sleeping: bool) -> list[
 
 
 class Told(Unwatched):
-    """Says on stderr how far it is."""
+    """Says on stderr how far it is, so that a run that was cut short has told something."""
 
     def __init__(self) -> None:
         self._count = self._ended = 0
+        self._began = time.monotonic()
 
     def planned(self, count: int) -> None:
         self._count = count
 
     def ended(self, number: int, task: Task, outcome: Outcome) -> None:
         self._ended += 1
-        print(f"[{self._ended} of {self._count}] {task.name} on {outcome.where}", file=sys.stderr)
+        seconds = time.monotonic() - self._began
+        print(f"[{self._ended} of {self._count}, {seconds:.1f} s] {task.name} on {outcome.where}", file=sys.stderr)
 
 
 def tuned(
