@@ -96,7 +96,10 @@ class Told(Unwatched):
     def ended(self, number: int, task: Task, outcome: Outcome) -> None:
         self._ended += 1
         seconds = time.monotonic() - self._began
-        print(f"[{self._ended} of {self._count}, {seconds:.1f} s] {task.name} on {outcome.where}", file=sys.stderr)
+        print(
+            f"[{self._ended} of {self._count}, {seconds:.1f} s] {task.name} on {outcome.where}",
+            file=sys.stderr,
+        )
 
 
 def tuned(

@@ -29,8 +29,10 @@ _UNITS = {
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|)", re.IGNORECASE | re.ASCII)
 
 
-def whole(value: Any, name: str, error: Error = ConfigError, *, least: int | None = None) -> int:
-    """A whole number, perhaps one that is at least so large."""
+def whole(
+    value: Any, name: str, error: Error = ConfigError, *, least: int | None = None, most: int | None = None
+) -> int:
+    """A whole number, perhaps one that is at least or at most so large."""
     try:
         if _is_truth(value):
             raise TypeError
@@ -39,6 +41,8 @@ def whole(value: Any, name: str, error: Error = ConfigError, *, least: int | Non
         raise _unexpected(value, name, "no whole number", error) from None
     if least is not None and found < least:
         raise error(f"{name} = {found} is below {least}")
+    if most is not None and found > most:
+        raise error(f"{name} = {found} is above {most}")
     return found
 
 

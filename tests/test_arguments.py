@@ -225,6 +225,19 @@ ROWS = {
         {"mask": np.ones((1, 4, 4), np.bool_), "size": (8, 8), "block": 2, "layers": [masks.Reach(3)]},
         {"mask": ARRAY, "size": PAIR, "block": SIDES, "layers": (3, [3], None, masks.Reach(3), object())},
     ),
+    "resize": Row(
+        masks.resize,
+        {"mask": np.ones((1, 4, 4), np.bool_), "size": (8, 8), "block": 2, "out_size": (4, 4)},
+        {
+            "mask": ARRAY, "size": PAIR, "block": SIDES, "out_size": (*PAIR, (0, 2)),
+            "out_block": tuple(one for one in SIDES if one is not None), "margin": WHOLE,
+        },
+    ),
+    "kernel_map": Row(
+        masks.kernel_map,
+        {"coordinates": np.zeros((1, 4), np.int32)},
+        {"coordinates": ARRAY, "filter_size": (*WHOLE, 0, 2, (1,), "ab"), "dilation": (*WHOLE, 0, (1,), "ab")},
+    ),
     "words_of": Row(masks.words_of, {"mask": np.ones((1, 4, 4), np.bool_)}, {"mask": ARRAY}),
     "strided": Row(masks.strided, {"length": 8, "stride": 2}, {**MASK, "stride": (*WHOLE, 0)}),
     "pruned_times": Row(

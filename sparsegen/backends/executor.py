@@ -219,7 +219,8 @@ class Executor(Protocol):
     # --- what brings data while kernels run ---
 
     def pinned(self, nbytes: int) -> PinnedMemory:
-        """
+        """Memory of the host that copies on streams need.
+
         Raises:
             DeviceMemoryError: the host has not so much memory that can be pinned.
         """

@@ -120,7 +120,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: GroupSpmmConfig, device: Device
     ) -> float:
-        """Of rows that share nothing, as features do not tell whether they do; a search finds out."""
+        """Microseconds where rows share nothing, as features do not tell whether they do; a search finds out."""
         c, rates = config, device.expected_rates
         columns = min(problem.k, SIDE * features.row_mean)
         shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)

@@ -172,7 +172,7 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        """As many thread blocks as the device holds, the same number for each tile of filters."""
+        """The launch has as many thread blocks as the device holds, the same number for each tile of filters."""
         tiles = self._filter_tiles(problem, config)
         parts = max(1, device.multiprocessors * config.resident // tiles)
         return Launch(

@@ -57,7 +57,7 @@ class Points:
         return cls(numbers, words, family)
 
     def differences_from(self, number: int) -> tuple[Array, Array]:
-        """By how much the configs of one config's family differ from it: their places, and float64 [places]."""
+        """The places of the configs of one config's family, and how much they differ from it: float64 [places]."""
         mine, numbers, words = self._of_family(int(self.family[number]))
         apart: Array = np.abs(numbers - self.numbers[number][:, None]).sum(axis=0)
         apart += (words != self.words[number][:, None]).sum(axis=0)

@@ -145,7 +145,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TmaBlockSpmmConfig:
-        """As of the masked products: wide tiles if they fill the device; otherwise narrower ones, by position."""
+        """The config of masked products: wide tiles if they fill the device, otherwise narrower ones, by position."""
         start = self.config_type()
         columns = -(-problem.m // TILE_M) * problem.n / device.multiprocessors  # of tiles for each of them
         if columns >= 2 * 256:

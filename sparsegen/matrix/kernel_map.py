@@ -96,7 +96,7 @@ def three_steps(dilation: Any) -> tuple[int, int, int]:
         MatrixError: other numbers.
     """
     steps = tuple(dilation) if isinstance(dilation, list | tuple) else (dilation,) * 3
-    found = tuple(arguments.whole(step, "dilation", MatrixError, least=1) for step in steps)
+    found = tuple(arguments.whole(step, "dilation", MatrixError, least=1, most=MAX_INDEX) for step in steps)
     if len(found) != 3:
         raise MatrixError(f"dilation = {dilation!r} is not one number or three", source=_SOURCE)
     return found[0], found[1], found[2]

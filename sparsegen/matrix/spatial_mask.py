@@ -237,8 +237,8 @@ def resize(
     """
     library, block = _library(mask), both(block, "block", 1)
     target = block if out_block is None else both(out_block, "out_block", 1)
-    size, out_size = (arguments.pair(one, "size", MatrixError) for one in (size, out_size))
-    margin = arguments.whole(margin, "margin", MatrixError, least=0)
+    size, out_size = arguments.pair(size, "size", MatrixError), both(out_size, "out_size", 1)
+    margin = arguments.whole(margin, "margin", MatrixError, least=0, most=MAX_INDEX)
     _require_blocks(mask, size, block)
     live = _as_float(mask)
     covers = []

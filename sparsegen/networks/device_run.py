@@ -44,7 +44,7 @@ class Parked:
         self.rows.append(rows)
 
     def take(self, most: int) -> tuple[Array, Array]:
-        """As many as there are, at most."""
+        """Removes so many, or as many as there are, and returns their numbers and rows."""
         numbers, rows = np.concatenate(self.numbers), np.concatenate(self.rows)
         self.numbers, self.rows = [numbers[most:]], [rows[most:]]
         return numbers[:most], rows[:most]

@@ -70,7 +70,7 @@ class BitInputs:
 
     @classmethod
     def of(cls, images: Array) -> BitInputs:
-        """Of inputs × neurons, where 0 is off and all else on."""
+        """The bits of inputs × neurons, where 0 is off and all else on."""
         return cls(np.packbits(np.asarray(images) != 0, axis=1, bitorder="little"), images.shape[1])
 
     @property

@@ -42,7 +42,7 @@ class MemoryPlan:
 
     @property
     def nbytes(self) -> int:
-        """Of device memory, in all."""
+        """Bytes of device memory in all."""
         return self.slots * self.segment_bytes + self.batch_bytes
 
     @property
@@ -51,7 +51,7 @@ class MemoryPlan:
         return self.copy_us <= self.compute_us
 
     def to_dict(self) -> dict[str, int | float | bool | None]:
-        """For ``--json``."""
+        """What ``--json`` prints."""
         return {
             "budget_bytes": self.budget,
             "bytes": self.nbytes,
@@ -67,7 +67,7 @@ class MemoryPlan:
         }
 
     def explain(self) -> str:
-        """In words, a line or two."""
+        """The plan in words, a line or two."""
         of = "" if self.budget is None else f" of {size_text(self.budget)}"
         lines = [
             f"  {size_text(self.nbytes)} of device memory{of}: {counted(self.slots, 'segment')} of "

@@ -68,7 +68,7 @@ class Segment:
         return replace(self, problem=replace(self.problem, n=batch), scratch=scratch)
 
     def on_device(self, address: int) -> Packed[Buffer]:
-        """As packed where the image begins at an address."""
+        """The segment as a packed problem whose image begins at an address."""
         arrays: dict[str, Buffer] = {
             name: Address(address + begin, nbytes) for name, (begin, nbytes) in self.places.items()
         }
@@ -106,7 +106,7 @@ class PackedNetwork:
 
     @property
     def slot_bytes(self) -> int:
-        """Of the largest segment."""
+        """Bytes of the largest segment."""
         return max(segment.image.nbytes for segment in self.segments)
 
     @property

@@ -61,5 +61,5 @@ class ImageLayout(StrEnum):
         return np.moveaxis(stored, -3, -1) if self.has_planes else stored
 
     def stored(self, image: Array) -> Array:
-        """As stored, of height × width × channels."""
+        """An image of height × width × channels in the order in which it is stored."""
         return np.ascontiguousarray(np.moveaxis(image, -1, -3)) if self.has_planes else image

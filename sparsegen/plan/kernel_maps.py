@@ -42,7 +42,7 @@ class KernelMapShape:
 
     @property
     def slots(self) -> int:
-        """Of the hash table: a power of two, half of them free at least."""
+        """Places of the hash table: a power of two, half of them free at least."""
         return 1 << (2 * self.points - 1).bit_length()
 
     @property

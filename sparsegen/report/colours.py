@@ -24,6 +24,7 @@ class Colour(Enum):
     SLATE = ("#4d5a87", "#aab6e8")
     UMBER = ("#5b3a1e", "#d2ab85")
     TEAL = ("#0f4c4a", "#7fd6d0")
+    LIME = ("#637d00", "#c8e05a")
 
     @property
     def light(self) -> str:
@@ -45,6 +46,7 @@ SERIES = (
     Colour.SLATE,
     Colour.UMBER,
     Colour.TEAL,
+    Colour.LIME,
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 

@@ -40,13 +40,26 @@ class Variant:
         return launch
 
 
+class TorchDevice(str):
+    """As much of ``torch.device`` as the caller may use."""
+
+    @property
+    def type(self) -> str:
+        return self.partition(":")[0]
+
+
 class Tensor:
     """As much of ``torch.Tensor`` as the caller may use."""
 
     def __init__(
         self, shape: Any, dtype: str = "f32", device: int = 0, address: int = 0x1000, contiguous: bool = True
     ) -> None:
-        self.shape, self.dtype, self.device, self.address = shape, dtype, f"cuda:{device}", address
+        self.shape, self.dtype, self.device, self.address = (
+            shape,
+            dtype,
+            TorchDevice(f"cuda:{device}"),
+            address,
+        )
         self.index, self.contiguous = device, contiguous
 
     def data_ptr(self) -> int:

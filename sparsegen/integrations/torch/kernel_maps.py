@@ -68,7 +68,7 @@ class KernelMap:
         return int(self.words.shape[1])
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """For each tap the points that have something to read there, and what they read: PyTorch's own way waits."""
+        """The points that have something to read at each tap, and what they read: PyTorch's own way waits."""
         order = self.words[0].long()
         return [(order[read >= 0], read[read >= 0].long()) for read in self.words[1:]]
 

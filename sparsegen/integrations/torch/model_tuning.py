@@ -54,7 +54,7 @@ class InSituTuning:
 
     @property
     def was_interrupted(self) -> bool:
-        """By Ctrl-C; the same call goes on from there."""
+        """Whether Ctrl-C ended it; the same call goes on from there."""
         return self.report is None
 
     @property

@@ -85,7 +85,7 @@ class GatheredTiles(Family[P, C]):
 
     @staticmethod
     def threads(config: GatheredTilesConfig) -> int:
-        """Of a block."""
+        """The threads of a block."""
         return WARP * config.warps_m * config.warps_n
 
     @staticmethod
