@@ -229,7 +229,7 @@ ROWS = {
         masks.resize,
         {"mask": np.ones((1, 4, 4), np.bool_), "size": (8, 8), "block": 2, "out_size": (4, 4)},
         {
-            "mask": ARRAY, "size": PAIR, "block": SIDES, "out_size": (*PAIR, (0, 2)),
+            "mask": ARRAY, "size": PAIR, "block": SIDES, "out_size": (*PAIR[1:], (0, 2)),
             "out_block": tuple(one for one in SIDES if one is not None), "margin": WHOLE,
         },
     ),
