@@ -35,7 +35,7 @@ def row_table(rows: Iterable[Row]) -> Table:
         "best peer",
         "× peer",
     )
-    for heading in (*headings, "% of floor", "tried", "packing ms", "pays after"):
+    for heading in (*headings, "% of floor"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("peer", no_wrap=True)
     table.add_column("failed")
@@ -59,9 +59,6 @@ def _cells(row: Row, unseen: Sequence[str]) -> list[str]:
         _shown(_us(peer)),
         _ratio(_us(peer), time),
         f"{100 * floor / time:.0f}" if floor and time else "",
-        _count(row.tried()),
-        _shown(row.preparation_ms()),
-        _count(row.break_even_calls()),
         peer.contender if peer else "",
         ", ".join(f"{c.contender} {c.status}" for c in row.cells if _is_failure(c)),
     ]

@@ -20,6 +20,8 @@ from sparsegen.kernels.layouts.cluster_tiles import (
 )
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_tiles import (
+    GROUP_CYCLES,
+    INPUT_CYCLES,
     LIVING,
     UNIT,
     drops_inputs,
@@ -42,9 +44,9 @@ MOST_BLOCKS_KEPT = (
 ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34
-# From a multiprocessor to others while it computes, by blocks of the cluster. Measured on an H100 with 4096 neurons for
-# clusters of 2 and 4; that of 8 continues them.
-SENT_BYTES_PER_CYCLE = {2: 5.0, 4: 3.4, 8: 2.3}
+# From a multiprocessor to others beside what it computes, by blocks of the cluster. Measured on an H100, 4096 neurons,
+# for clusters of 2 and 4; that of 8 continues them.
+SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 4.1, 8: 2.0}
 
 
 @dataclass(frozen=True)
@@ -226,13 +228,18 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: ClusterNetworkConfig, device: Device
     ) -> float:
-        """The time of sending neurons from one multiprocessor to another, which is slower than all else."""
+        """The time of each block's groups, as in `fused_network`, and of sending neurons to other multiprocessors."""
         c = config
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        away = problem.layers * positions_of(problem) * problem.n * living * (1 - 1 / c.cluster)
-        sent = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
-        cycles = sent * away / SENT_BYTES_PER_CYCLE[c.cluster] / device.multiprocessors
-        return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
+        clusters = max(1, device.multiprocessors // c.cluster)
+        tiles = -(-problem.n // (clusters * c.inputs))
+        shared = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
+        groups = -(-problem.neurons // (SIDE * c.cluster))
+        of_group = (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * shared / 2
+        away = shared * positions_of(problem) / c.cluster * (1 - 1 / c.cluster) * c.inputs
+        cycles = groups * of_group + away / SENT_BYTES_PER_CYCLE[c.cluster]
+        of_all = problem.layers * tiles * living * cycles
+        return device.expected_rates.launch_us + of_all / device.expected_rates.clock_mhz
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device

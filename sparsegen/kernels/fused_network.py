@@ -13,6 +13,8 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_tiles import (
+    GROUP_CYCLES,
+    INPUT_CYCLES,
     LIVING,
     drops_inputs,
     network_tiles,
@@ -32,9 +34,6 @@ STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 28
-# Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
-# the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
-GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_tiles import (
+    GROUP_CYCLES,
+    INPUT_CYCLES,
     LIVING,
     drops_inputs,
     network_tiles,
@@ -175,12 +177,18 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig, device: Device
     ) -> float:
-        """The time of reading neurons by groups and writing them once, by the rate of copies."""
+        """The time of reading neurons by groups and writing them once, by the rate of copies; or of few inputs that of
+        the groups, as in `fused_network`.
+        """
+        c, rates = config, device.expected_rates
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         neurons = problem.layers * positions_of(problem) * problem.n * living
-        tiles = tiles_of_a_group(problem, features)
-        copied = neurons * problem.dtype.itemsize * (1 + (tiles if tiles > 2 else BLOCKS_LOADED))
-        return device.expected_rates.launch_us + copied / device.expected_rates.copy_bytes_per_us
+        shared = tiles_of_a_group(problem, features)
+        copied = neurons * problem.dtype.itemsize * (1 + (shared if shared > 2 else BLOCKS_LOADED))
+        tiles = -(-problem.n // (device.multiprocessors * c.inputs))
+        groups = problem.layers * -(-problem.neurons // SIDE) * tiles * living
+        cycles = groups * (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * shared / 2
+        return rates.launch_us + max(copied / rates.copy_bytes_per_us, cycles / rates.clock_mhz)
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
