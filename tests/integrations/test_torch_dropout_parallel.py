@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from patience import LONG
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
@@ -14,7 +16,15 @@ import data_parallel  # noqa: E402
 
 
 def test_gradients_are_those_of_all_processes(place: str, tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(data_parallel.train, (str(tmp_path),), nprocs=data_parallel.PROCESSES)
+    started = torch.multiprocessing.spawn(
+        data_parallel.train, (str(tmp_path),), nprocs=data_parallel.PROCESSES, join=False
+    )
+    ends = time.monotonic() + LONG
+    while not started.join(timeout=1.0):
+        if time.monotonic() > ends:
+            for process in started.processes:
+                process.kill()
+            pytest.fail("the processes do not end")
     one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(data_parallel.PROCESSES))
     assert torch.equal(one["weight"], other["weight"])
     for mine, theirs in zip(one["steps"], other["steps"], strict=True):
