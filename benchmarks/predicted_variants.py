@@ -120,12 +120,12 @@ def quality(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     for name in ("model_us", "scaled_us"):
         first, of_eight = [], []
         for row in rows:
-            listed = sorted((v for v in row["variants"] if name in v), key=lambda v: (v[name], -v["us"]))
+            listed = [v for v in row["variants"] if name in v]
             if len(listed) < 2:
                 continue
-            best = min(v["us"] for v in listed)
-            first.append(listed[0]["us"] / best)
-            of_eight.append(min(v["us"] for v in listed[:FIRST]) / best)
+            one, eight = _first_and_best_of_eight([v["us"] for v in listed], [v[name] for v in listed])
+            first.append(one)
+            of_eight.append(eight)
         if first:
             found[name] = geometric_mean(first), geometric_mean(of_eight)
     return found
@@ -254,7 +254,8 @@ def held_out(first: Path, second: Path) -> None:
         for of_device, found in zip(measured, ratios, strict=True):
             variants = of_device.get(name, [])
             if len(variants) > 1:
-                found.append(_first_and_best_of_eight(variants, predicted(model, variants, packaged + rest)))
+                times = predicted(model, variants, packaged + rest)
+                found.append(_first_and_best_of_eight([v.time_us for v in variants], times))
     click.echo("| device | fitted to | workloads | first | best of 8 |\n|---|---|---|---|---|")
     for name, found in zip(names, ratios, strict=True):
         first_of, of_eight = (geometric_mean(r[i] for r in found) for i in (0, 1))
@@ -270,13 +271,14 @@ def _shape(workload: str) -> str:
     return workload.rsplit(" ", 1)[0]
 
 
-def _first_and_best_of_eight(
-    variants: Sequence[fitting.Known], times: Sequence[float]
-) -> tuple[float, float]:
-    """Their times over the best measured one's; equal predictions are taken in the order that is worst."""
-    order = sorted(range(len(variants)), key=lambda i: (times[i], -variants[i].time_us))
-    best = min(v.time_us for v in variants)
-    return variants[order[0]].time_us / best, min(variants[i].time_us for i in order[:FIRST]) / best
+def _first_and_best_of_eight(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
+    """The times of the first predicted one and of the best of eight, over the best measured one's.
+
+    Equal predictions are taken in the order that is worst.
+    """
+    order = sorted(range(len(measured)), key=lambda i: (predicted[i], -measured[i]))
+    best = min(measured)
+    return measured[order[0]] / best, min(measured[i] for i in order[:FIRST]) / best
 
 
 @main.command()

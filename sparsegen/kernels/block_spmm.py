@@ -9,7 +9,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks
+from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks, whole_chunks
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
 from sparsegen.kernels.packed import Packed
@@ -77,15 +77,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         yield items_in_grid(problem)
         yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
-        if problem.layout is Layout.ROW:
-            yield Constraint(
-                problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"
-            )
-        else:
-            yield Constraint(
-                problem.k % CHUNK == 0 and problem.m % CHUNK == 0,
-                f"columns of B ({problem.k}) and C ({problem.m}) are whole chunks of 16 bytes",
-            )
+        yield whole_chunks(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: BlockSpmmConfig, device: Device

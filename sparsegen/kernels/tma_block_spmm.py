@@ -9,7 +9,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks
+from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, TILE_K, packed_blocks, whole_chunks
 from sparsegen.kernels.layouts.copied_tiles import (
     BARRIER_BYTES,
     COUNTER_BYTES,
@@ -71,15 +71,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
         yield Constraint(problem.k > 0, "A has columns")
         yield Constraint(problem.m <= MOST_ROWS, f"C has at most {MOST_ROWS} rows (m = {problem.m})")
-        if problem.layout is Layout.ROW:
-            yield Constraint(
-                problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"
-            )
-        else:
-            yield Constraint(
-                problem.k % CHUNK == 0 and problem.m % CHUNK == 0,
-                f"columns of B ({problem.k}) and C ({problem.m}) are whole chunks of 16 bytes",
-            )
+        yield whole_chunks(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device

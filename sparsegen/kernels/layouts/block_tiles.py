@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 
 TILE_K = 64  # columns of a tile of A; rows of 128 bytes, as the swizzled operands of wgmma need
 CHUNK = 8  # elements of a 16-byte access
 BLOCK_NAMES = ("row_blocks", "offsets", "panels", "values")  # of the packed arrays
+
+
+def whole_chunks(problem: SpmmProblem) -> Constraint:
+    """What accesses of 16 bytes to B and C need of their sizes."""
+    if problem.layout is Layout.ROW:
+        return Constraint(
+            problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"
+        )
+    return Constraint(
+        problem.k % CHUNK == 0 and problem.m % CHUNK == 0,
+        f"columns of B ({problem.k}) and C ({problem.m}) are whole chunks of 16 bytes",
+    )
 
 
 def packed_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) -> Packed[Array]:
