@@ -1,8 +1,13 @@
-"""One process of `test_torch_distributed_network`: started by torchrun, on the emulator, with gloo."""
+"""One process of `test_torch_distributed_network`: started by torchrun, on the emulator, with gloo.
+
+Its argument is a folder, where a file named after its rank says that all was right: lines of two processes that share
+a pipe may mix.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch.distributed as dist
@@ -15,7 +20,7 @@ from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 
 
-def main() -> None:
+def main(told: Path) -> None:
     images = stroke_images(31, 64)
     local = SparseNetwork(radixnet(64, 6, bias=-0.1), device="emulator")
     network = local if dist.get_rank() == 0 else None
@@ -41,11 +46,11 @@ def main() -> None:
     try:
         DistributedNetwork(None, 31, device="emulator")
     except (ConfigError, RuntimeError):
-        print("rank", dist.get_rank(), "is right", flush=True)
+        (told / f"rank {dist.get_rank()}").touch()
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    main()
+    main(Path(sys.argv[1]))
     dist.destroy_process_group()
     sys.exit(0)
