@@ -36,7 +36,7 @@ from sparsegen.cli.bench_text import (
     row_table,
     summary_table,
 )
-from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option, make_console
+from sparsegen.cli.common import OUTPUT, EnumChoice, db_option, device_option, emit, json_option, make_console
 from sparsegen.cli.engines import EngineName, Places, devices_option
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
@@ -102,7 +102,7 @@ from sparsegen.measure.l2 import L2
 @device_option
 @devices_option
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+    *OUTPUT, type=click.Path(path_type=Path, dir_okay=False),
     help="Result file (JSON): rows that it holds stay, the others are added.",
 )  # fmt: skip
 @click.option(

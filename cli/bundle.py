@@ -67,7 +67,10 @@ def parser(bundle: str) -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="Print JSON for machines.")
         command.add_argument("--verbose", "-v", action="store_true", help="Say more.")
     command.add_argument(
-        "--out", type=Path, metavar="FILE", help="The result file; default the bundle's name + .result."
+        *("-o", "--output", "--out"),
+        type=Path,
+        metavar="FILE",
+        help="The result file; default the bundle's name + .result.",
     )
     command.add_argument("--device", type=int, metavar="N", help="Which GPU, as CUDA counts them; default 0.")
     command.add_argument(
@@ -138,7 +141,7 @@ def _verify(bundle: Bundle, asked: argparse.Namespace) -> int:
 
 
 def _run(bundle: Bundle, asked: argparse.Namespace) -> int:
-    out = asked.out or bundle.path.with_name(f"{bundle.path.name}.result")
+    out = asked.output or bundle.path.with_name(f"{bundle.path.name}.result")
     device = _device(bundle, asked.device)
     require_fits(bundle, device)
     stop = threading.Event()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
+OUTPUT = ("-o", "--output", "--out")  # every command's option for the file that it writes
 PIPE_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
 

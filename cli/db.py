@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from sparsegen.cli import db_study
-from sparsegen.cli.common import Listing, Part, db_option, emit, family_names, json_option
+from sparsegen.cli.common import OUTPUT, Listing, Part, db_option, emit, family_names, json_option
 from sparsegen.cli.db_pins import list_pins, pin, unpin
 from sparsegen.cli.db_shipping import diff, layers, publish_
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
@@ -157,7 +157,7 @@ def check(db: str | None, as_json: bool) -> None:
 
 @command.command()
 @db_option
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
+@click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
 @json_option
 def export(db: str | None, output: Path | None, as_json: bool) -> None:
     """Write the whole database as JSON, for `import` elsewhere and for version control."""

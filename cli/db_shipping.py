@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from sparsegen import backends
-from sparsegen.cli.common import Listing, Part, db_option, emit, json_option
+from sparsegen.cli.common import OUTPUT, Listing, Part, db_option, emit, json_option
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
@@ -30,8 +30,7 @@ SHOWN_DIFFERENCES = 20
 
 @click.command("publish")
 @click.option(
-    "-o",
-    "--out",
+    *OUTPUT,
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     help="The layer, a .db file.",
@@ -46,7 +45,7 @@ SHOWN_DIFFERENCES = 20
 @db_option
 @json_option
 def publish_(
-    out: Path,
+    output: Path,
     by: str | None,
     note: str,
     driver: str | None,
@@ -65,8 +64,8 @@ def publish_(
         return here if here is not None else Tools(driver or "", compiler or "")
 
     with closing(open_to_read(db or Settings.from_environment().db)) as source:
-        told = publish(source, out, by=by or _user(), note=note, winners_alone=winners, tools_of=tools_of)
-    emit(as_json, {"layer": out, **told.to_dict()}, *_described(str(out), told))
+        told = publish(source, output, by=by or _user(), note=note, winners_alone=winners, tools_of=tools_of)
+    emit(as_json, {"layer": output, **told.to_dict()}, *_described(str(output), told))
 
 
 def _user() -> str:

@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from sparsegen.cli.common import (
+    OUTPUT,
     Copied,
     F,
     db_option,
@@ -44,8 +45,7 @@ def job_options(function: F) -> F:
             help="sm_90 or another compute capability, a device's key (see `sparsegen db list`), or emulator.",
         ),
         click.option(
-            "-o",
-            "--out",
+            *OUTPUT,
             required=True,
             type=click.Path(path_type=Path, dir_okay=False),
             help="The bundle, a .pyz file.",
@@ -108,7 +108,7 @@ def export(
     memory_limit: int | None,
     wanted: ProblemOptions,
     target: str,
-    out: Path,
+    output: Path,
     families: tuple[str, ...],
     candidates: int,
     budget: float | None,
@@ -125,7 +125,7 @@ def export(
     ]
     given = [wanted.workload(one) for one in loads] if loads else [wanted.workload(None)]
     asked = [Wanted(matrix, problem, with_values) for matrix, problem in given]
-    _export(asked, target, out, families, candidates, budget, db, as_json)
+    _export(asked, target, output, families, candidates, budget, db, as_json)
 
 
 @command.command("export-model")
@@ -149,7 +149,7 @@ def export_model(
     epilogue: Epilogue,
     memory_limit: int | None,
     target: str,
-    out: Path,
+    output: Path,
     families: tuple[str, ...],
     candidates: int,
     budget: float | None,
@@ -165,13 +165,13 @@ def export_model(
         )
     searches = shared_searches(found.layers, tokens, dtype, layout, epilogue)
     asked = [Wanted(matrix_of(weights, s.layers[0]), s.problem, with_values) for s in searches]
-    _export(asked, target, out, families, candidates, budget, db, as_json)
+    _export(asked, target, output, families, candidates, budget, db, as_json)
 
 
 def _export(
     asked: list[Wanted],
     target: str,
-    out: Path,
+    output: Path,
     families: tuple[str, ...],
     candidates: int,
     budget: float | None,
@@ -181,7 +181,7 @@ def _export(
     with open_layers(Settings.from_environment(), db) as known:
         made = export_job(
             asked,
-            out,
+            output,
             target=find_target(target, known),
             known=known,
             candidates=candidates,
@@ -189,7 +189,7 @@ def _export(
             seconds=budget,
             report=_silent if as_json else _counted,
         )
-    emit(as_json, _as_json(made, out), *_as_text(made, out))
+    emit(as_json, _as_json(made, output), *_as_text(made, output))
 
 
 def _silent(done: int, of: int) -> None:
@@ -203,10 +203,10 @@ def _counted(done: int, of: int) -> None:
         click.echo(f"{chr(13) * is_terminal}{done} of {of} candidates", err=True, nl=done == of)
 
 
-def _as_json(made: Exported, out: Path) -> dict[str, Any]:
+def _as_json(made: Exported, output: Path) -> dict[str, Any]:
     job = made.job
     return {
-        "bundle": out,
+        "bundle": output,
         "job": made.digest,
         "sha256": made.sha256,
         "bytes": made.nbytes,
@@ -227,10 +227,10 @@ def _as_json(made: Exported, out: Path) -> dict[str, Any]:
     }
 
 
-def _as_text(made: Exported, out: Path) -> list[Text | Copied]:
+def _as_text(made: Exported, output: Path) -> list[Text | Copied]:
     count = sum(len(task.candidates) for task in made.job.tasks)
     lines = [
-        f"{out}: {count} candidates for {counted(len(made.job.tasks), 'workload')}, {size_text(made.nbytes)}"
+        f"{output}: {count} candidates for {counted(len(made.job.tasks), 'workload')}, {size_text(made.nbytes)}"
     ]
     if made.failed:
         lines.append(f"{made.failed} candidates did not compile and were left out")
@@ -239,8 +239,8 @@ def _as_text(made: Exported, out: Path) -> list[Text | Copied]:
     lines.append(f"SHA-256 {made.sha256}")
     return [
         Text("\n".join(lines)),
-        Copied("there:", f"python {out.name} run --out {out.stem}.result"),
-        Copied("and here again:", f"sparsegen db import {out.stem}.result --bundle {out}"),
+        Copied("there:", f"python {output.name} run --out {output.stem}.result"),
+        Copied("and here again:", f"sparsegen db import {output.stem}.result --bundle {output}"),
     ]
 
 

@@ -10,7 +10,7 @@ import click
 import scipy.sparse
 
 from sparsegen import masks
-from sparsegen.cli.common import emit, json_option
+from sparsegen.cli.common import OUTPUT, emit, json_option
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.pruning.files.output import new_file
@@ -30,9 +30,7 @@ def mask_options(function: F) -> F:
         click.option(
             "--causal/--bidirectional", default=True, show_default=True, help="Whether only the past is seen."
         ),
-        click.option(
-            "-o", "--output", required=True, type=click.Path(path_type=Path), help="A .npz file to write."
-        ),
+        click.option(*OUTPUT, required=True, type=click.Path(path_type=Path), help="A .npz file to write."),
         click.option("--force", is_flag=True, help="Overwrite the output."),
         json_option,
     )

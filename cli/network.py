@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from sparsegen.cli.common import EnumChoice, db_option, device_option, emit, json_option
+from sparsegen.cli.common import OUTPUT, EnumChoice, db_option, device_option, emit, json_option
 from sparsegen.cli.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import Array
@@ -94,8 +94,7 @@ def placement_options(function: F) -> F:
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the permutations.")
 @click.option("--bias", type=float, help="Of every neuron; default the challenge's.")
 @click.option(
-    "-o",
-    "--output",
+    *OUTPUT,
     required=True,
     type=click.Path(path_type=Path),
     help="A file to write, or with --tsv a folder.",
@@ -162,9 +161,7 @@ def tune(
 @command.command()
 @network_argument
 @click.option("--batch", default=60000, show_default=True, type=click.IntRange(min=1), help="Inputs in all.")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="A file to write, for run."
-)
+@click.option(*OUTPUT, required=True, type=click.Path(path_type=Path), help="A file to write, for run.")
 @placement_options
 @device_option
 @db_option
@@ -195,7 +192,7 @@ def pack(
 @network_argument
 @inputs_options
 @click.option("--exact", is_flag=True, help="Categories as float64 gives them.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file of categories to write.")
+@click.option(*OUTPUT, type=click.Path(path_type=Path), help="A file of categories to write.")
 @placement_options
 @device_option
 @db_option

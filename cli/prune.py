@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sparsegen import api, backends
 from sparsegen.cli.common import (
+    OUTPUT,
     EnumChoice,
     db_option,
     device_option,
@@ -44,9 +45,7 @@ from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, pa
 @click.option("--nm", metavar="N:M", help="N of M neighbouring weights stay; default 2:4.")
 @click.option("--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated.")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Where to; without it nothing is written."
-)
+@click.option(*OUTPUT, type=click.Path(path_type=Path), help="Where to; without it nothing is written.")
 @click.option(
     "--format",
     "output_format",

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import db_option, emit, json_option, make_console
+from sparsegen.cli.common import OUTPUT, db_option, emit, json_option, make_console
 from sparsegen.settings import Settings
+from sparsegen.system.quantities import counted
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.store import Store
 
@@ -26,8 +27,7 @@ from sparsegen.tuning_db.store import Store
 @db_option
 @click.option("--device", help="Key of the device to report on (see `sparsegen db list`).")
 @click.option(
-    "-o",
-    "--output",
+    *OUTPUT,
     default="report.html",
     show_default=True,
     type=click.Path(path_type=Path, dir_okay=False),
@@ -77,11 +77,10 @@ def command(
         "images": written.images,
     }
     charts = sum(len(section.charts) for section in written.report.sections)
-    lines = [
-        f"{written.page}: {charts} charts, {len(written.report.sources)} sources, {_size(written.bytes)}"
-    ]
+    holds = counted(charts, "chart"), counted(len(written.report.sources), "source"), _size(written.bytes)
+    lines = [f"{written.page}: {', '.join(holds)}"]
     if images is not None:
-        lines.append(f"{images}: {len(written.images)} images")
+        lines.append(f"{images}: {counted(len(written.images), 'image')}")
     lines += [f"{s.title}: {sentence}" for s in written.report.sections for sentence in s.missing]
     emit(as_json, data, *(Text(line) for line in lines))
 

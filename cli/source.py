@@ -12,6 +12,7 @@ from sparsegen import backends, kernels
 from sparsegen.backends.cuda import inspection
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.cli.common import (
+    OUTPUT,
     config_option,
     db_option,
     device_option,
@@ -62,7 +63,7 @@ class Choice:
     flag_value="resources",
     help="Registers, spills and shared memory (needs nvcc, no GPU).",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
+@click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @json_option
 def command(
     matrix: Path | None,

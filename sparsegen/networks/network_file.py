@@ -39,11 +39,13 @@ def load_network(file: Path) -> Network:
     """Read what `save_network` wrote.
 
     Raises:
-        MatrixError: it is none, cut off, or damaged.
+        MatrixError: there is none, it is something else, cut off, or damaged.
     """
     try:
         with np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in NAMES}
+    except FileNotFoundError:
+        raise MatrixError("there is no such file", source=str(file)) from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise MatrixError(f"is no file of a network, or cut off: {error}", source=str(file)) from None
     if int(arrays["version"]) != VERSION:

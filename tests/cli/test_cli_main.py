@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from command_line import Command
 import sparsegen
 from sparsegen import errors
 from sparsegen.cli import main
+from sparsegen.cli.common import OUTPUT
 from sparsegen.system.child import ChildProcess, answer
 
 HEAVY = ("numpy", "scipy", "sqlalchemy", "optuna", "jinja2", "rich", "pycuda")
@@ -44,6 +46,20 @@ def test_every_command_has_a_module_and_help(name: str, run: Command) -> None:
     assert isinstance(command, click.Command)
     assert command.help
     assert "Usage: " in run(name, "--help").output
+
+
+def _with_below(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _with_below(below)
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_what_names_a_file_to_write_has_one_name(name: str) -> None:
+    for command in _with_below(importlib.import_module(main.module_of(name)).command):
+        for parameter in command.params:
+            if {"-o", "--output", "--out"} & set(parameter.opts):
+                assert (parameter.name, parameter.opts) == ("output", list(OUTPUT)), command.name
 
 
 def test_version(run: Command) -> None:

@@ -114,6 +114,11 @@ def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
         load_network(file)
 
 
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"nowhere\.npz: there is no such file$"):
+        load_network(tmp_path / "nowhere.npz")
+
+
 def test_networks_that_do_not_fit_are_refused() -> None:
     good = np.ones((4, 4))
     with pytest.raises(MatrixError, match="layer 1 takes 3 neurons, but layer 0 has 4"):

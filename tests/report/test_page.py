@@ -102,8 +102,8 @@ def test_the_page_has_what_was_measured(page: Path) -> None:
 def test_what_is_missing_is_said(page: Path) -> None:
     text = page.read_text()
     assert "The database holds no measurement of this device." in text
-    (_, said) = text.split("The database holds no time of ")
-    assert "uspmm (vsize = 1, nwarp = 8)" in said.partition(" on this device.")[0]
+    (_, said) = text.split("The database holds no time of a fixed setting on this device: ")
+    assert "uspmm (vsize = 1, nwarp = 8)" in said.partition("</p>")[0]
 
 
 def test_text_from_files_cannot_become_markup(tmp_path: Path) -> None:

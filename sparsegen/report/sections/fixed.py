@@ -77,8 +77,8 @@ def section(material: Material) -> Section:
     known = {setting: gains(material.inputs.measurements, setting) for setting in SETTINGS}
     known = {setting: some for setting, some in known.items() if some}
     if not known:
-        names = " and ".join(str(setting) for setting in SETTINGS)
-        missing = (f"The database holds no time of {names} on this device.",)
+        names = "; ".join(str(setting) for setting in SETTINGS)
+        missing = (f"The database holds no time of a fixed setting on this device: {names}.",)
         return Section("fixed", "Gain over fixed settings", LEAD, missing=missing)
     return Section("fixed", "Gain over fixed settings", LEAD, charts=(_chart(material, known),))
 
