@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 import textwrap
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
 
+from sparsegen import arguments
 from sparsegen.cli.streams import visible
+from sparsegen.errors import ConfigError
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.load import load_matrix
@@ -40,15 +41,15 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
 
 
 class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
-    """Bytes: a whole number, perhaps with K, M, G or T (of 1024)."""
+    """Bytes: a whole number, or text such as 8 GiB, 8G (the same) and 500 MB."""
 
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d{1,18})([KMGT]?)", str(value), re.ASCII)
-        if found is None or int(found[1]) == 0:
-            self.fail(f"{value!r} is no number of bytes such as 800M or 8G", param, ctx)
-        return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+        try:
+            return arguments.nbytes(str(value), self.name)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
 
 
 def family_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

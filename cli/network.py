@@ -31,6 +31,7 @@ from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
+from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning.report import Effort
 
@@ -312,7 +313,11 @@ def _inputs(neurons: int, file: Path | None, images: int | None, seed: int) -> A
     if file.suffix == ".tsv":
         return read_images(file, neurons)
     try:
-        found: Array = np.load(file, allow_pickle=False)
+        found = load_numpy(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: there is no such file") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read as an array: {error}") from None
+    if not isinstance(found, np.ndarray):
+        raise ConfigError(f"{file}: holds several arrays; inputs are one, saved as .npy")
     return found

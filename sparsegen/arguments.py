@@ -24,9 +24,10 @@ _UNITS = {
     "": 1,
     "b": 1,
     **{f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")},
+    **{prefix: 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
     **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
 }
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|)", re.IGNORECASE | re.ASCII)
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt]|)", re.IGNORECASE | re.ASCII)
 
 
 def whole(
@@ -58,7 +59,7 @@ def number(value: Any, name: str, error: Error = ConfigError) -> float:
 
 
 def nbytes(value: Any, name: str, error: Error = ConfigError) -> int:
-    """An amount of memory, above 0: whole bytes, or text such as ``"8 GiB"``, ``"500MB"``."""
+    """An amount of memory, above 0: whole bytes, or text such as ``"8 GiB"``, ``"8G"`` (the same), ``"500MB"``."""
     if not isinstance(value, str):
         return whole(value, name, error, least=1)
     match = _AMOUNT.fullmatch(value.strip())

@@ -389,7 +389,15 @@ def test_what_is_true_or_false() -> None:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("8 GiB", 8 << 30), ("8GiB", 8 << 30), ("1.5 MB", 1_500_000), ("700", 700), (" 2 kib ", 2048), (64, 64)],
+    [
+        ("8 GiB", 8 << 30),
+        ("8GiB", 8 << 30),
+        ("1.5 MB", 1_500_000),
+        ("700", 700),
+        (" 2 kib ", 2048),
+        ("8G", 8 << 30),
+        (64, 64),
+    ],
 )
 def test_amounts_of_memory(text: Any, nbytes: int) -> None:
     assert arguments.nbytes(text, "memory") == nbytes

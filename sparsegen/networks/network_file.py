@@ -10,6 +10,7 @@ import numpy as np
 from sparsegen.errors import MatrixError, SparsegenError
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.network import Network
+from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.publish import publish_file
 
 VERSION = 1
@@ -42,7 +43,7 @@ def load_network(file: Path) -> Network:
         MatrixError: there is none, it is something else, cut off, or damaged.
     """
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with load_numpy(file) as stored:
             arrays = {name: stored[name] for name in NAMES}
     except FileNotFoundError:
         raise MatrixError("there is no such file", source=str(file)) from None

@@ -27,6 +27,7 @@ from sparsegen.operators import SparseOperator, SpmmProblem
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher, variant_launcher
 from sparsegen.system.device_memory import Buffer
+from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.publish import publish_file
 
 FORMAT = 1
@@ -76,7 +77,7 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
     try:
         if isinstance(file, str | Path) and Path(file).exists() and not Path(file).is_file():
             raise ValueError("this is no file")  # a pipe may never end
-        with np.load(file, allow_pickle=False) as archive:
+        with load_numpy(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
                 raise ValueError("parts of it are compressed, and could become a thousand times as large")
             saved = Saved.of({key: archive[key] for key in archive.files})

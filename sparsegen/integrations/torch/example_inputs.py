@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.readers.files import check_readable
+from sparsegen.system.numpy_load import load_numpy
 
 OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:function
 SUFFIXES = (".npz", ".npy", ".pt")
@@ -91,7 +92,7 @@ def read_example_inputs(text: str, model: nn.Module, device: torch.device) -> An
         if path.suffix.lower() == ".pt":
             found = torch.load(path, weights_only=True, map_location="cpu")
             return _moved(tuple(found) if isinstance(found, list) else found, device)
-        loaded = np.load(path, allow_pickle=False)
+        loaded = load_numpy(path)
         if isinstance(loaded, np.ndarray):
             return _sent(loaded, model, device)
         with loaded as file:
