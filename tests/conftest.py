@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import expectations
@@ -42,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if find_spec("hypothesis") is not None:  # GPU machines may lack it
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("busy")
     is_fast, records = config.option.markexpr == FAST, config.getoption("--record-costs")
     if is_fast or records:
         watch = Watch(refuses=is_fast)

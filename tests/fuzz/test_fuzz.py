@@ -83,7 +83,6 @@ def fuzz(request: pytest.FixtureRequest) -> Fuzz:
         settings = hypothesis.settings(
             max_examples=TURN,
             database=None,
-            deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         while True:

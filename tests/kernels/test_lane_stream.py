@@ -104,7 +104,7 @@ def test_every_matrix_comes_back(name: str, balanced: bool, strip_rows: int) -> 
         assert_round_trip(matrix, partition, 1 + number, ring_rows, balanced)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     m=st.integers(1, 140),
     k=st.integers(1, 300),

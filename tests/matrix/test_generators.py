@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.features import Features
@@ -24,7 +24,6 @@ def make_all(m: int, k: int, density: float, seed: int) -> list[CsrMatrix]:
     ]
 
 
-@settings(deadline=None)
 @given(sizes, sizes, densities, seeds)
 def test_always_valid_and_the_same_for_the_same_seed(m: int, k: int, density: float, seed: int) -> None:
     once, again = make_all(m, k, density, seed), make_all(m, k, density, seed)

@@ -45,7 +45,7 @@ def test_fingerprints_stay(kind: str) -> None:
     assert MAKERS[kind](90, 7, seed=3).fingerprint()[:16] == PINNED[kind]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(MAKERS)), st.integers(0, 60), st.integers(1, 70), st.integers(0, 2**32))
 def test_the_causal_mask_is_the_others_lower_triangle_and_has_its_diagonal(
     kind: str, length: int, size: int, seed: int
@@ -59,7 +59,7 @@ def test_the_causal_mask_is_the_others_lower_triangle_and_has_its_diagonal(
         assert np.array_equal(causal, np.tril(both))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 60), st.integers(1, 70), st.integers(0, 70))
 def test_windows_and_strides_are_as_said(length: int, size: int, sinks: int) -> None:
     d, columns = distances(length), np.arange(length)

@@ -32,7 +32,7 @@ matrices = hnp.arrays(
     hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=7),
     elements=st.sampled_from([0.0, 0.0, 0.0, 1.0, -2.5, 1e-30]),
 )
-same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def dense(matrix: CsrMatrix) -> Any:

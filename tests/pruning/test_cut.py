@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from sparsegen.pruning import cut
 from sparsegen.pruning.cut import find_cuts, weights_kept
@@ -15,7 +15,6 @@ scores = st.sampled_from([0.0, 5e-324, 1e-40, 0.5, 1.0, 1.0 + 2**-52, 3e38, 1e12
 layers = st.lists(st.lists(st.tuples(scores, st.integers(1, 9)), max_size=12), min_size=1, max_size=3)
 
 
-@settings(deadline=None)
 @given(layers, st.data())
 def test_the_head_of_the_order_that_is_nearest(
     given_layers: list[list[tuple[float, int]]], data: st.DataObject

@@ -27,7 +27,7 @@ networks = st.dictionaries(st.sampled_from("abcd"), tied | any_values, min_size=
 sparsities = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9])
 scopes = st.sampled_from(["global", "layer"])
 patterns = st.sampled_from(RANKED)
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 def prune(weights: dict[str, Array], pattern: str, sparsity: float, scope: str) -> Any:
