@@ -25,6 +25,7 @@ class Colour(Enum):
     UMBER = ("#5b3a1e", "#d2ab85")
     TEAL = ("#0f4c4a", "#7fd6d0")
     LIME = ("#637d00", "#c8e05a")
+    VIOLET = ("#5a2ca0", "#b79bff")
 
     @property
     def light(self) -> str:

@@ -67,7 +67,7 @@ def test_families_are_those_that_take_the_options(run: Command) -> None:
 
 
 def test_an_unknown_family(run: Command) -> None:
-    assert "there are block_spmm, cluster_network, csr_sddmm" in run("families", "csr", exit_code=3).stderr
+    assert "there are bitmap_spmm, block_spmm, cluster_network" in run("families", "csr", exit_code=3).stderr
 
 
 def test_an_unknown_device(run: Command) -> None:

@@ -20,7 +20,7 @@ from sparsegen.tuning_db.layers import MemoryLayer, with_rates
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.seeds_reader import seeds
 
-UNSEEDED = {"group_spmm", "tma_block_spmm"}  # of which there is no packaged measurement
+UNSEEDED = {"bitmap_spmm", "group_spmm", "tma_block_spmm"}  # of which there is no packaged measurement
 SIZE = 8192
 DENSE = Features(SIZE, SIZE, SIZE * SIZE // 2, SIZE / 2, 0.01, SIZE // 2 + 100, 0.5)
 

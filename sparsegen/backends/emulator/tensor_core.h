@@ -170,4 +170,28 @@ void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledRows a, SwizzledRows b)
     wgmma_of<T>(sums, a, b);
 }
 
+/// The same with A in registers: of each warp 16 rows, as fragments of mma.sync.
+template <class T, int kColumnTiles>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], const unsigned (&a)[4], SwizzledMatrix b, int line = __builtin_LINE()) {
+    struct Fragment {
+        unsigned words[4];
+    };
+    Fragment mine;
+    std::memcpy(mine.words, a, sizeof a);
+    exchange(mine, line, [&](const Fragment* lanes) {
+        for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
+            for (unsigned i = 0; i < 4; ++i) {
+                const unsigned column = tile * 8 + lane() % 4 * 2 + i % 2;
+                double total = static_cast<double>(sums[tile][i]);
+                for (unsigned k = 0; k < 16; ++k) {
+                    T pair[2];
+                    std::memcpy(pair, &lanes[lane() / 4 * 4 + k % 8 / 2].words[k / 8 * 2 + i / 2], sizeof pair);
+                    total += static_cast<double>(static_cast<float>(pair[k % 2])) * b.element<T>(column, k);
+                }
+                sums[tile][i] = static_cast<float>(total);
+            }
+        }
+    });
+}
+
 }  // namespace sparsegen::emulator

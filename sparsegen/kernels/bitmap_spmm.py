@@ -1,0 +1,243 @@
+"""SpMM of unstructured 16-bit weights on Hopper: read as bits and nonzeros, multiplied as dense tiles (sm_90a)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.bitmaps import TILE_K, TILE_M, bitmaps
+from sparsegen.kernels.layouts.block_tiles import whole_chunks
+from sparsegen.kernels.layouts.copied_tiles import (
+    BARRIER_BYTES,
+    MOST_ROWS,
+    OUTPUT_BYTES,
+    PIECE,
+    REACHED,
+    RING_BYTES,
+    THREADS,
+)
+from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType, Layout, SpmmProblem
+
+ITEM_BYTES = 2
+WIDEST = 256  # columns of a tile
+LEAST_DENSITY = 1 / 64  # below it, bits and padding are most of what is read
+MOST_PARTS_BYTES = 1 << 26
+ELEMENTS = 32  # of a lane, in a tile
+FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above their mean
+# Of a scheduler, for a stage: what each of its two warps issues (SASS), by the granule.
+DECODE_CYCLES = {1: 2 * 211, 2: 2 * 122}
+START_US, TILE_US, PART_US = 2.0, 1.2, 0.3
+PART_BYTES_PER_CYCLE = 40  # that a multiprocessor writes and reads of parts of sums
+UNMEASURED = 1.5  # its time over what counted cycles make of it, so that measured families come first
+
+
+@dataclass(frozen=True)
+class BitmapConfig(Config):
+    """One point of the tuning space of `bitmap_spmm`."""
+
+    tile_n: int = tunable(128, (64, 128, WIDEST), "columns of C per thread block")
+    cluster: int = tunable(1, (1, 2), "thread blocks that share the loads of B's tiles (multicast)")
+    splits: int = tunable(
+        1, (1, 2, 4, 8), "parts of k that different thread blocks compute and add up", packs=True
+    )
+    granule: int = tunable(
+        1,
+        (1, 2),
+        "neighbours in a row that a bit stands for: two are more bytes and less decoding",
+        packs=True,
+    )
+
+
+class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
+    """Warps put A's nonzeros to their places among zeros in registers, where tensor cores take them as they are.
+
+    A tile of A is a bit for each element or two and two bytes for each nonzero, padded so that the lanes of a warp find
+    theirs in different banks. B and C go through the copy engine. Zeros are multiplied like everything else, so that an
+    infinity or NaN of B makes NaN in rows that have no nonzero there. Parts of k are added up in a fixed order: equal
+    inputs give equal bits on every call.
+    """
+
+    name = "bitmap_spmm"
+    summary = "SpMM of unstructured weights: a bit for each, put among zeros in registers for warpgroups' tensor cores"
+    source = (
+        "bitmaps for tensor cores: Fan et al., SpInfer, EuroSys 2025, section 4; sparse loads for dense products: Xia "
+        "et al., Flash-LLM, VLDB 2023, section 4; warps that load beside warps that multiply: NVIDIA, Hopper tuning "
+        "guide; the lanes' slots are sparsegen's own"
+    )
+    template = "spmm/bitmap_spmm.cu.j2"
+    entry = "bitmap_spmm"
+    mapped_names = ("b", "c")
+    size_names = ("m", "k", "n", "row_tiles", "steps", "value_bytes")
+    packed_names = ("heads", "offsets", "values")
+    scratch_names = ("parts", "counters")
+    problem_type = SpmmProblem
+    config_type = BitmapConfig
+
+    def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(problem.k > 0, "A has columns")
+        yield Constraint(problem.m <= MOST_ROWS, f"C has at most {MOST_ROWS} rows (m = {problem.m})")
+        yield whole_chunks(problem)
+
+    def constraints(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c = config
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield shared_memory_fits("tiles", RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES, device)
+        steps = -(-problem.k // TILE_K)
+        yield Constraint(
+            c.splits <= steps, f"each of splits ({c.splits}) parts has some of {steps} steps along k"
+        )
+        parts = _parts_bytes(problem, c)
+        yield Constraint(
+            parts <= MOST_PARTS_BYTES, f"parts of sums take {parts} bytes, at most {MOST_PARTS_BYTES}"
+        )
+
+    def requirements(
+        self, problem: SpmmProblem, features: Features, config: BitmapConfig
+    ) -> Iterator[Constraint]:
+        yield Constraint(
+            features.density >= LEAST_DENSITY,
+            f"one weight of {round(1 / LEAST_DENSITY)} or more is a nonzero ({features.density:.2%} are): each takes a "
+            "bit of a mask",
+        )
+
+    def is_worth_trying(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> bool:
+        c = config
+        tiles = _row_tiles(problem) * -(-problem.n // c.tile_n)
+        if c.splits > 1 and tiles * c.splits >= 3 * device.multiprocessors:
+            return False
+        return c.tile_n < 2 * max(PIECE, problem.n) and c.cluster <= _row_tiles(problem)
+
+    def constants(self, problem: SpmmProblem, config: BitmapConfig) -> Mapping[str, Value]:
+        by_columns = problem.layout is Layout.COLUMN
+        return {
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "epilogue": problem.epilogue.value,
+            "b_by_inner": by_columns,
+            "by_columns": by_columns,
+        }
+
+    def tensor_map(self, problem: SpmmProblem, config: BitmapConfig, name: str) -> TensorMap:
+        rows, columns = {"b": (problem.k, problem.n), "c": (problem.m, problem.n)}[name]
+        by_columns = problem.layout is Layout.COLUMN
+        sizes = (rows, columns) if by_columns else (columns, rows)
+        box_rows = PIECE
+        if name == "b":  # each block of a cluster sends its part
+            box_rows = (config.tile_n if by_columns else TILE_K) // config.cluster
+        return TensorMap(
+            array=name,
+            dtype=problem.dtype,
+            sizes=sizes,
+            strides=(sizes[0] * ITEM_BYTES,),
+            box=(PIECE, box_rows),
+            swizzle=Swizzle.BYTES_128,
+        )
+
+    def pack(self, problem: SpmmProblem, config: BitmapConfig, matrix: CsrMatrix) -> Packed[Array]:
+        laid = bitmaps(matrix, config.granule)
+        source = empty_as_padding(laid.source)
+        return Packed(
+            arrays={
+                "heads": empty_as_one(laid.heads),
+                "offsets": laid.offsets,
+                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+            },
+            sizes={"row_tiles": laid.row_tiles, "steps": laid.steps, "value_bytes": laid.most_bytes},
+            nnz=matrix.nnz,
+            values="values",
+            value_source=lambda: source,
+            scratch={
+                "parts": max(4, _parts_bytes(problem, config)),
+                "counters": laid.row_tiles * _columns(problem) // PIECE * (TILE_M // PIECE) * 4,
+            },
+        )
+
+    def expected_sizes(
+        self, problem: SpmmProblem, features: Features, config: BitmapConfig
+    ) -> Mapping[str, int]:
+        return {"row_tiles": _row_tiles(problem)}
+
+    def launch(
+        self, problem: SpmmProblem, config: BitmapConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        c = config
+        units = -(-sizes["row_tiles"] // c.cluster) * -(-problem.n // c.tile_n) * c.splits
+        clusters = min(units, max(1, device.multiprocessors // c.cluster))
+        return Launch(
+            grid=(clusters * c.cluster, 1, 1),
+            block=(THREADS, 1, 1),
+            shared_memory_bytes=RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES,
+            starts_early=True,
+        )
+
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BitmapConfig:
+        """The valid config that should take the least time."""
+        typical = device.typical
+        return min(
+            self.space(problem, device, whole=True),
+            key=lambda config: self.analytic_us(problem, features, config, typical),
+            default=self.config(),
+        )
+
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: BitmapConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
+        read = (
+            problem.m
+            * problem.k
+            / ELEMENTS
+            * (4 + expected_slots(features.density, c.granule) * c.granule * ITEM_BYTES)
+        )
+        moved = (read + (problem.k + problem.m) * problem.n * ITEM_BYTES) / rates.copy_bytes_per_us
+
+        column_tiles = -(-problem.n // c.tile_n)
+        of_b = _row_tiles(problem) / c.cluster * problem.k * c.tile_n * ITEM_BYTES
+        brought = column_tiles * (read + of_b) / device.l2_bytes_per_us
+
+        units = _row_tiles(problem) * column_tiles * c.splits
+        rounds = math.ceil(units / (device.multiprocessors // c.cluster * c.cluster))
+        of_one = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
+        multiplied = TILE_M * c.tile_n * TILE_K / (REACHED[c.tile_n] * of_one)
+        decoded = DECODE_CYCLES[c.granule] * device.multiprocessors / device.cycles_per_us
+        computed = TILE_US + math.ceil(-(-problem.k // TILE_K) / c.splits) * max(multiplied, decoded)
+        if c.splits > 1:
+            cycles = 2 * TILE_M * c.tile_n * 4 / PART_BYTES_PER_CYCLE
+            computed += PART_US + cycles * device.multiprocessors / device.cycles_per_us
+        return rates.launch_us + UNMEASURED * (START_US + max(moved, brought, rounds * computed))
+
+
+def expected_slots(density: float, granule: int) -> float:
+    """Of a tile, for each lane, where nonzeros lie anywhere."""
+    bits, is_set = ELEMENTS / granule, 1 - (1 - min(1.0, density)) ** granule
+    return min(bits, bits * is_set + FULLEST * math.sqrt(bits * is_set * (1 - is_set)))
+
+
+def _row_tiles(problem: SpmmProblem) -> int:
+    return -(-problem.m // TILE_M)
+
+
+def _columns(problem: SpmmProblem) -> int:
+    """Of C, as the widest tiles pad them: scratch memory does not depend on their width."""
+    return -(-problem.n // WIDEST) * WIDEST
+
+
+def _parts_bytes(problem: SpmmProblem, config: BitmapConfig) -> int:
+    return _row_tiles(problem) * TILE_M * _columns(problem) * 4 * config.splits if config.splits > 1 else 0
+
+
+FAMILY = BitmapSpmm()
