@@ -48,6 +48,7 @@ SERIES = (
     Colour.UMBER,
     Colour.TEAL,
     Colour.LIME,
+    Colour.VIOLET,
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 

@@ -39,7 +39,7 @@ class Bitmaps:
 
     @property
     def most_bytes(self) -> int:
-        """Of the elements of one tile."""
+        """The bytes of the largest tile's elements."""
         return int(np.diff(self.offsets).max(initial=0)) * self.slot_bytes
 
 
