@@ -45,8 +45,16 @@ ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to 
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34
 # From a multiprocessor to others beside what it computes, by blocks of the cluster. Measured on an H100, 4096 neurons,
-# for clusters of 2 and 4; that of 8 continues them.
-SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 4.1, 8: 2.0}
+# for clusters of 2 and 4 (these in two waves, of which the second was one cluster); that of 8 is a cautious guess.
+SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 5.0}
+# Of a device's multiprocessors in clusters that are resident at once: those of a graphics processing cluster come in
+# pairs, and not all have the same number. Of clusters of 16 an H100 had 7, of 8.25.
+RESIDENT_SHARE = {2: 1.0, 4: 0.94, 8: 0.91}
+
+
+def resident_clusters(device: Device, cluster: int) -> int:
+    """How many clusters of that many blocks a device probably has at once, one block on each multiprocessor."""
+    return max(1, int(RESIDENT_SHARE[cluster] * device.multiprocessors / cluster))
 
 
 @dataclass(frozen=True)
@@ -223,6 +231,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             grid=(clusters * config.cluster if problem.outputs and problem.n else 0, 1, 1),
             block=(WARP * config.warps, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
+            persistent_cluster=config.cluster,
         )
 
     def analytic_us(
@@ -231,8 +240,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         """The time of each block's groups, as in `fused_network`, and of sending neurons to other multiprocessors."""
         c = config
         living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        clusters = max(1, device.multiprocessors // c.cluster)
-        tiles = -(-problem.n // (clusters * c.inputs))
+        tiles = -(-problem.n // (resident_clusters(device, c.cluster) * c.inputs))
         shared = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
         groups = -(-problem.neurons // (SIDE * c.cluster))
         of_group = (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * shared / 2

@@ -13,12 +13,17 @@ class Launch:
     Attributes:
         starts_early: the kernel may begin while the one before it on the stream still ends, and waits itself for what
             that one wrote (CUDA programming guide, programmatic dependent launch; sm_90 and later).
+        persistent_cluster: blocks of a cluster, where clusters share all work among as many of them as there are: of
+            the grid only those that are resident at once are launched, as others would do their share when these are
+            done. Graphics processing clusters differ in multiprocessors, so that fewer may be resident than the
+            number of multiprocessors says. 0: all of the grid.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_memory_bytes: int = 0
     starts_early: bool = False
+    persistent_cluster: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ from sparsegen import api
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import DeviceMemoryError
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.cluster_network import ClusterNetworkConfig
+from sparsegen.kernels.cluster_network import ClusterNetworkConfig, resident_clusters
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.fused_network import FusedNetworkConfig
 from sparsegen.kernels.streamed_network import StreamedNetworkConfig
@@ -72,7 +72,7 @@ def inputs_at_once(config: Config, device: Device) -> int:
         case StreamedNetworkConfig() | FusedNetworkConfig():
             return config.inputs * device.multiprocessors
         case ClusterNetworkConfig():
-            return config.inputs * max(1, device.multiprocessors // config.cluster)
+            return config.inputs * resident_clusters(device, config.cluster)
     return USUAL_TILE * device.multiprocessors
 
 

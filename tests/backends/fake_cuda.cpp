@@ -104,6 +104,7 @@ int cuModuleGetFunction(void** function, void*, const char* name) {
 int cuModuleUnload(void*) { return 0; }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
 int cuLaunchKernelEx(const void*, void*, void**, void**) { return kInvalid; }
+int cuOccupancyMaxActiveClusters(int*, void*, const void*) { return kInvalid; }
 // The one kernel that there is: adds a number to the first elements of an array.
 int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** p, void**) {
   auto count = *static_cast<std::int32_t*>(p[0]), number = *static_cast<std::int32_t*>(p[1]);

@@ -35,6 +35,7 @@ def libcuda() -> ctypes.CDLL:
     unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
     library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
     library.cuLaunchKernelEx.argtypes = [pointer] * 4
+    library.cuOccupancyMaxActiveClusters.argtypes = [pointer] * 3
     library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
     library.cuModuleUnload.argtypes = [pointer]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sparsegen.backends.cuda.driver import check, error_text, libcuda
@@ -19,7 +20,7 @@ from sparsegen.kernels.tensor_map import TensorMap
 
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
-PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6  # CUlaunchAttributeID
 
 
 class CudaKernel:
@@ -110,7 +111,7 @@ class BoundLaunch:
             kernel,
             [a for a in arguments if a is not None and not isinstance(a, int | TensorMap)],
         )
-        self._launch = _launching(kernel, launch)
+        self._launch = _launching(kernel, resident(kernel, launch))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         """Launch on a stream (its handle), with the addresses for the open slots in order.
@@ -123,6 +124,36 @@ class BoundLaunch:
         status = self._launch(stream, self._arguments)
         if status:
             raise LaunchError(f"cuLaunchKernel failed: {error_text(status)}")
+
+
+def resident(kernel: CudaKernel, launch: Launch) -> Launch:
+    """The launch with no more clusters than are resident at once, if it wants that.
+
+    Raises:
+        LaunchError: none is, or the driver refused.
+    """
+    cluster = launch.persistent_cluster
+    if not cluster or launch.is_empty:
+        return launch
+    found = ctypes.c_int()
+    attribute = _Attribute(id=CLUSTER_DIMENSION)
+    attribute.value[0], attribute.value[1] = cluster | 1 << 32, 1  # x, y and z
+    configuration = _Configuration(
+        (ctypes.c_uint * 3)(*launch.grid),
+        (ctypes.c_uint * 3)(*launch.block),
+        launch.shared_memory_bytes,
+        None,
+        ctypes.pointer(attribute),
+        1,
+    )
+    status = libcuda().cuOccupancyMaxActiveClusters(
+        ctypes.byref(found), kernel.handle, ctypes.byref(configuration)
+    )
+    check(status, f"cannot tell how many clusters of {cluster} blocks are resident")
+    if found.value < 1:
+        raise LaunchError(f"no cluster of {cluster} blocks fits on this device; smaller clusters may")
+    x, y, z = launch.grid
+    return replace(launch, grid=(min(x, cluster * found.value), y, z))
 
 
 def _launching(kernel: CudaKernel, launch: Launch) -> Callable[[int, Any], int]:
