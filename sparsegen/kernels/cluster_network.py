@@ -73,6 +73,12 @@ class ClusterNetworkConfig(Config):
         packs=True,
         searched=(2, 4, 8),
     )
+    sending: str = tunable(
+        "sought",
+        ("sought", "listed"),
+        "neurons that another block reads are sought among a group's, or, in clusters of 2, listed beforehand",
+        packs=True,
+    )
     first_check: int = tunable(
         5,
         (0, 1, 2, 3, 4, 5, 6, 8, 12),
@@ -142,6 +148,10 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         )
         yield shared_memory_fits("two buffers of neurons", self._shared_bytes(problem, c), device)
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
+        yield Constraint(
+            c.sending != "listed" or c.cluster == 2,
+            f"what is sent is listed (sending {c.sending}) in clusters of 2 (cluster {c.cluster})",
+        )
         yield from drops_inputs(problem, c.first_check, c.checks)
 
     def requirements(
@@ -184,7 +194,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         self, problem: SparseNetworkProblem, config: ClusterNetworkConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
         c = config
-        tiles = cluster_tiles(problem, matrix, c.run, c.warps * c.run, c.cluster)
+        tiles = cluster_tiles(problem, matrix, c.run, c.warps * c.run, c.cluster, c.sending == "listed")
         values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[tiles.source])
         kept = problem.activation is Activation.DYING_RELU
         return Packed(

@@ -50,6 +50,32 @@ def mixed(neurons: int, layers: int) -> CsrMatrix:
             Activation.NONE,
             Readout.NEURONS,
         ),
+        (
+            {
+                "cluster": 2,
+                "inputs": 24,
+                "warps": 4,
+                "run": 2,
+                "sending": "listed",
+                "first_check": 1,
+                "checks": 2,
+            },
+            Activation.DYING_RELU,
+            Readout.NEURONS,
+        ),
+        (
+            {
+                "cluster": 2,
+                "inputs": 40,
+                "warps": 4,
+                "run": 4,
+                "sending": "listed",
+                "first_check": 0,
+                "checks": 1,
+            },
+            Activation.RELU,
+            Readout.TOTALS,
+        ),
     ],
 )
 def test_chains_twins_and_a_general_layer_between(

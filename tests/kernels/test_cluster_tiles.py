@@ -15,6 +15,7 @@ from sparsegen.kernels import families_of, family
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
     LARGEST_CLUSTER,
+    NOT_LISTED,
     POSITION_BITS,
     SPARE_BLOCKS,
     ClusterTiles,
@@ -115,3 +116,27 @@ def test_each_width_has_its_family(neurons: int, fastest: str) -> None:
         if not f.broken_constraints(problem, f.heuristic(problem, features, H100), H100)
     }
     assert min(found, key=found.__getitem__) == fastest
+
+
+def test_what_goes_to_the_other_block_is_listed_once() -> None:
+    """Behind the destinations of each group: its rows that go away, where they go, and then nothing."""
+    matrix = radixnet(1024, 12).stacked(DType.FLOAT16)
+    plain, found = (
+        cluster_tiles(problem_of(matrix), matrix, RUN, WARPS * RUN, 2, is_listed)
+        for is_listed in (False, True)
+    )
+    assert np.array_equal(found.places[..., :SIDE], plain.places), "destinations stay as they are"
+    sent = 0
+    for rank in range(2):
+        own, listed = found.places[rank, :, :SIDE], found.places[rank, :, SIDE:]
+        assert np.array_equal(own >> 16, listed >> 16), "every lane knows the two blocks"
+        group, row = np.nonzero((own & COPIED - 1) >> POSITION_BITS != rank)
+        is_listed = listed & NOT_LISTED != NOT_LISTED
+        assert np.all(is_listed[:, :-1] >= is_listed[:, 1:]), "they stand first"
+        at_group, place = np.nonzero(is_listed)
+        entry = listed[at_group, place] & 0xFFFF
+        assert np.array_equal(at_group, group) and np.array_equal(entry >> POSITION_BITS, row)
+        assert np.array_equal(entry & NOT_LISTED, own[group, row] & NOT_LISTED)
+        sent += group.size
+    copies = np.count_nonzero(found.places[..., :SIDE] & COPIED)
+    assert sent + copies == found.layers[:, :, 3].sum(), "as many as the other block waits for"

@@ -28,6 +28,7 @@ from sparsegen.operators.sparse_network import SparseNetworkProblem
 SPARE_BLOCKS = 4  # of neurons that a block of the cluster may keep beyond its share
 HOLDERS = 2  # of a block of neurons, at most
 POSITION_BITS, RANK_BITS = 12, 3  # of a destination
+NOT_LISTED = (1 << POSITION_BITS) - 1  # a place that no row has
 COPIED = 1 << POSITION_BITS + RANK_BITS  # the bit that says that there is a second destination
 LARGEST_CLUSTER = 1 << RANK_BITS
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
@@ -42,7 +43,9 @@ class ClusterTiles:
 
     Attributes:
         layers: int32, cluster × layers × 4: as in `NetworkTiles`; the last says how many neurons other blocks send.
-        places: uint32, cluster × groups × 16: the destination of each row; above it, of pairs, the two blocks.
+        places: uint32, cluster × groups × 16: the destination of each row; above it, of pairs, the two blocks. Or × 32,
+            where rows that go to the other one of two blocks are listed behind the destinations: the place there, and
+            above its bits which row it is; then `NOT_LISTED`. The two blocks are above these too.
         copies: uint16, cluster × groups × 16: second destinations.
         general, blocks: as in `NetworkTiles`; a block's number, and from bit 16 on who keeps it.
         kept: int32, cluster × layers: places in use behind each layer.
@@ -70,7 +73,12 @@ def blocks_kept(problem: SparseNetworkProblem, cluster: int) -> int:
 
 
 def cluster_tiles(
-    problem: SparseNetworkProblem, matrix: CsrMatrix, run: int, pass_groups: int, cluster: int
+    problem: SparseNetworkProblem,
+    matrix: CsrMatrix,
+    run: int,
+    pass_groups: int,
+    cluster: int,
+    is_listed: bool = False,
 ) -> ClusterTiles:
     """All layers of a network for clusters.
 
@@ -78,6 +86,7 @@ def cluster_tiles(
         run: groups that a warp takes one after another.
         pass_groups: those that all warps of a block take together.
         cluster: blocks of a cluster.
+        is_listed: whether rows that go to the other one of two blocks are listed too.
     """
     positions = SIDE * blocks_kept(problem, cluster)
     layers = [
@@ -95,7 +104,7 @@ def cluster_tiles(
         nowhere = rank << POSITION_BITS | positions
         parts.append(NumberedLayers(problem, matrix, own, passes, pass_groups, nowhere).tiles(np.zeros(0)))
     placed = places_of_inputs(problem, [layer.tiles for layer in layers])
-    return _joined(problem, layers, sent, parts, placed, positions)
+    return _joined(problem, layers, sent, parts, placed, positions, is_listed)
 
 
 def _joined(
@@ -105,6 +114,7 @@ def _joined(
     parts: list[NetworkTiles],
     placed: Array,
     positions: int,
+    is_listed: bool,
 ) -> ClusterTiles:
     """All blocks' parts side by side, each filled up to the longest."""
     cluster = len(parts)
@@ -114,7 +124,13 @@ def _joined(
         about[:, number, 3] = layer.received(*sent[number])
         if number:
             kept[:, number - 1] = SIDE * layer.kept
-    words = [_with_blocks(part, layers, rank) for rank, part in enumerate(parts)]
+    words = [part.places for part in parts]
+    if is_listed:
+        words = [np.hstack((own, listed(own, rank))) for rank, own in enumerate(words)]
+    words = [
+        _with_blocks(own, part, layers, rank)
+        for rank, (own, part) in enumerate(zip(words, parts, strict=True))
+    ]
     copies = [_copies(part, layers, sent, rank) for rank, part in enumerate(parts)]
     if layers:
         first, second = layers[0].destinations(placed, np.zeros(placed.size, dtype=np.int64), positions)
@@ -257,9 +273,22 @@ def _turn(ascending: Array) -> Array:
     return found
 
 
-def _with_blocks(part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
+def listed(destinations: Array, rank: int) -> Array:
+    """uint32, groups × 16: the rows of a block of two that go to the other one, as `ClusterTiles` lists them.
+
+    Args:
+        destinations: uint32, groups × 16: of this block's rows.
+    """
+    away = (destinations & COPIED - 1) >> POSITION_BITS != rank
+    word = destinations & NOT_LISTED | np.arange(SIDE, dtype=np.uint32) << POSITION_BITS
+    order = np.argsort(~away, axis=1, kind="stable")
+    found: Array = np.take_along_axis(np.where(away, word, NOT_LISTED), order, axis=1).astype(np.uint32)
+    return found
+
+
+def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
     """Destinations, and above them the numbers of a pair's blocks, which a block of the cluster keeps itself."""
-    words = part.places.copy()
+    words = destinations.copy()
     for (_, first, _, _), layer in zip(part.layers.tolist(), layers, strict=True):
         if not layer.passes:
             continue
