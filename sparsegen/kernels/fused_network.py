@@ -55,6 +55,12 @@ class FusedNetworkConfig(Config):
         (1, 2),
         "of a tile, each with a barrier of its own, so that warps seldom wait at the end of a layer",
     )
+    rest: int = tunable(
+        0,
+        (0, 16, 32, 56),
+        "inputs at least in a tile that is not full: blocks take whole tiles, and few of them what is left; 0: all "
+        "blocks take as many inputs",
+    )
     first_check: int = tunable(
         5,
         (0, 1, 2, 3, 4, 5, 6, 8, 12),
@@ -104,6 +110,12 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         yield Constraint(
             c.parts == 1 or c.inputs > 8, f"parts ({c.parts}) of inputs ({c.inputs}) have 8 inputs each"
         )
+        dying = problem.activation is Activation.DYING_RELU
+        yield Constraint(
+            c.rest == 0 or not dying,
+            f"what is left is for few blocks (rest {c.rest}) where all inputs live ({problem.activation})",
+        )
+        yield Constraint(c.rest <= c.inputs, f"rest ({c.rest}) is at most a tile ({c.inputs})")
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
         yield from drops_inputs(problem, c.first_check, c.checks)
 

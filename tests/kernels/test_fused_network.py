@@ -1,0 +1,36 @@
+"""`fused_network` where few blocks take the inputs that are left behind whole tiles."""
+
+from __future__ import annotations
+
+import pytest
+from contract_cases import Kind, Variant, run_and_compare
+
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.kernels import family
+from sparsegen.networks.radixnet import radixnet
+from sparsegen.operators import DType, Readout, SparseNetworkProblem
+from sparsegen.operators.sparse_network import Activation
+from sparsegen.render import render
+
+FAMILY = family("fused_network")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("left", [0, 1, 40, 23 * 8])
+def test_the_rest_goes_to_few_blocks(emulator_toolchain: EmulatorToolchain, left: int) -> None:
+    """All inputs are computed, once each: whole tiles of all blocks, and more or less than a piece for each."""
+    matrix = radixnet(64, 3).stacked(DType.FLOAT16)
+    inputs = 24 * device().multiprocessors + left
+    kind = Kind(
+        SparseNetworkProblem,
+        (("n", inputs),),
+        (("dtype", DType.FLOAT16), ("activation", Activation.RELU), ("readout", Readout.TOTALS)),
+    )
+    problem = kind.problem(matrix)
+    chosen = FAMILY.config(inputs=24, warps=4, run=1, parts=2, rest=16, first_check=0, checks=1)
+    source = render(FAMILY, problem, chosen)
+    variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
+    packed = FAMILY.pack(problem, chosen, matrix)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{left} left")
