@@ -62,6 +62,11 @@ class StagedNetworkConfig(Config):
         16, (4, 8, 16, 32), "warps of a block, each of whose threads computes a neuron", packs=True
     )
     resident_blocks: int = tunable(2, (1, 2, 4), "blocks that share a multiprocessor")
+    staging: str = tunable(
+        "vectors",
+        ("vectors", "neurons"),
+        "what a thread brings to shared memory at a time: a vector of a neuron, or as published all of a neuron",
+    )
     order: str = tunable(
         "banks",
         ("columns", "banks"),
@@ -266,6 +271,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
             buffer=512,
             warps=8,
             resident_blocks=4,
+            staging="neurons",
             order="columns",
             first_check=0,
             checks=1,
