@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
     FETCHED_RANK,
@@ -19,24 +16,32 @@ from sparsegen.kernels.layouts.cluster_tiles import (
     cluster_tiles,
 )
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import (
-    GROUP_CYCLES,
-    INPUT_CYCLES,
-    LIVING,
-    UNIT,
+from sparsegen.kernels.layouts.network_family import (
+    WARP,
+    TiledNetwork,
+    checks_tunable,
+    dropped,
     drops_inputs,
-    positions_of,
-    shares_columns,
+    first_check_tunable,
+    first_that_fits,
+    group_cycles,
+    groups_of,
+    inputs_tunable,
+    launch_of,
+    living,
+    run_for,
+    run_tunable,
     tiles_of_a_group,
+    traits_of_tiles,
+    warps_for,
 )
+from sparsegen.kernels.layouts.network_tiles import UNIT, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
+from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 
-WARP = 32
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 MOST_BLOCKS_KEPT = (
     1 << POSITION_BITS
@@ -62,33 +67,20 @@ class ClusterNetworkConfig(Config):
     """One point of the tuning space of `ClusterNetwork`."""
 
     cluster: int = tunable(2, (2, 4, 8), "blocks that share a tile's neurons", packs=True)
-    inputs: int = tunable(
-        24, (8, 24, 40, 56), "inputs of a tile, which goes through all layers together", searched=(24, 40, 56)
-    )
+    inputs: int = inputs_tunable(24, searched=(24, 40, 56))
     warps: int = tunable(16, (4, 8, 16), "warps of a block", packs=True, searched=(8, 16))
-    run: int = tunable(
-        4,
-        (1, 2, 4, 8),
-        "groups of 16 neurons that a warp takes one after another, keeping what they share",
-        packs=True,
-        searched=(2, 4, 8),
-    )
+    run: int = run_tunable(4, (1, 2, 4, 8), searched=(2, 4, 8))
     sending: str = tunable(
         "sought",
         ("sought", "listed"),
         "neurons that another block reads are sought among a group's, or, in clusters of 2, listed beforehand",
         packs=True,
     )
-    first_check: int = tunable(
-        5,
-        (0, 1, 2, 3, 4, 5, 6, 8, 12),
-        "layers before dead inputs are dropped for the first time; 0: never",
-        searched=(0, 4, 5, 6, 8),
-    )
-    checks: int = tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped")
+    first_check: int = first_check_tunable(0, 4, 5, 6, 8)
+    checks: int = checks_tunable()
 
 
-class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
+class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
     """A cluster takes its share of the inputs, tile by tile, through all layers; no neuron leaves its shared memories.
 
     Each block computes some of a layer's groups and keeps the neurons that these read (`cluster_tiles`). Neurons that
@@ -127,13 +119,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         "input_places",
         "values",
     )
-    scratch_names = ("kept", "kept_ids")
-    problem_type = SparseNetworkProblem
     config_type = ClusterNetworkConfig
-
-    def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
-        yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
-        yield one_item(problem)
 
     def constraints(
         self, problem: SparseNetworkProblem, config: ClusterNetworkConfig, device: Device
@@ -152,12 +138,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             c.sending != "listed" or c.cluster == 2,
             f"what is sent is listed (sending {c.sending}) in clusters of 2 (cluster {c.cluster})",
         )
-        yield from drops_inputs(problem, c.first_check, c.checks)
-
-    def requirements(
-        self, problem: SparseNetworkProblem, features: Features, config: ClusterNetworkConfig
-    ) -> Iterator[Constraint]:
-        yield shares_columns(problem, features)
+        yield from drops_inputs(problem, c)
 
     @staticmethod
     def _registers(config: ClusterNetworkConfig) -> int:
@@ -175,16 +156,12 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: ClusterNetworkConfig, device: Device
     ) -> bool:
-        groups = -(-problem.neurons // SIDE)
-        return config.cluster * config.warps * config.run <= max(4, groups)
+        return config.cluster * config.warps * config.run <= max(4, groups_of(problem))
 
     def constants(self, problem: SparseNetworkProblem, config: ClusterNetworkConfig) -> Mapping[str, Value]:
         return {
-            "dtype": problem.dtype.value,
-            "activation": problem.activation.value,
-            "readout": problem.readout.value,
-            "aligned_rows": problem.neurons % 8 == 0,
-            "even_outputs": problem.outputs % 2 == 0,
+            **super().constants(problem, config),
+            **traits_of_tiles(problem),
             "position_bits": POSITION_BITS,
             "copied": COPIED,
             "fetched_rank": FETCHED_RANK,
@@ -195,8 +172,6 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
     ) -> Packed[Array]:
         c = config
         tiles = cluster_tiles(problem, matrix, c.run, c.warps * c.run, c.cluster, c.sending == "listed")
-        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[tiles.source])
-        kept = problem.activation is Activation.DYING_RELU
         return Packed(
             arrays={
                 "layer_table": empty_as_one(tiles.layers),
@@ -206,7 +181,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
                 "blocks": tiles.blocks,
                 "in_use": tiles.kept,
                 "input_places": tiles.inputs,
-                "values": values,
+                "values": self.values(problem, matrix, tiles.source),
             },
             sizes={
                 "neurons": problem.neurons,
@@ -223,10 +198,7 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
             nnz=matrix.nnz,
             values="values",
             value_source=lambda: tiles.source,
-            scratch={
-                "kept": 2 * c.cluster * problem.n * tiles.positions if kept else 4,
-                "kept_ids": 4 * c.cluster * problem.n if kept else 4,
-            },
+            scratch=self.kept(problem, tiles.positions, c.cluster),
         )
 
     def launch(
@@ -236,49 +208,40 @@ class ClusterNetwork(Family[SparseNetworkProblem, ClusterNetworkConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        clusters = max(1, min(device.multiprocessors // config.cluster, -(-problem.n // 8)))
-        return Launch(
-            grid=(clusters * config.cluster if problem.outputs and problem.n else 0, 1, 1),
-            block=(WARP * config.warps, 1, 1),
-            shared_memory_bytes=self._shared_bytes(problem, config),
-            persistent_cluster=config.cluster,
-        )
+        c = config
+        clusters = min(max(1, device.multiprocessors // c.cluster), -(-problem.n // 8))
+        shared = self._shared_bytes(problem, c)
+        return launch_of(problem, clusters * c.cluster, c.warps, shared, persistent_cluster=c.cluster)
 
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: ClusterNetworkConfig, device: Device
     ) -> float:
         """The time of each block's groups, as in `fused_network`, and of sending neurons to other multiprocessors."""
         c = config
-        living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
         tiles = -(-problem.n // (resident_clusters(device, c.cluster) * c.inputs))
         shared = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
         groups = -(-problem.neurons // (SIDE * c.cluster))
-        of_group = (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * shared / 2
+        of_group = group_cycles(shared, c.inputs)
         away = shared * positions_of(problem) / c.cluster * (1 - 1 / c.cluster) * c.inputs
         cycles = groups * of_group + away / SENT_BYTES_PER_CYCLE[c.cluster]
-        of_all = problem.layers * tiles * living * cycles
+        of_all = problem.layers * tiles * living(problem) * cycles
         return device.expected_rates.launch_us + of_all / device.expected_rates.clock_mhz
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> ClusterNetworkConfig:
         """The smallest cluster in which tiles of 24 inputs fit, or the largest; runs such that all warps have one."""
-        groups = -(-problem.neurons // SIDE)
-        dying = problem.activation is Activation.DYING_RELU
-        for cluster, inputs in ((2, 40), (2, 24), (4, 24), (8, 24), (8, 8)):
-            warps = 16 if groups >= 16 * cluster else 8 if groups >= 8 * cluster else 4
-            run = max(1, min(4, groups // (cluster * warps)))
-            config = ClusterNetworkConfig(
-                cluster=cluster,
-                inputs=inputs,
-                warps=warps,
-                run=1 << run.bit_length() - 1,
-                first_check=5 if dying else 0,
-                checks=3 if dying else 1,
-            )
-            if self._shared_bytes(problem, config) <= device.shared_memory_per_block:
-                break
-        return config
+        groups = groups_of(problem)
+
+        def config(cluster: int, inputs: int) -> ClusterNetworkConfig:
+            warps = warps_for(groups // cluster)
+            run = run_for(groups // (cluster * warps), 4)
+            return ClusterNetworkConfig(cluster, inputs, warps, run, **dropped(problem))
+
+        return first_that_fits(
+            (config(*some) for some in ((2, 40), (2, 24), (4, 24), (8, 24), (8, 8))),
+            lambda c: self._shared_bytes(problem, c) <= device.shared_memory_per_block,
+        )
 
 
 FAMILY = ClusterNetwork()

@@ -7,29 +7,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import (
-    GROUP_CYCLES,
-    INPUT_CYCLES,
-    LIVING,
+from sparsegen.kernels.layouts.network_family import (
+    WARP,
+    TiledNetwork,
+    checks_tunable,
+    dies,
+    dropped,
     drops_inputs,
-    network_tiles,
-    positions_of,
-    shares_columns,
+    first_check_tunable,
+    first_that_fits,
+    group_cycles,
+    groups_of,
+    inputs_tunable,
+    launch_of,
+    living,
+    run_for,
+    run_tunable,
     tiles_of_a_group,
+    traits_of_tiles,
+    warps_for,
 )
-from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, SparseNetworkProblem
+from sparsegen.operators.sparse_network import SparseNetworkProblem
 
-WARP = 32
 STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
@@ -40,16 +47,9 @@ OTHER_REGISTERS = 28
 class FusedNetworkConfig(Config):
     """One point of the tuning space of `FusedNetwork`."""
 
-    inputs: int = tunable(
-        56, (8, 24, 40, 56), "inputs of a tile, which goes through all layers together", searched=(40, 56)
-    )
+    inputs: int = inputs_tunable(56, searched=(40, 56))
     warps: int = tunable(16, (4, 8, 16), "warps of a block", packs=True)
-    run: int = tunable(
-        4,
-        (1, 2, 4, 8),
-        "groups of 16 neurons that a warp takes one after another, keeping what they share",
-        packs=True,
-    )
+    run: int = run_tunable(4, (1, 2, 4, 8))
     parts: int = tunable(
         2,
         (1, 2),
@@ -61,16 +61,11 @@ class FusedNetworkConfig(Config):
         "inputs at least in a tile that is not full: blocks take whole tiles, and few of them what is left; 0: all "
         "blocks take as many inputs",
     )
-    first_check: int = tunable(
-        5,
-        (0, 1, 2, 3, 4, 5, 6, 8, 12),
-        "layers before dead inputs are dropped for the first time; 0: never",
-        searched=(0, 4, 5, 6, 8),
-    )
-    checks: int = tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped")
+    first_check: int = first_check_tunable(0, 4, 5, 6, 8)
+    checks: int = checks_tunable()
 
 
-class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
+class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
     """A block takes its share of the inputs, tile by tile, through all layers; no neuron leaves the multiprocessor.
 
     An inspector puts rows that share columns in groups of 16 (`tile_groups`): the 16 × 16 tiles of their weights are
@@ -88,17 +83,14 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
     entry = "fused_network"
     size_names = ("n", "neurons", "outputs", "layers", "positions")
     packed_names = ("layer_table", "places", "general", "blocks", "input_places", "values")
-    scratch_names = ("kept", "kept_ids")
-    problem_type = SparseNetworkProblem
     config_type = FusedNetworkConfig
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
-        yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
+        yield from super().scope(problem)
         yield Constraint(
             max(problem.neurons, problem.outputs) <= MOST_NEURONS,
             f"a layer's neurons ({max(problem.neurons, problem.outputs)}) are at most {MOST_NEURONS}",
         )
-        yield one_item(problem)
 
     def constraints(
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, device: Device
@@ -110,19 +102,13 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         yield Constraint(
             c.parts == 1 or c.inputs > 8, f"parts ({c.parts}) of inputs ({c.inputs}) have 8 inputs each"
         )
-        dying = problem.activation is Activation.DYING_RELU
         yield Constraint(
-            c.rest == 0 or not dying,
+            c.rest == 0 or not dies(problem),
             f"what is left is for few blocks (rest {c.rest}) where all inputs live ({problem.activation})",
         )
         yield Constraint(c.rest <= c.inputs, f"rest ({c.rest}) is at most a tile ({c.inputs})")
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
-        yield from drops_inputs(problem, c.first_check, c.checks)
-
-    def requirements(
-        self, problem: SparseNetworkProblem, features: Features, config: FusedNetworkConfig
-    ) -> Iterator[Constraint]:
-        yield shares_columns(problem, features)
+        yield from drops_inputs(problem, c)
 
     @staticmethod
     def _registers(config: FusedNetworkConfig) -> int:
@@ -137,24 +123,15 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, device: Device
     ) -> bool:
-        groups = -(-problem.neurons // SIDE)
-        return config.warps * config.run <= max(4, groups) and config.run > 1
+        return config.warps * config.run <= max(4, groups_of(problem)) and config.run > 1
 
     def constants(self, problem: SparseNetworkProblem, config: FusedNetworkConfig) -> Mapping[str, Value]:
-        return {
-            "dtype": problem.dtype.value,
-            "activation": problem.activation.value,
-            "readout": problem.readout.value,
-            "aligned_rows": problem.neurons % 8 == 0,
-            "even_outputs": problem.outputs % 2 == 0,
-        }
+        return {**super().constants(problem, config), **traits_of_tiles(problem)}
 
     def pack(
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
-        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[tiles.source])
-        kept = problem.activation is Activation.DYING_RELU
         return Packed(
             arrays={
                 "layer_table": empty_as_one(tiles.layers),
@@ -162,7 +139,7 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
                 "general": tiles.general,
                 "blocks": tiles.blocks,
                 "input_places": tiles.inputs,
-                "values": values,
+                "values": self.values(problem, matrix, tiles.source),
             },
             sizes={
                 "neurons": problem.neurons,
@@ -173,10 +150,7 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
             nnz=matrix.nnz,
             values="values",
             value_source=lambda: tiles.source,
-            scratch={
-                "kept": 2 * problem.n * tiles.positions if kept else 4,
-                "kept_ids": 4 * problem.n if kept else 4,
-            },
+            scratch=self.kept(problem, tiles.positions),
         )
 
     def launch(
@@ -187,43 +161,36 @@ class FusedNetwork(Family[SparseNetworkProblem, FusedNetworkConfig]):
         device: Device,
     ) -> Launch:
         blocks = min(device.multiprocessors, -(-problem.n // 8))
-        return Launch(
-            grid=(blocks if problem.outputs else 0, 1, 1),
-            block=(WARP * config.warps, 1, 1),
-            shared_memory_bytes=self._shared_bytes(problem, config),
-        )
+        return launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
 
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: FusedNetworkConfig, device: Device
     ) -> float:
         c = config
-        groups = problem.layers * -(-problem.neurons // SIDE)
+        groups = problem.layers * groups_of(problem)
         tiles = -(-problem.n // (device.multiprocessors * c.inputs))
-        living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        of_group = (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * tiles_of_a_group(problem, features) / 2
-        cycles = groups * tiles * living * of_group
+        of_group = group_cycles(tiles_of_a_group(problem, features), c.inputs)
+        cycles = groups * tiles * living(problem) * of_group
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> FusedNetworkConfig:
         """The largest tile that fits, and runs such that all warps have one."""
-        groups = -(-problem.neurons // SIDE)
-        run = max(1, min(4, groups // 16))
-        run = 1 << run.bit_length() - 1
-        dying = problem.activation is Activation.DYING_RELU
-        for inputs in (56, 40, 24, 8):
-            config = FusedNetworkConfig(
+        groups = groups_of(problem)
+        configs = (
+            FusedNetworkConfig(
                 inputs=inputs,
-                warps=16 if groups >= 16 else 8 if groups >= 8 else 4,
-                run=run,
+                warps=warps_for(groups),
+                run=run_for(groups // 16, 4),
                 parts=2 if inputs > 8 else 1,
-                first_check=5 if dying else 0,
-                checks=3 if dying else 1,
+                **dropped(problem),
             )
-            if self._shared_bytes(problem, config) <= device.shared_memory_per_block:
-                break
-        return config
+            for inputs in (56, 40, 24, 8)
+        )
+        return first_that_fits(
+            configs, lambda c: self._shared_bytes(problem, c) <= device.shared_memory_per_block
+        )
 
 
 def _in_upper_half(pairs: Array, groups: int) -> Array:

@@ -13,14 +13,22 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import LIVING, drops_inputs
+from sparsegen.kernels.layouts.network_family import (
+    WARP,
+    checks_tunable,
+    dies,
+    dropped,
+    drops_inputs,
+    first_check_tunable,
+    launch_of,
+    living,
+)
 from sparsegen.kernels.layouts.staged_slices import bias_sources, staged_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
 
-WARP = 32
 BANK_BYTES = 128  # that shared memory delivers in a cycle
 VECTOR_BYTES = (4, 8, 16)
 INPUTS_AT_A_TIME = 9600  # that have tiles in device memory
@@ -73,13 +81,8 @@ class StagedNetworkConfig(Config):
         "of a row's weights: by columns, as published, or such that neighbouring lanes read different banks",
         packs=True,
     )
-    first_check: int = tunable(
-        5,
-        (0, 1, 2, 3, 4, 5, 6, 8, 12),
-        "layers before dead inputs are dropped for the first time; 0: never",
-        searched=(0, 3, 5, 8),
-    )
-    checks: int = tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped", searched=(1, 3, 6))
+    first_check: int = first_check_tunable(0, 3, 5, 8)
+    checks: int = checks_tunable(1, 3, 6)
 
 
 class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
@@ -127,7 +130,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         yield enough_registers(
             c.minibatch + c.vector + OTHER_REGISTERS, WARP * c.warps * c.resident_blocks, at_a_time=8
         )
-        yield from drops_inputs(problem, c.first_check, c.checks)
+        yield from drops_inputs(problem, c)
 
     @staticmethod
     def _shared_bytes(problem: SparseNetworkProblem, config: StagedNetworkConfig) -> int:
@@ -171,7 +174,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         biases = bias_sources(problem, matrix).ravel()
         source = empty_as_one(np.concatenate((biases, slices.source)))
         values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
-        dying = problem.activation is Activation.DYING_RELU
+        dying = dies(problem)
         tile = 2 * max(problem.neurons, problem.outputs) * problem.dtype.itemsize
         return Packed(
             arrays={
@@ -205,11 +208,8 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        return Launch(
-            grid=(self._blocks(problem, config, device) if problem.outputs else 0, 1, 1),
-            block=(WARP * config.warps, 1, 1),
-            shared_memory_bytes=self._shared_bytes(problem, config),
-        )
+        blocks = self._blocks(problem, config, device)
+        return launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
 
     @staticmethod
     def _blocks(problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device) -> int:
@@ -224,8 +224,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         c, itemsize = config, problem.dtype.itemsize
         if not (problem.neurons and problem.m):
             return device.expected_rates.launch_us
-        living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        inputs = problem.n * living
+        inputs = problem.n * living(problem)
         degree = max(0.0, features.row_mean - BIAS_COLUMNS)
         rows = WARP * c.warps
         staged = min(problem.neurons, rows * degree)
@@ -245,15 +244,13 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StagedNetworkConfig:
         """The largest minibatch of which all multiprocessors have one, and the largest useful buffer for two blocks."""
-        dying = problem.activation is Activation.DYING_RELU
         minibatch = next((b for b in (16, 8) if problem.n >= b * device.multiprocessors), 4)
         warps = next((w for w in (16, 8) if WARP * w <= problem.neurons), 4)
         config = StagedNetworkConfig(
             minibatch=minibatch,
             vector=self._vector(problem, minibatch),
             warps=warps,
-            first_check=5 if dying else 0,
-            checks=3 if dying else 1,
+            **dropped(problem),
         )
         needed = next((b for b in BUFFERS if b >= problem.neurons), BUFFERS[-1])
         for buffer in (b for b in reversed(BUFFERS) if b <= needed):

@@ -5,31 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.network_tiles import (
-    GROUP_CYCLES,
-    INPUT_CYCLES,
-    LIVING,
+from sparsegen.kernels.layouts.network_family import (
+    WARP,
+    TiledNetwork,
+    checks_tunable,
+    dropped,
     drops_inputs,
-    network_tiles,
-    positions_of,
-    shares_columns,
+    first_check_tunable,
+    group_cycles,
+    groups_of,
+    launch_of,
+    living,
+    run_for,
+    run_tunable,
     tiles_of_a_group,
+    warps_for,
 )
+from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, SparseNetworkProblem
+from sparsegen.operators.sparse_network import SparseNetworkProblem
 
-WARP = 32
 STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 WIDEST_TILE = 64  # inputs
 LEAST_OF_A_BLOCK = 16
@@ -47,28 +49,17 @@ class StreamedNetworkConfig(Config):
         64, (16, 32, 64), "inputs of a tile at most; narrow tiles of narrow networks stay in the L2"
     )
     warps: int = tunable(16, (4, 8, 16), "warps of a block", searched=(8, 16), packs=True)
-    run: int = tunable(
-        8,
-        (1, 2, 4, 8, 16),
-        "groups of 16 neurons that a warp takes one after another, keeping what they share",
-        searched=(4, 8, 16),
-        packs=True,
-    )
+    run: int = run_tunable(8, (1, 2, 4, 8, 16), searched=(4, 8, 16))
     stages: int = tunable(
         4,
         (2, 3, 4, 6),
         "pipeline stages: blocks of neurons in a warp's shared memory; the next ones load while one is used",
     )
-    first_check: int = tunable(
-        5,
-        (0, 1, 2, 3, 4, 5, 6, 8, 12),
-        "layers before dead inputs are dropped for the first time; 0: never",
-        searched=(0, 3, 4, 5, 6, 8),
-    )
-    checks: int = tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped")
+    first_check: int = first_check_tunable(0, 3, 4, 5, 6, 8)
+    checks: int = checks_tunable()
 
 
-class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
+class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
     """Each thread block computes all layers for its share of the inputs, tile by tile.
 
     Neurons go from one buffer in device memory to another. Groups and tiles are those of `fused_network`. A block of 16
@@ -87,12 +78,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
     size_names = ("n", "neurons", "outputs", "layers", "positions")
     packed_names = ("layer_table", "places", "pairs", "general", "blocks", "input_places", "values")
     scratch_names = ("tiles", "numbers")
-    problem_type = SparseNetworkProblem
     config_type = StreamedNetworkConfig
-
-    def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
-        yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
-        yield one_item(problem)
 
     def constraints(
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device
@@ -102,12 +88,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
         yield capable(device, STORED_FRAGMENTS)
         yield shared_memory_fits("stages of all warps", self._shared_bytes(c), device)
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
-        yield from drops_inputs(problem, c.first_check, c.checks)
-
-    def requirements(
-        self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig
-    ) -> Iterator[Constraint]:
-        yield shares_columns(problem, features)
+        yield from drops_inputs(problem, c)
 
     @staticmethod
     def _registers(config: StreamedNetworkConfig) -> int:
@@ -123,20 +104,12 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device
     ) -> bool:
-        return config.warps * config.run <= max(4, -(-problem.neurons // SIDE))
-
-    def constants(self, problem: SparseNetworkProblem, config: StreamedNetworkConfig) -> Mapping[str, Value]:
-        return {
-            "dtype": problem.dtype.value,
-            "activation": problem.activation.value,
-            "readout": problem.readout.value,
-        }
+        return config.warps * config.run <= max(4, groups_of(problem))
 
     def pack(
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
-        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[tiles.source])
         room = problem.n + WIDEST_TILE * min(MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
         return Packed(
             arrays={
@@ -146,7 +119,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
                 "general": tiles.general,
                 "blocks": tiles.blocks,
                 "input_places": tiles.inputs,
-                "values": values,
+                "values": self.values(problem, matrix, tiles.source),
             },
             sizes={
                 "neurons": problem.neurons,
@@ -168,11 +141,7 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
         device: Device,
     ) -> Launch:
         blocks = min(device.multiprocessors, MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
-        return Launch(
-            grid=(blocks if problem.outputs else 0, 1, 1),
-            block=(WARP * config.warps, 1, 1),
-            shared_memory_bytes=self._shared_bytes(config),
-        )
+        return launch_of(problem, blocks, config.warps, self._shared_bytes(config))
 
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig, device: Device
@@ -181,30 +150,23 @@ class StreamedNetwork(Family[SparseNetworkProblem, StreamedNetworkConfig]):
         the groups, as in `fused_network`.
         """
         c, rates = config, device.expected_rates
-        living = LIVING if problem.activation is Activation.DYING_RELU else 1.0
-        neurons = problem.layers * positions_of(problem) * problem.n * living
+        inputs = problem.n * living(problem)
+        neurons = problem.layers * positions_of(problem) * inputs
         shared = tiles_of_a_group(problem, features)
         copied = neurons * problem.dtype.itemsize * (1 + (shared if shared > 2 else BLOCKS_LOADED))
         tiles = -(-problem.n // (device.multiprocessors * c.inputs))
-        groups = problem.layers * -(-problem.neurons // SIDE) * tiles * living
-        cycles = groups * (GROUP_CYCLES + INPUT_CYCLES * c.inputs) * shared / 2
+        groups = problem.layers * groups_of(problem) * tiles * living(problem)
+        cycles = groups * group_cycles(shared, c.inputs)
         return rates.launch_us + max(copied / rates.copy_bytes_per_us, cycles / rates.clock_mhz)
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StreamedNetworkConfig:
         """The widest tile, and runs such that all warps have one; 16 warps would leave a thread too few registers."""
-        groups = -(-problem.neurons // SIDE)
-        warps = 8 if groups >= 8 else 4
-        run = max(1, min(8, groups // warps))
-        dying = problem.activation is Activation.DYING_RELU
-        return StreamedNetworkConfig(
-            warps=warps,
-            run=1 << run.bit_length() - 1,
-            stages=6,
-            first_check=5 if dying else 0,
-            checks=3 if dying else 1,
-        )
+        groups = groups_of(problem)
+        warps = min(8, warps_for(groups))
+        run = run_for(groups // warps, 8)
+        return StreamedNetworkConfig(warps=warps, run=run, stages=6, **dropped(problem))
 
 
 FAMILY = StreamedNetwork()

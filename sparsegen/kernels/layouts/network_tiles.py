@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
 from sparsegen.matrix.csr import Array, CsrMatrix
-from sparsegen.matrix.features import Features
-from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
+from sparsegen.operators.sparse_network import SparseNetworkProblem
 
 TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
 PAIR = 2 * TILE + BIASES  # values of a group with two tiles
 UNIT = BIASES  # what places of groups are counted in
-LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
-# Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
-# the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
-GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
-LIVING = 0.15  # of the inputs of a network in which they die, over its layers
 PADDED = 2  # times as many groups, at most, where a layer is filled up to whole passes
 
 
@@ -324,30 +316,3 @@ def _joined(parts: list[Array], shape: tuple[int, ...]) -> Array:
     """Of int32, at least one element."""
     whole = np.concatenate(parts) if parts else np.zeros(shape, dtype=np.int64)
     return whole.astype(np.int32) if whole.size else np.zeros((1, *shape[1:]), dtype=np.int32)
-
-
-def drops_inputs(problem: SparseNetworkProblem, first_check: int, checks: int) -> Iterator[Constraint]:
-    """When a kernel may drop dead inputs, after ``first_check`` layers for the first time and so many times in all."""
-    yield Constraint(
-        problem.activation is Activation.DYING_RELU or (first_check == 0 and checks == 1),
-        f"inputs are dropped (first_check {first_check}, checks {checks}; else 0 and 1) only where the "
-        f"activation ({problem.activation}) lets them die",
-    )
-    yield Constraint(
-        first_check > 0 or checks == 1,
-        f"checks ({checks}) is 1 where there are none, with first_check {first_check}",
-    )
-
-
-def shares_columns(problem: SparseNetworkProblem, features: Features) -> Constraint:
-    """What families that multiply tiles require: rows that share their columns."""
-    return Constraint(
-        features.nnz <= BIAS_COLUMNS * problem.m or features.block_fill >= LEAST_FILLED,
-        f"rows share columns: tiles of 16 such rows are filled to {LEAST_FILLED:.1%} ({features.block_fill:.1%})",
-    )
-
-
-def tiles_of_a_group(problem: SparseNetworkProblem, features: Features) -> float:
-    """Tiles of 16 rows in the mean, at least the two of rows that share 32 columns."""
-    weights = SIDE * max(0.0, features.row_mean - BIAS_COLUMNS)
-    return max(2.0, weights / TILE / features.block_fill) if features.block_fill else 2.0

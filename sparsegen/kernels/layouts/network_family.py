@@ -1,0 +1,189 @@
+"""What families of sparse networks share: tunables, scope, when inputs are dropped, how long groups of tiles take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypedDict, TypeVar
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.network_tiles import TILE
+from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
+
+WARP = 32
+LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
+# Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
+# the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
+GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
+LIVING = 0.15  # of the inputs of a network in which they die, over its layers
+FIRST_CHECKS = (0, 1, 2, 3, 4, 5, 6, 8, 12)
+
+C = TypeVar("C", bound=Config)
+
+
+class Dropping(Protocol):
+    """When a config drops dead inputs: after ``first_check`` layers for the first time, and so many times in all."""
+
+    @property
+    def first_check(self) -> int: ...
+
+    @property
+    def checks(self) -> int: ...
+
+
+class Dropped(TypedDict):
+    """The same for a heuristic's config."""
+
+    first_check: int
+    checks: int
+
+
+def inputs_tunable(default: int, searched: tuple[int, ...]) -> Any:
+    """Inputs of a tile in shared memory: an odd number of chunks of 8."""
+    doc = "inputs of a tile, which goes through all layers together"
+    return tunable(default, (8, 24, 40, 56), doc, searched=searched)
+
+
+def run_tunable(default: int, choices: tuple[int, ...], searched: tuple[int, ...] | None = None) -> Any:
+    """Groups of a warp."""
+    doc = "groups of 16 neurons that a warp takes one after another, keeping what they share"
+    return tunable(default, choices, doc, searched=searched, packs=True)
+
+
+def first_check_tunable(*searched: int) -> Any:
+    """When inputs are dropped for the first time."""
+    doc = "layers before dead inputs are dropped for the first time; 0: never"
+    return tunable(5, FIRST_CHECKS, doc, searched=searched)
+
+
+def checks_tunable(*searched: int) -> Any:
+    """How often inputs are dropped; without ``searched`` all choices are."""
+    return tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped", searched=searched or None)
+
+
+def dies(problem: SparseNetworkProblem) -> bool:
+    """Whether an input without a live neuron stays so."""
+    return problem.activation is Activation.DYING_RELU
+
+
+def living(problem: SparseNetworkProblem) -> float:
+    """The part of the inputs that layers compute in the mean."""
+    return LIVING if dies(problem) else 1.0
+
+
+def dropped(problem: SparseNetworkProblem) -> Dropped:
+    """When a heuristic drops inputs."""
+    return {"first_check": 5, "checks": 3} if dies(problem) else {"first_check": 0, "checks": 1}
+
+
+def drops_inputs(problem: SparseNetworkProblem, config: Dropping) -> Iterator[Constraint]:
+    """When a kernel may drop dead inputs."""
+    c = config
+    yield Constraint(
+        dies(problem) or (c.first_check == 0 and c.checks == 1),
+        f"inputs are dropped (first_check {c.first_check}, checks {c.checks}; else 0 and 1) only where the "
+        f"activation ({problem.activation}) lets them die",
+    )
+    yield Constraint(
+        c.first_check > 0 or c.checks == 1,
+        f"checks ({c.checks}) is 1 where there are none, with first_check {c.first_check}",
+    )
+
+
+def groups_of(problem: SparseNetworkProblem) -> int:
+    """Groups of 16 neurons in a layer."""
+    return -(-problem.neurons // SIDE)
+
+
+def warps_for(groups: int) -> int:
+    """As many warps as have a group, at most 16 and at least 4."""
+    return 16 if groups >= 16 else 8 if groups >= 8 else 4
+
+
+def run_for(groups: int, most: int) -> int:
+    """A power of two: groups of a warp that has so many, at most ``most``."""
+    return 1 << max(1, min(most, groups)).bit_length() - 1
+
+
+def first_that_fits(configs: Iterable[C], fits: Callable[[C], bool]) -> C:
+    """The first config that fits, or the last one."""
+    for config in configs:
+        if fits(config):
+            break
+    return config
+
+
+def tiles_of_a_group(problem: SparseNetworkProblem, features: Features) -> float:
+    """Tiles of 16 rows in the mean, at least the two of rows that share 32 columns."""
+    weights = SIDE * max(0.0, features.row_mean - BIAS_COLUMNS)
+    return max(2.0, weights / TILE / features.block_fill) if features.block_fill else 2.0
+
+
+def group_cycles(tiles: float, inputs: int) -> float:
+    """Cycles of a multiprocessor for a group with so many tiles of weights."""
+    return (GROUP_CYCLES + INPUT_CYCLES * inputs) * tiles / 2
+
+
+def launch_of(
+    problem: SparseNetworkProblem, blocks: int, warps: int, shared_bytes: int, persistent_cluster: int = 0
+) -> Launch:
+    """So many blocks, which share the inputs; none where there are no outputs."""
+    return Launch(
+        grid=(blocks if problem.outputs else 0, 1, 1),
+        block=(WARP * warps, 1, 1),
+        shared_memory_bytes=shared_bytes,
+        persistent_cluster=persistent_cluster,
+    )
+
+
+class TiledNetwork(Family[SparseNetworkProblem, C]):
+    """A family that multiplies tiles of 16 × 16 weights on tensor cores; see `network_tiles`."""
+
+    problem_type = SparseNetworkProblem
+    scratch_names = ("kept", "kept_ids")
+
+    def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
+        yield one_item(problem)
+
+    def requirements(
+        self, problem: SparseNetworkProblem, features: Features, config: C
+    ) -> Iterator[Constraint]:
+        """Rows that share their columns."""
+        yield Constraint(
+            features.nnz <= BIAS_COLUMNS * problem.m or features.block_fill >= LEAST_FILLED,
+            f"rows share columns: tiles of 16 such rows are filled to {LEAST_FILLED:.1%} ({features.block_fill:.1%})",
+        )
+
+    def constants(self, problem: SparseNetworkProblem, config: C) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "activation": problem.activation.value,
+            "readout": problem.readout.value,
+        }
+
+    @staticmethod
+    def values(problem: SparseNetworkProblem, matrix: CsrMatrix, source: Array) -> Array:
+        """Weights and biases in the order of ``source``: of each value the nonzero's number, or -1."""
+        found: Array = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
+        return found
+
+    @staticmethod
+    def kept(problem: SparseNetworkProblem, positions: int, blocks: int = 1) -> dict[str, int]:
+        """Scratch memory for inputs that are gathered, of which each block has so many neurons."""
+        if not dies(problem):
+            return {"kept": 4, "kept_ids": 4}
+        return {"kept": 2 * blocks * problem.n * positions, "kept_ids": 4 * blocks * problem.n}
+
+
+def traits_of_tiles(problem: SparseNetworkProblem) -> Mapping[str, Value]:
+    """What kernels that keep tiles of inputs in shared memory know of rows of inputs and outputs."""
+    return {"aligned_rows": problem.neurons % 8 == 0, "even_outputs": problem.outputs % 2 == 0}
