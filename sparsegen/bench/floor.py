@@ -7,15 +7,21 @@ from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import Problem
 
 
-def floor_of(problem: Problem, nnz: int, rates: Rates | None) -> Floor:
-    """The least time of a problem: its fewest bytes and useful FLOP over the measured rates."""
+def floor_of(problem: Problem, nnz: int, rates: Rates | None, computed: float = 1.0) -> Floor:
+    """The least time of a problem: its fewest bytes and useful FLOP over the measured rates.
+
+    Args:
+        computed: the part of its FLOP that its operands need; see `Problem.computed_share`.
+    """
     cost = problem.cost(nnz)
+    flop = round(computed * cost.flop)
     if rates is None:
-        return Floor(cost.bytes, cost.flop)
+        return Floor(cost.bytes, flop, computed=computed)
     flop_rate = rates.flop_per_s.get(Arithmetic(problem.dtype.value))
     return Floor(
         cost.bytes,
-        cost.flop,
+        flop,
         memory_us=cost.bytes / rates.copy_bytes_per_s * 1e6,
-        compute_us=None if flop_rate is None else cost.flop / flop_rate * 1e6,
+        compute_us=None if flop_rate is None else flop / flop_rate * 1e6,
+        computed=computed,
     )

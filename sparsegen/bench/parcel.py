@@ -40,6 +40,7 @@ class Parcel:
         pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, and the values in storage
             form by the dtype's name.
         folder: folder of the row: operands and, once computed, the reference.
+        computed: of the problem's operations the part that the operands need.
     """
 
     problem: Problem
@@ -47,6 +48,7 @@ class Parcel:
     folder: Path
     fingerprint: str
     features: Features
+    computed: float = 1.0
 
     def matrix(self) -> CsrMatrix:
         """Mapped; float32 values, rounded to the problem's dtype."""
@@ -114,9 +116,11 @@ class ParcelMaker:
         folder = self._folder / f"row-{self._count}"
         folder.mkdir()
         rng = np.random.default_rng(seed)
-        for name, operand in case.pattern.operands(problem, matrix.nnz, rng).items():
+        operands = case.pattern.operands(problem, matrix.nnz, rng)
+        for name, operand in operands.items():
             np.save(folder / f"operand-{name}.npy", operand)
-        return Parcel(problem, pattern, folder, *self._facts(problem, case, matrix))
+        computed = problem.computed_share(matrix, operands)
+        return Parcel(problem, pattern, folder, *self._facts(problem, case, matrix), computed)
 
     def _facts(self, problem: Problem, case: Case, matrix: CsrMatrix) -> tuple[str, Features]:
         """Fingerprint and features."""

@@ -68,6 +68,8 @@ def _row_dict(row: Row) -> dict[str, Any]:
     document["problem"] = problem_dict(row.problem)
     document["features"] = asdict(row.features)
     document["floor"] = asdict(row.floor) | {"us": row.floor.us}
+    if row.floor.computed == 1.0:
+        del document["floor"]["computed"]
     document["cells"] = [_cell_dict(cell) for cell in row.cells]
     document["measured"] = None if row.measured is None else row.measured.isoformat()
     return {name: value for name, value in document.items() if name not in OPTIONAL or value}

@@ -193,12 +193,13 @@ def _features(node: Node) -> Features:
 
 
 def _floor(node: Node) -> Floor:
-    f = node.fields(("bytes", "flop", "memory_us", "compute_us", "us"))
+    f = node.fields(("bytes", "flop", "memory_us", "compute_us", "us"), ("computed",))
     return Floor(
         bytes=f["bytes"].integer(0, BIG),
         flop=f["flop"].integer(0, BIG),
         memory_us=_number(f.get("memory_us")),
         compute_us=_number(f.get("compute_us")),
+        computed=f["computed"].number() if "computed" in f else 1.0,
     )
 
 

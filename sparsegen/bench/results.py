@@ -204,6 +204,8 @@ class Floor:
 
     Attributes:
         bytes, flop: fewest bytes moved (each operand once) and useful operations (`operators.Cost`).
+        computed: of the problem's operations the part that is useful with these operands; below 1 where inputs of a
+            network die. Older files do not say, and count all.
         memory_us, compute_us: those over the measured rates; None where no rate was measured (the emulator).
     """
 
@@ -211,6 +213,7 @@ class Floor:
     flop: int
     memory_us: float | None = None
     compute_us: float | None = None
+    computed: float = 1.0
 
     @property
     def us(self) -> float | None:

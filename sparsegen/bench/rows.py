@@ -163,7 +163,7 @@ def _row(
         nnz=parcel.features.nnz,
         fingerprint=parcel.fingerprint,
         features=parcel.features,
-        floor=floor_of(parcel.problem, parcel.features.nnz, rates),
+        floor=floor_of(parcel.problem, parcel.features.nnz, rates, parcel.computed),
         cells=cells,
         reference=reference,
         state=measured_by,

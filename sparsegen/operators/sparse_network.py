@@ -24,6 +24,7 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix
 MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
 LAYERS_SAMPLED = 8  # for features
+LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # inputs, and their neurons, of which is counted how many live
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
@@ -149,6 +150,34 @@ class SparseNetworkProblem(Problem):
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         matrix = matrix_bytes(self.m, self.k, nnz, self.dtype.itemsize)
         return Cost(flop=2 * self.batch * nnz * self.n, bytes=matrix + dense)
+
+    def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
+        """The part of all weights times inputs whose inputs live, where they die: of some of them, in float32."""
+        if self.activation is not Activation.DYING_RELU or not (self.layers and self.n and matrix.nnz):
+            return 1.0
+        inputs = operands["y"].reshape(-1, self.neurons)
+        count = min(len(inputs), max(LEAST_SAMPLED, MOST_SAMPLED // max(1, self.neurons)))
+        chosen = np.linspace(0, len(inputs) - 1, count).astype(np.int64)
+        y = self.dtype.from_storage(inputs[chosen]).astype(np.float32).T
+        clip, steps = float(operands["clip"][0]), np.array(bias_steps(self.dtype), dtype=np.float32)
+        computed = 0
+        for layer in range(self.layers):
+            y = y[:, y.any(axis=0)]
+            rows = self.layer_rows(layer)
+            first, last = int(matrix.row_offsets[rows.start]), int(matrix.row_offsets[rows.stop])
+            computed += (last - first) * y.shape[1]
+            if not y.shape[1]:
+                break
+            part = CsrMatrix(
+                (rows.stop - rows.start, self.k),
+                matrix.row_offsets[rows.start : rows.stop + 1] - first,
+                matrix.column_indices[first:last],
+                matrix.values[first:last],
+            )
+            biases = np.broadcast_to(steps[:, None], (BIAS_COLUMNS, y.shape[1]))
+            sums = part.to_scipy() @ np.concatenate((y, biases))
+            y = self.dtype.rounded(self._activated(sums, clip).astype(np.float32))
+        return computed / (matrix.nnz * count)
 
     @property
     def heeds_values(self) -> bool:

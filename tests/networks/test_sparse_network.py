@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sparsegen.networks.images import stroke_images
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.executors import shared_executor
 from sparsegen.settings import Settings
@@ -194,3 +195,22 @@ def test_what_tune_records_runs_afterwards(where: dict[str, Any]) -> None:
 
 def test_sparsegen_exports_it() -> None:
     assert sparsegen.SparseNetwork is SparseNetwork and sparsegen.Network is Network
+
+
+def test_what_inputs_that_die_leave_to_compute() -> None:
+    """By layers: the weights of each times the inputs that live before it, as float64 has them."""
+    matrix = radixnet(256, 8, bias=-0.12).stacked(DType.FLOAT16)
+    images = stroke_images(60, 256)
+    images[7] = 0
+    problem = SparseNetworkProblem(*matrix.shape, 60, DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS)
+    operands = {"y": images.astype(np.float16), "clip": np.array([32], np.float32)}
+    y, live = images.T.astype(np.float64), []
+    for weights, bias in problem.real_layers(matrix):
+        live.append(np.count_nonzero(y.any(axis=0)))
+        y = np.clip(weights @ y + bias[:, None], 0, 32)
+    assert 0 < live[-1] < live[0] == 59
+    assert problem.computed_share(matrix, operands) == pytest.approx(np.mean(live) / 60, rel=0.05)
+    always = replace(problem, activation=Activation.RELU)
+    assert always.computed_share(matrix, operands) == 1.0
+    none = {"y": np.zeros((60, 256), np.float16), "clip": operands["clip"]}
+    assert problem.computed_share(matrix, none) == 0.0

@@ -60,7 +60,19 @@ def test_those_that_die_have_a_chart_of_their_own() -> None:
     assert len(alive.numbers.rows) == 2 and alive.numbers.rows[0][1] == "15.7"
     assert "<svg" in alive.svg()
     assert [len(table.rows) for table in found.tables] == [2, 1]
-    assert found.tables[0].rows[0][1:3] == ("50.0 µs", "1.50 ms")
+    assert found.tables[0].rows[0][1:5] == ("50.0 µs", "15.7", "15.7", "1.50 ms")
+    assert found.tables[1].rows[0][1:4] == ("10.0 µs", "78.6", "–"), "the file does not say how many live"
+
+
+def test_inputs_that_died_are_not_computed() -> None:
+    whole = network(1024, 10.0, Activation.DYING_RELU)
+    (m,) = networks(material(replace(whole, floor=replace(whole.floor, computed=0.1))))
+    (all_of_them,) = networks(material(whole))
+    assert m.computed_rate(10.0) == pytest.approx(0.1 * m.rate(10.0))
+    assert all_of_them.computed_rate(10.0) is None
+    mine, others = dict(m.floors()), dict(all_of_them.floors())
+    assert mine.pop("operands through memory") == others.pop("operands through memory")
+    assert mine == pytest.approx({name: 0.1 * us for name, us in others.items() if us is not None})
 
 
 def test_without_networks_it_says_so() -> None:

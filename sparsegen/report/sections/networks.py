@@ -20,11 +20,12 @@ from sparsegen.report.tables import Table
 BANK_BYTES = 128  # that a multiprocessor's shared memory delivers in a cycle
 LEAD = (
     "10¹² edges per second (TE/s): every input counts with the weights of all layers, also where it dies on the way "
-    "and is computed no further. The others compute all layers as products of their own, with biases and activations "
-    "between them.",
-    "Floors are times: of the products on tensor cores, at the rate of a large dense product; of all operands once "
-    "through memory; of every layer's neurons once to and from memory, or L2, which bound kernels that go layer by "
-    "layer; and of one read from shared memory for each edge and input, which bounds kernels without tensor cores.",
+    "and is computed no further; computed TE/s count what is left to compute, by a sample of the inputs. The others "
+    "compute all layers as products of their own, with biases and activations between them.",
+    "Floors are times for what is left to compute: of the products on tensor cores, at the rate of a large dense "
+    "product; of all operands once through memory; of every layer's neurons once to and from memory, or L2, which "
+    "bound kernels that go layer by layer; and of one read from shared memory for each edge and input, which bounds "
+    "kernels without tensor cores. Preparation is packing and upload.",
 )
 NAMES = {TUNED: "ours", UNTUNED: "ours, untuned"}
 
@@ -51,18 +52,25 @@ class Measured:
         """TE/s; None without a time."""
         return self.edges * self.problem.n / us / 1e6 if us else None
 
+    def computed_rate(self, us: float | None) -> float | None:
+        """TE/s of the edges whose inputs live; None without a time, or where the file does not say how many do."""
+        rate = self.rate(us)
+        known = self.row.floor.computed < 1.0 or self.problem.activation is not Activation.DYING_RELU
+        return rate * self.row.floor.computed if known and rate is not None else None
+
     def floors(self) -> tuple[tuple[str, float | None], ...]:
         """Names, and microseconds; None where a rate was not measured."""
         problem, itemsize = self.problem, self.problem.dtype.itemsize
         flop = self.rates and self.rates.flop_per_s.get(Arithmetic(problem.dtype.value))
         cycles = self.device.multiprocessors * architecture(self.device.compute_capability).clock_mhz
-        neurons = 2 * problem.layers * problem.neurons * problem.n * itemsize
+        inputs = self.row.floor.computed * problem.n
+        neurons = 2 * problem.layers * problem.neurons * inputs * itemsize
         return (
-            ("tensor cores", 2e6 * self.edges * problem.n / flop if flop else None),
+            ("tensor cores", 2e6 * self.edges * inputs / flop if flop else None),
             ("operands through memory", self.row.floor.memory_us),
             ("layers through memory", 1e6 * neurons / self.rates.copy_bytes_per_s if self.rates else None),
             ("layers through L2", neurons / (L2_BYTES_PER_CYCLE * cycles)),
-            ("shared memory for each edge", self.edges * problem.n * itemsize / (BANK_BYTES * cycles)),
+            ("shared memory for each edge", self.edges * inputs * itemsize / (BANK_BYTES * cycles)),
         )
 
 
@@ -144,14 +152,22 @@ def _chart(material: Material, measured: list[Measured], dies: bool) -> Chart:
 
 
 def _floors(measured: list[Measured], dies: bool) -> Table:
-    """Our time and preparation beside the floors."""
-    heads = ("network", "ours", "preparation", *(name for name, _ in measured[0].floors()))
+    """Our time, its rates and preparation beside the floors."""
+    heads = (
+        "network",
+        "ours",
+        "TE/s",
+        "computed TE/s",
+        "preparation",
+        *(name for name, _ in measured[0].floors()),
+    )
     rows = []
     for m in measured:
         name = TUNED if m.row.us(TUNED) is not None else UNTUNED
-        cell = m.row.cell(name)
+        cell, us = m.row.cell(name), m.row.us(name)
         prepared = cell.preparation_ms if cell else None
         floors = tuple(words.microseconds(us) for _, us in m.floors())
         spent = words.MISSING if prepared is None else f"{words.figure(prepared)} ms"
-        rows.append((_size(m), words.microseconds(m.row.us(name)), spent, *floors))
+        rates = (words.figure(m.rate(us)), words.figure(m.computed_rate(us)))
+        rows.append((_size(m), words.microseconds(us), *rates, spent, *floors))
     return Table(f"Times and floors, {_title(dies)}", heads, tuple(rows))
