@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -14,6 +15,10 @@ from sparsegen.system.quantities import counted
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.store import Store
 
+if TYPE_CHECKING:
+    from sparsegen.report.content import Section
+    from sparsegen.report.tables import Table
+
 
 @click.command()
 @click.option(
@@ -23,6 +28,14 @@ from sparsegen.tuning_db.store import Store
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="A result file of `sparsegen bench`; may be repeated.",
+)
+@click.option(
+    "--network-devices",
+    "studies",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A file of `python -m benchmarks.network_devices`: networks on several GPUs; may be repeated.",
 )
 @db_option
 @click.option("--device", help="Key of the device to report on (see `sparsegen db list`).")
@@ -43,6 +56,7 @@ from sparsegen.tuning_db.store import Store
 @json_option
 def command(
     files: tuple[Path, ...],
+    studies: tuple[Path, ...],
     db: str | None,
     device: str | None,
     output: Path,
@@ -61,7 +75,9 @@ def command(
             if status is not None:
                 status.update(Text(text))
 
-        written = build(output, files=files, store=store, device=device, images=images, progress=progress)
+        written = build(
+            output, files=files, store=store, device=device, images=images, studies=studies, progress=progress
+        )
     data = {
         "output": written.page,
         "bytes": written.bytes,
@@ -69,6 +85,7 @@ def command(
             {
                 "name": section.anchor,
                 "charts": [chart.name for chart in section.charts],
+                "tables": [_table(table) for table in _tables(section)],
                 "missing": section.missing,
             }
             for section in written.report.sections
@@ -83,6 +100,18 @@ def command(
         lines.append(f"{images}: {counted(len(written.images), 'image')}")
     lines += [f"{s.title}: {sentence}" for s in written.report.sections for sentence in s.missing]
     emit(as_json, data, *(Text(line) for line in lines))
+
+
+def _tables(section: Section) -> list[Table]:
+    """Those of a section, and the numbers of its charts."""
+    return [*section.tables, *(chart.numbers for chart in section.charts if chart.numbers is not None)]
+
+
+def _table(table: Table) -> dict[str, Any]:
+    from sparsegen.report.tables import plain
+
+    rows = [[plain(cell) for cell in row] for row in table.rows]
+    return {"caption": table.caption, "head": list(table.head), "rows": rows}
 
 
 def _open(db: str | None, *, needed: bool) -> Store | nullcontext[None]:

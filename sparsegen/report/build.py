@@ -42,6 +42,7 @@ def build(
     store: Store | None,
     device: str | None = None,
     images: Path | None = None,
+    studies: Sequence[Path] = (),
     progress: Progress,
 ) -> Written:
     """Write the report of one device.
@@ -50,13 +51,14 @@ def build(
         files: result files of ``sparsegen bench``.
         device: its key; None for the first file's, else that of which the database holds most.
         images: a folder for the charts as PNG; made if it is not there.
+        studies: files of ``python -m benchmarks.network_devices``.
         progress: told what is done, in words.
 
     Raises:
         ResultsError, DatabaseError: an input cannot be read.
         ReportError: there is nothing to report on, or a file cannot be written.
     """
-    inputs = gather(files, store, device, progress)
+    inputs = gather(files, store, device, progress, studies)
     progress("analysing")
     report = compose(Material.of(inputs))
     html = to_html(report, progress)
@@ -80,6 +82,7 @@ def compose(material: Material) -> Report:
     inputs = material.inputs
     parts = [name for name, _ in inputs.results]
     origin = [f"result files: {words.listed(parts)}"] if parts else []
+    origin += [f"study: {study.file}" for study in inputs.network_devices]
     origin += [f"database: {inputs.database.rpartition('/')[2]}"] if inputs.database else []
     return Report(
         title=f"sparsegen report: {inputs.device_name}",

@@ -10,7 +10,8 @@ from pathlib import Path
 from sparsegen.bench import result_file
 from sparsegen.bench.results import Results
 from sparsegen.errors import ReportError
-from sparsegen.report import points, words
+from sparsegen.report import network_devices, points, words
+from sparsegen.report.network_devices import DevicesStudy
 from sparsegen.report.points import Point
 from sparsegen.tuning_db.records import Baseline, Measurement, Tuned
 from sparsegen.tuning_db.store import Store
@@ -26,6 +27,7 @@ class Inputs:
         results: the result files' contents, by file name, in the order given.
         database: where the records come from; empty without a database.
         notes: what was left out, in sentences.
+        network_devices: of networks on several of these devices.
     """
 
     device_key: str
@@ -35,6 +37,7 @@ class Inputs:
     measurements: tuple[Measurement, ...]
     baselines: tuple[Baseline, ...]
     notes: tuple[str, ...]
+    network_devices: tuple[DevicesStudy, ...] = ()
 
     @property
     def has_bench(self) -> bool:
@@ -47,12 +50,19 @@ class Inputs:
         return points.from_records(self.measurements, self.baselines)
 
 
-def gather(files: Sequence[Path], store: Store | None, device: str | None, progress: Progress) -> Inputs:
+def gather(
+    files: Sequence[Path],
+    store: Store | None,
+    device: str | None,
+    progress: Progress,
+    studies: Sequence[Path] = (),
+) -> Inputs:
     """Read result files and a database.
 
     Args:
         device: key of the device to report on; None for the first file's, else for that of which the database
             holds most.
+        studies: files of networks on several GPUs.
 
     Raises:
         ResultsError, DatabaseError: a file or the database cannot be read.
@@ -82,14 +92,25 @@ def gather(files: Sequence[Path], store: Store | None, device: str | None, progr
             progress(f"reading {store.location}: workload {number} of {len(known)}")
             measurements += store.measurements(t.workload, t.device)
             baselines += store.baselines(t.workload, t.device)
+    name = mine[0][1].device.name if mine else known[0].device.name
+    of_networks = [network_devices.read(path) for path in studies]
     return Inputs(
         device_key=key,
-        device_name=mine[0][1].device.name if mine else known[0].device.name,
+        device_name=name,
         results=mine,
         database="" if store is None else store.location,
         measurements=tuple(measurements),
         baselines=tuple(baselines),
-        notes=(*_left_out(key, [part for _, part in parts], tuned), *_batches(batches)),
+        notes=(
+            *_left_out(key, [part for _, part in parts], tuned),
+            *_batches(batches),
+            *(
+                f"{s.file} is of {s.device}: a report is of one device."
+                for s in of_networks
+                if s.device != name
+            ),
+        ),
+        network_devices=tuple(s for s in of_networks if s.device == name),
     )
 
 

@@ -16,6 +16,13 @@ class Link:
 Cell = str | Link | tuple[Link, ...]
 
 
+def plain(cell: Cell) -> str:
+    """A cell's words."""
+    if isinstance(cell, str):
+        return cell
+    return ", ".join(link.text for link in ((cell,) if isinstance(cell, Link) else cell))
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table with a head.
