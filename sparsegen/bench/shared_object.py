@@ -18,12 +18,23 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Layout, Problem, SddmmProblem, SpmmProblem
+from sparsegen.operators import (
+    DType,
+    Layout,
+    Problem,
+    Readout,
+    SddmmProblem,
+    SparseNetworkProblem,
+    SpmmProblem,
+)
+from sparsegen.operators.sparse_network import Activation
 
 VERSION = 1
 DONE, UNSUPPORTED = 0, 1  # what `create` returns; anything else is a failure
 MESSAGE_BYTES = 512
-OPERATORS = {SpmmProblem.operator: 0, SddmmProblem.operator: 1}
+OPERATORS = {SpmmProblem.operator: 0, SddmmProblem.operator: 1, SparseNetworkProblem.operator: 2}
+ACTIVATIONS = {Activation.RELU: 0, Activation.DYING_RELU: 1, Activation.NONE: 2}
+READOUTS = {Readout.NEURONS: 0, Readout.TOTALS: 1}
 DTYPES = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 2}
 LAYOUTS = {Layout.ROW: 0, Layout.COLUMN: 1}
 HOST_MEMORY, CUDA_MEMORY = 0, 1
@@ -33,7 +44,8 @@ class _Task(ctypes.Structure):
     """``sparsegen_task``."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("op", "dtype", "layout", "memory", "device", "reserved")),
+        *((name, ctypes.c_int32) for name in ("op", "dtype", "layout", "memory", "device")),
+        *((name, ctypes.c_uint16) for name in ("activation", "readout")),
         *((name, ctypes.c_int64) for name in ("m", "k", "n", "nnz")),
         *(
             (name, ctypes.c_void_p)
@@ -93,7 +105,7 @@ class SharedObject(Contender):
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if problem.operator in OPERATORS:
             return None  # its `create` says
-        return f"the interface knows {' and '.join(OPERATORS)}"
+        return f"the interface knows {', '.join(OPERATORS)}"
 
     def runs_on(self, device: Device) -> bool:
         return True
@@ -104,9 +116,7 @@ class SharedObject(Contender):
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         contender, executor, problem = self._load(), bench.executor, bench.problem
-        operands = {
-            spec.name: bench.upload(spec.name).address for spec in problem.operands(bench.features.nnz)
-        }
+        a, b, traits = _dense(bench)
         result = bench.result()
         matrix, values = bench.matrix, bench.encoded
         host = (matrix.row_offsets, matrix.column_indices, values)
@@ -118,7 +128,8 @@ class SharedObject(Contender):
             layout=LAYOUTS[layout_of(problem)],
             memory=CUDA_MEMORY if bench.device.backend == "cuda" else HOST_MEMORY,
             device=bench.device.index,
-            **problem.sizes,  # m, k and n of both
+            **traits,
+            **problem.sizes,  # m, k and n of all
             nnz=matrix.nnz,
             row_offsets=arrays[0].address,
             column_indices=arrays[1].address,
@@ -126,8 +137,8 @@ class SharedObject(Contender):
             host_row_offsets=host[0].ctypes.data,
             host_column_indices=host[1].ctypes.data,
             host_values=host[2].ctypes.data,
-            a=operands.get("a"),
-            b=operands["b"],
+            a=a,
+            b=b,
             c=result.buffer.address,
             stream=None,
         )
@@ -158,6 +169,16 @@ class SharedObject(Contender):
                 f"{self.path} speaks version {contender.version} of the interface, not {VERSION}"
             )
         return contender
+
+
+def _dense(bench: Workbench) -> tuple[int | None, int, dict[str, int]]:
+    """Addresses of A and B, and what else the interface says of a problem."""
+    problem = bench.problem
+    operands = {spec.name: bench.upload(spec.name).address for spec in problem.operands(bench.features.nnz)}
+    if isinstance(problem, SparseNetworkProblem):
+        traits = {"activation": ACTIVATIONS[problem.activation], "readout": READOUTS[problem.readout]}
+        return operands["y"], operands["clip"], traits
+    return operands.get("a"), operands["b"], {}
 
 
 class _Handle:

@@ -10,20 +10,31 @@ from pathlib import Path
 import pytest
 from bench_fakes import cases, request
 
+from sparsegen.bench.case import Case
+from sparsegen.bench.patterns import RadixNet
 from sparsegen.bench.results import Status
 from sparsegen.bench.run import run
 from sparsegen.bench.shared_object import SharedObject
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Epilogue, Layout, SoftmaxProblem, SpmmProblem
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Readout,
+    SoftmaxProblem,
+    SparseNetworkProblem,
+    SpmmProblem,
+)
+from sparsegen.operators.sparse_network import Activation
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
-def build(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
-    """The example with changes to its source, as a shared object."""
-    source = (EXAMPLES / "plain_c.c").read_text()
+def build(folder: Path, name: str, *changes: tuple[str, str], example: str = "plain_c") -> Path:
+    """An example with changes to its source, as a shared object."""
+    source = (EXAMPLES / f"{example}.c").read_text()
     for old, new in changes:
         assert old in source
         source = source.replace(old, new)
@@ -83,6 +94,36 @@ def test_the_example_and_what_may_go_wrong_with_one(tmp_path: Path) -> None:
     assert in_half is not None and in_half.status is Status.UNSUPPORTED and "float32" in in_half.reason
 
 
+def test_networks(tmp_path: Path) -> None:
+    """Every activation and readout; and a contender that forgets the biases is wrong."""
+    made = {
+        "right": build(tmp_path, "right", example="plain_network"),
+        "wrong": build(tmp_path, "wrong", ("part == 0 ? 1", "part == 0 ? 0"), example="plain_network"),
+        "other": build(tmp_path, "other"),
+    }
+    symbols = {"right": "plain_network", "wrong": "plain_network", "other": "plain_c"}
+    some = [SharedObject.parse(f"{name}={path}:{symbols[name]}") for name, path in made.items()]
+    listed = [
+        Case(
+            "networks",
+            f"{activation} {readout}",
+            SparseNetworkProblem(3 * 64, 67, 20, DType.FLOAT32, activation, readout),
+            (DType.FLOAT32,),
+            RadixNet(3 * 64, 67, 64, 3, alive=activation is not Activation.DYING_RELU),
+            "generated",
+        )
+        for activation in Activation
+        for readout in Readout
+    ]
+    rows = run(request(*some, cases=listed), lambda step: None).results.rows
+    assert len(rows) == 6
+    for row in rows:
+        cells = {cell.contender: cell for cell in row.cells}
+        assert cells["right"].status is Status.OK, f"{row.case}: {cells['right'].reason}"
+        assert cells["wrong"].status is Status.WRONG, row.case
+        assert cells["other"].status is Status.UNSUPPORTED and "spmm" in cells["other"].reason
+
+
 @pytest.mark.parametrize("text", ["", "a", "a=b", "a=b:", "=b:c", "a=/nowhere/b.so:c"])
 def test_malformed_contenders(text: str) -> None:
     with pytest.raises(ConfigError, match="--contender"):
@@ -92,6 +133,9 @@ def test_malformed_contenders(text: str) -> None:
 def test_what_the_interface_cannot_name_is_refused() -> None:
     contender = SharedObject("mine", "/some/where.so", "symbol")
     features = Features.of(cases(1)[0].matrix())
-    assert contender.refusal(SoftmaxProblem(32, 24), features) == "the interface knows spmm and sddmm"
+    assert (
+        contender.refusal(SoftmaxProblem(32, 24), features)
+        == "the interface knows spmm, sddmm, sparse_network"
+    )
     assert contender.refusal(SpmmProblem(32, 24, 1, epilogue=Epilogue.BIAS), features) is not None
     assert contender.refusal(SpmmProblem(32, 24, 1), features) is None
