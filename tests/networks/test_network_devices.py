@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError, DeviceUnavailableError, KernelFault
-from sparsegen.networks.dealing import ChunkQueue, chunk_sizes, evenly
+from sparsegen.networks.dealing import ChunkQueue, chunk_sizes, dealing_order, evenly
 from sparsegen.networks.device_run import DeviceRun
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs
@@ -107,3 +107,29 @@ def test_a_queue_gives_each_chunk_once() -> None:
     queue = ChunkQueue(np.arange(10), [4, 6])
     queue.empty()
     assert queue.take() is None
+
+
+@pytest.mark.parametrize("planted", ["in front", "scattered", "every fourth", "not by ones"])
+def test_inputs_that_live_are_dealt_evenly(where: dict[str, Any], planted: str) -> None:
+    """However those that die are planted, each of four devices' chunks has as many that live as the others, nearly;
+    and results are those of one device.
+    """
+    neurons, count = 256, 400
+    rng = np.random.default_rng(0)
+    lives = {
+        "in front": np.arange(count) >= 3 * count // 4,
+        "scattered": rng.permutation(count) < count // 4,
+        "every fourth": np.arange(count) % 4 == 0,
+    }.get(planted)
+    share = np.full(count, 0.45) if lives is None else np.where(lives, 0.7, 0.1)  # 0.45 is where fates part
+    y0 = (rng.random((count, neurons)) < share[:, None]).astype(np.uint8)
+    net = SparseNetwork(radixnet(neurons, 5, bias=-0.45), **where)
+    right = net.totals(y0)
+    live = np.count_nonzero(right)
+    assert live == count // 4 if lives is not None else count // 10 < live < count
+    group = net.group(count, "totals", Placement.of(None, "all", None))
+    inputs = BitInputs.of(y0)
+    chunks = np.array_split(dealing_order(group.packed, inputs, 4), 4)
+    alive = np.array([np.count_nonzero(right[chunk]) for chunk in chunks])
+    assert np.all(np.abs(alive - alive.mean()) <= 0.15 * alive.mean()), alive
+    np.testing.assert_array_equal(group.infer(inputs).results, right)

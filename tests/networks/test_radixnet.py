@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError
-from sparsegen.networks.radixnet import CONFIGURATIONS, base_layers, radixnet, same_topology
+from sparsegen.networks.radixnet import (
+    CONFIGURATIONS,
+    base_layers,
+    challenge_bias,
+    radixnet,
+    same_topology,
+)
 
 
 def test_there_are_twelve_configurations() -> None:
@@ -52,3 +58,20 @@ def test_seeds_differ_by_permutations_alone() -> None:
 def test_other_sizes_are_refused(neurons: int) -> None:
     with pytest.raises(ConfigError, match="neurons = "):
         radixnet(neurons, 3)
+
+
+@pytest.mark.parametrize("neurons", [1024, 4096, 16384, 65536])
+def test_the_challenges_configurations(neurons: int) -> None:
+    """Deeper networks begin as shallower ones do, so that layers up to one of the second base speak for all depths."""
+    depths = sorted(layers for width, layers in CONFIGURATIONS if width == neurons)
+    assert depths == [120, 480, 1920] and all(depth >= base_layers(neurons) + 1 for depth in depths)
+    count = min(3, base_layers(neurons)) if neurons > 4096 else base_layers(neurons) + 1
+    deep = radixnet(neurons, count)
+    assert deep.clip == 32 and set(np.concatenate(deep.biases)) == {np.float32(challenge_bias(neurons))}
+    for layer in deep.layers:
+        assert layer.shape == (neurons, neurons) and (layer.values == 1 / 16).all()
+        assert (np.diff(layer.row_offsets) == 32).all()
+        assert (np.bincount(layer.column_indices, minlength=neurons) == 32).all()
+    shallow = radixnet(neurons, count - 1)
+    for one, other in zip(shallow.layers, deep.layers, strict=False):
+        np.testing.assert_array_equal(one.column_indices, other.column_indices)
