@@ -310,7 +310,7 @@ class Problem(ABC):
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
-        """Of the FLOP of `cost` the part that these operands need: 1 but where inputs need no more after a while."""
+        """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while."""
         return 1.0
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def groups_of(problem: SparseNetworkProblem) -> int:
 
 
 def warps_for(groups: int) -> int:
-    """As many warps as have a group, at most 16 and at least 4."""
+    """The warps of a block: as many as have a group, at most 16 and at least 4."""
     return 16 if groups >= 16 else 8 if groups >= 8 else 4
 
 
@@ -135,7 +135,7 @@ def group_cycles(tiles: float, inputs: int) -> float:
 def launch_of(
     problem: SparseNetworkProblem, blocks: int, warps: int, shared_bytes: int, persistent_cluster: int = 0
 ) -> Launch:
-    """So many blocks, which share the inputs; none where there are no outputs."""
+    """The launch of so many blocks, which share the inputs; none where there are no outputs."""
     return Launch(
         grid=(blocks if problem.outputs else 0, 1, 1),
         block=(WARP * warps, 1, 1),
