@@ -33,7 +33,7 @@ LISTED = [name for name in suite_names() if not describe_suite(name).needs_data]
 COUNTS = {
     "attention": 6,
     "mobilenet": 27,
-    "spdnn": 12,
+    "spdnn": 15,
     "uneven": 4,
     "softmax": 10,
     "mixed": 48,
