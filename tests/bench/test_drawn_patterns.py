@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_fakes import LIMITS, request
 
-from sparsegen.bench import generators
+from sparsegen.bench import generators, result_file
 from sparsegen.bench.case import Case
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.patterns import Blobs, Independent, RadixNet
@@ -28,6 +28,7 @@ from sparsegen.operators import (
     SparseNetworkProblem,
     SpmmProblem,
 )
+from sparsegen.operators.sparse_network import Activation
 from sparsegen.settings import Settings
 
 
@@ -66,7 +67,9 @@ NEURONS, LAYERS = 256, 6  # a square, and 16 times a power of two
 
 
 def network(alive: bool) -> Case:
-    problem = SparseNetworkProblem(NEURONS * LAYERS, NEURONS + 3, 24, DType.FLOAT16, readout=Readout.TOTALS)
+    activation = Activation.RELU if alive else Activation.DYING_RELU
+    sizes = NEURONS * LAYERS, NEURONS + 3, 24
+    problem = SparseNetworkProblem(*sizes, DType.FLOAT16, activation, Readout.TOTALS)
     pattern = RadixNet(*problem.matrix_shape, NEURONS, LAYERS, alive)
     return Case("tiny", f"alive={alive}", problem, (DType.FLOAT16,), pattern, "")
 
@@ -101,3 +104,8 @@ def test_networks_on_the_emulator(
     cases = [network(True), network(False)]
     finished = run(request(contenders()[UNTUNED], cases=cases, limits=LIMITS), lambda step: None)
     assert [row.cells[0].status for row in finished.results.rows] == [Status.OK] * 2, finished.results.rows
+    living, dying = (row.floor for row in finished.results.rows)
+    assert living.computed == 1.0 and 0 < dying.computed < 1, "inputs that died need no more"
+    assert dying.flop == round(dying.computed * living.flop)
+    read = result_file.load(result_file.dump(finished.results), "dumped")
+    assert [row.floor for row in read.rows] == [living, dying]
