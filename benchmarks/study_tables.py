@@ -221,7 +221,7 @@ def dispatch(document: Document) -> str:
 def host(document: Document) -> str:
     """Host time of a call."""
     names = {
-        "bare_launch_us": "bare launch of the same kernel (ctypes, `cuLaunchKernel`)",
+        "bare_launch_us": "bare launch of the same kernel (ctypes)",
         "torch_with_out_us": "`op(b, out)` with PyTorch tensors",
         "torch_us": "`op(b)`, the result allocated by PyTorch",
         "cupy_with_out_us": "`op(b, out)` with CuPy arrays",

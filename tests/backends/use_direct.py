@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from sparsegen.backends.cuda import direct, runtime
 from sparsegen.backends.executor import Buffer, CompiledKernel
 from sparsegen.errors import DeviceMemoryError, LaunchError
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.operators import DType
 
 
 def copy_beside(executor: runtime.CudaExecutor, buffer: Buffer) -> None:
@@ -41,6 +44,24 @@ def copy_beside(executor: runtime.CudaExecutor, buffer: Buffer) -> None:
         raise AssertionError("no host has so much memory")
     except DeviceMemoryError as error:
         assert "cannot pin" in str(error), error
+
+
+def open_launches(executor: runtime.CudaExecutor, kernel: Any, buffer: Buffer, found: Any) -> None:
+    """Launches whose address comes with each call: as a number, in a tensor map, of a kernel that starts early."""
+    other = executor.upload(np.zeros(1000, np.int32))
+    mapped = TensorMap("array", DType.FLOAT32, (64, 8), (256,), (32, 8))
+    for argument, early in ((None, False), (None, True), (mapped, False)):
+        bound = executor.bind(kernel, Launch((1, 1, 1), (32, 1, 1), starts_early=early), [1000, 5, argument])
+        for place in (buffer, other, buffer):
+            before = found.copy()
+            executor.download(place, before)
+            bound(0, place.address)
+            executor.download(place, found)
+            assert (found == before + 5).all()
+    empty = executor.bind(kernel, Launch((0, 1, 1), (32, 1, 1)), [1000, 5, None])
+    empty(0, buffer.address)
+    executor.download(buffer, before)
+    assert (before == found).all()
 
 
 def main(folder: Path, *, launches: bool) -> None:
@@ -79,6 +100,7 @@ def main(folder: Path, *, launches: bool) -> None:
         executor.launch(kernel, Launch((1, 1, 1), (32, 1, 1)), [1000, 5, buffer])
         executor.download(buffer, found)
         assert (found == 4).all()
+        open_launches(executor, kernel, buffer, found)
     copy_beside(executor, buffer)
     with executor.entered():
         executor.synchronize()

@@ -32,9 +32,7 @@ _COPYING = {  # what `copies` calls
 def libcuda() -> ctypes.CDLL:
     """The driver's C interface with the signatures of the calls made through it; each returns a CUresult."""
     library = ctypes.CDLL("libcuda.so.1")
-    unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
-    library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
-    library.cuLaunchKernelEx.argtypes = [pointer] * 4
+    pointer = ctypes.c_void_p
     library.cuOccupancyMaxActiveClusters.argtypes = [pointer] * 3
     library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     library.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]

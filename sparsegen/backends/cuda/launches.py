@@ -7,8 +7,10 @@ graphs.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sparsegen.backends.cuda.driver import check, error_text, libcuda
@@ -82,48 +84,43 @@ class BoundLaunch:
     into ctypes release the interpreter lock, so concurrent callers need a bound launch each or a lock.
     """
 
-    __slots__ = ("_arguments", "_cells", "_launch", "_slots", "_storage")
+    __slots__ = ("_configuration", "_start", "_storage", "_write")
 
     def __init__(
         self, kernel: CudaKernel, launch: Launch, arguments: Sequence[Buffer | int | TensorMap | None]
     ) -> None:
         """Fix a launch of a kernel; None and tensor maps stand for what each call brings an address for."""
         kernel.allow_shared_memory(launch.shared_memory_bytes)
-        cells: list[Any] = []
-        slots: list[Any] = []
-        for argument in arguments:
-            if isinstance(argument, TensorMap):
-                cell: Any = EncodedMap(argument)
-                slots.append(cell)
-            elif argument is None:
-                cell = ctypes.c_uint64()
-                slots.append(cell)
-            elif isinstance(argument, int):
-                cell = ctypes.c_int32(argument)
-            else:
-                cell = ctypes.c_uint64(argument.address)
-            cells.append(cell)
-        self._cells = cells
-        self._slots = tuple(slots)
+        opened = (ctypes.c_uint64 * max(1, sum(argument is None for argument in arguments)))()
+        free = iter(range(ctypes.addressof(opened), ctypes.addressof(opened) + ctypes.sizeof(opened), 8))
+        cells = [_cell(argument, next(free) if argument is None else 0) for argument in arguments]
         places = (c.address if isinstance(c, EncodedMap) else ctypes.addressof(c) for c in cells)
-        self._arguments = (ctypes.c_void_p * len(cells))(*places)
-        self._storage = (
-            kernel,
-            [a for a in arguments if a is not None and not isinstance(a, int | TensorMap)],
+        self._configuration = _configuration(
+            resident(kernel, launch), _early() if launch.starts_early else None
         )
-        self._launch = _launching(kernel, resident(kernel, launch))
+        # Without a signature, ctypes takes objects of its own as they are, which costs least.
+        where = ctypes.c_void_p(ctypes.addressof(self._configuration))
+        parameters = (ctypes.c_void_p * len(cells))(*places)
+        call = partial(libcuda()["cuLaunchKernelEx"], where, kernel.handle, parameters, None)
+        self._start: Callable[[], int] = _nothing if launch.is_empty else call
+        slots = [c for c, a in zip(cells, arguments, strict=True) if a is None or isinstance(a, TensorMap)]
+        if any(isinstance(slot, EncodedMap) for slot in slots):
+            self._write: Callable[..., None] = partial(_assign, slots)
+        else:
+            self._write = partial(struct.Struct(f"{len(slots)}Q").pack_into, opened, 0)
+        self._storage = (kernel, opened, cells, arguments)
 
-    def __call__(self, stream: int, *addresses: int) -> None:
+    def launch(self, stream: int, *addresses: int) -> None:
         """Launch on a stream (its handle), with the addresses for the open slots in order.
 
         Raises:
             LaunchError: the driver refused.
         """
-        for slot, address in zip(self._slots, addresses, strict=True):
-            slot.value = address
-        status = self._launch(stream, self._arguments)
+        self._write(*addresses)
+        self._configuration.stream = stream
+        status = self._start()
         if status:
-            raise LaunchError(f"cuLaunchKernel failed: {error_text(status)}")
+            raise LaunchError(f"cuLaunchKernelEx failed: {error_text(status)}")
 
 
 def resident(kernel: CudaKernel, launch: Launch) -> Launch:
@@ -138,14 +135,7 @@ def resident(kernel: CudaKernel, launch: Launch) -> Launch:
     found = ctypes.c_int()
     attribute = _Attribute(id=CLUSTER_DIMENSION)
     attribute.value[0], attribute.value[1] = cluster | 1 << 32, 1  # x, y and z
-    configuration = _Configuration(
-        (ctypes.c_uint * 3)(*launch.grid),
-        (ctypes.c_uint * 3)(*launch.block),
-        launch.shared_memory_bytes,
-        None,
-        ctypes.pointer(attribute),
-        1,
-    )
+    configuration = _configuration(launch, attribute)
     status = libcuda().cuOccupancyMaxActiveClusters(
         ctypes.byref(found), kernel.handle, ctypes.byref(configuration)
     )
@@ -156,33 +146,39 @@ def resident(kernel: CudaKernel, launch: Launch) -> Launch:
     return replace(launch, grid=(min(x, cluster * found.value), y, z))
 
 
-def _launching(kernel: CudaKernel, launch: Launch) -> Callable[[int, Any], int]:
-    """A call that launches on a stream with a block of parameters, and returns a CUresult."""
-    if launch.is_empty:
-        return lambda stream, parameters: 0
-    if launch.starts_early:
-        return _launching_early(kernel, launch)
-    sizes = tuple(ctypes.c_uint(size) for size in (*launch.grid, *launch.block, launch.shared_memory_bytes))
-    handle, launch_kernel = kernel.handle, libcuda().cuLaunchKernel
-    return lambda stream, parameters: launch_kernel(handle, *sizes, stream, parameters, None)
+def _nothing() -> int:
+    """A launch without blocks."""
+    return 0
 
 
-def _launching_early(kernel: CudaKernel, launch: Launch) -> Callable[[int, Any], int]:
-    """The same of a kernel that may begin while the one before it still ends."""
+def _cell(argument: Buffer | int | TensorMap | None, place: int) -> Any:
+    """Memory that holds a parameter; of an open one at a place that is given."""
+    if isinstance(argument, TensorMap):
+        return EncodedMap(argument)
+    if argument is None:
+        return ctypes.c_uint64.from_address(place)
+    return ctypes.c_int32(argument) if isinstance(argument, int) else ctypes.c_uint64(argument.address)
+
+
+def _assign(slots: Sequence[Any], *addresses: int) -> None:
+    for slot, address in zip(slots, addresses, strict=True):
+        slot.value = address
+
+
+def _early() -> _Attribute:
+    """Of a kernel that may begin while the one before it still ends."""
     attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
-    configuration = _Configuration(
+    return attribute
+
+
+def _configuration(launch: Launch, attribute: _Attribute | None) -> _Configuration:
+    """Grid, block and shared memory, and perhaps an attribute."""
+    return _Configuration(
         (ctypes.c_uint * 3)(*launch.grid),
         (ctypes.c_uint * 3)(*launch.block),
         launch.shared_memory_bytes,
         None,
-        ctypes.pointer(attribute),
-        1,
+        None if attribute is None else ctypes.pointer(attribute),
+        0 if attribute is None else 1,
     )
-    handle, launch_kernel, where = kernel.handle, libcuda().cuLaunchKernelEx, ctypes.addressof(configuration)
-
-    def call(stream: int, parameters: Any) -> int:
-        configuration.stream = stream
-        return launch_kernel(where, handle, parameters, None)  # type: ignore[no-any-return]
-
-    return call

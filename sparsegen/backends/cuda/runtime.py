@@ -195,11 +195,11 @@ class CudaExecutor:
 
     def bind(
         self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | TensorMap | None]
-    ) -> BoundLaunch:
+    ) -> Callable[..., None]:
         """Fix a launch; None marks the addresses that each call brings, as a tensor map does."""
         if not isinstance(kernel, CudaKernel):
             raise LaunchError("this kernel was not loaded by the CUDA executor")
-        return self._checked(BoundLaunch, kernel, launch, arguments)  # type: ignore[no-any-return]
+        return self._checked(BoundLaunch, kernel, launch, arguments).launch  # type: ignore[no-any-return]
 
     def launch(
         self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int], stream: int = 0
