@@ -14,6 +14,7 @@ from functools import partial
 import click
 import numpy as np
 import torch
+from torch import nn
 
 import sparsegen
 from benchmarks.study import write_results
@@ -39,9 +40,10 @@ def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches:
 def layer_costs() -> dict[str, float]:
     """`SparseLinear` and `torch.nn.Linear` in inference, with autograd, and forwards and backwards.
 
-    In turn are calls of many layers one after another, as in a model: a loop over one finds all in the caches.
+    In turn are calls of many layers one after another: a loop over one finds all in the caches. In a model other layers
+    run in between, which are part of these times: what tells is the difference between sparse and dense.
     """
-    dense = torch.nn.Linear(64, 64, device="cuda")
+    dense = nn.Linear(64, 64, device="cuda")
     sparse = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="never")
     x = torch.randn(32, 64, device="cuda")
     costs = {}
@@ -51,14 +53,17 @@ def layer_costs() -> dict[str, float]:
         costs[f"training_step_{name}_us"] = microseconds_per_call(lambda layer=layer: layer(x).backward(x))
         with torch.inference_mode():
             costs[f"{name}_us"] = microseconds_per_call(partial(layer, x))
-    many = {"dense_layer": [torch.nn.Linear(64, 64, device="cuda") for _ in range(IN_TURN)]}
+    many = {"dense_layer": [nn.Linear(64, 64, device="cuda") for _ in range(IN_TURN)]}
     many["layer"] = [
         SparseLinear.from_dense(layer, sparsity=0.9, run_dense="never") for layer in many["dense_layer"]
     ]
+    others = nn.LayerNorm(64, device="cuda"), nn.GELU(), nn.Softmax(-1)
     for name, layers in many.items():
-        turn = torch.nn.Sequential(*layers).requires_grad_(False)
+        turn = nn.Sequential(*layers).requires_grad_(False)
         with torch.inference_mode():
             costs[f"{name}_in_turn_us"] = microseconds_per_call(partial(turn, x), batch=5) / IN_TURN
+            model = nn.Sequential(*(m for layer in layers for m in (layer, *others))).requires_grad_(False)
+            costs[f"{name}_in_model_us"] = microseconds_per_call(partial(model, x), batch=5) / IN_TURN
     return costs
 
 
@@ -98,6 +103,9 @@ def main() -> None:
         summary={
             "over_bare_us": round(row["torch_with_out_us"] - row["bare_launch_us"], 2),
             "layer_over_dense_us": round(row["layer_us"] - row["dense_layer_us"], 2),
+            "layer_in_model_over_dense_us": round(
+                row["layer_in_model_us"] - row["dense_layer_in_model_us"], 2
+            ),
             "training_layer_over_dense_us": round(
                 row["training_layer_us"] - row["training_dense_layer_us"], 2
             ),

@@ -148,9 +148,16 @@ class BoundVariant:
 
     def gather_values(self, values: Buffer, stream: int) -> None:
         """The same of values in device memory, in the order of a stream: launches on others may find some of both."""
-        gather = getattr(self._mine, "gather", None) or self._bind_gather_here()
+        self.gather_from(values.address, stream)
+
+    def gather_from(self, address: int, stream: int) -> None:
+        """The same of values at an address, of the problem's dtype and complete."""
+        try:
+            gather = self._mine.gather
+        except AttributeError:
+            gather = self._bind_gather_here()
         with self.launching:
-            gather(stream, values.address)
+            gather(stream, address)
 
     def _bind_gather_here(self) -> Callable[[int, int], None]:
         with self.executor.entered():

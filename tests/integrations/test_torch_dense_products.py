@@ -78,7 +78,7 @@ def test_the_full_weight_goes_with_the_last_product() -> None:
     sparse = layer("always")
     sparse(torch.randn(2, IN))
     assert sparse.pattern.dense_bytes
-    sparse.pattern._prepared.clear()
+    sparse.pattern.forget()
     gc.collect()
     assert sparse.pattern.dense_bytes == 0
 

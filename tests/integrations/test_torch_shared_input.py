@@ -57,9 +57,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     seen: list[int] = []
     real = shared_input.linear_at_once
 
-    def linear_at_once(x: Any, values: Any, bias: Any, pattern: Any, *rest: Any) -> Any:
+    def linear_at_once(x: Any, values: Any, bias: Any, pattern: Any, *rest: Any, **given: Any) -> Any:
         seen.append(pattern.shape[0])
-        return real(x, values, bias, pattern, *rest)
+        return real(x, values, bias, pattern, *rest, **given)
 
     monkeypatch.setattr(shared_input, "linear_at_once", linear_at_once)
     yield seen

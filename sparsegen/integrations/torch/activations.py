@@ -21,6 +21,8 @@ class Activation(StrEnum):
     RELU = "relu"
     GELU = "gelu"
 
+    __hash__ = str.__hash__  # as they compare; an enumeration's own is a function of Python's
+
     @classmethod
     def parse(cls, value: Activation | str) -> Activation:
         """Raises OperandError for a word that is none of these."""

@@ -19,12 +19,13 @@ class SharedWeight:
     """The full weight of a pattern, of one dtype on one device; it lives as long as a product that multiplies it.
 
     Attributes:
+        follower: of the values that it has at the pattern.
         turn: held while it gets new values and is multiplied.
     """
 
     def __init__(self, pattern: CsrMatrix, dtype: torch.dtype, device: torch.device) -> None:
         self._weight = DenseWeight(pattern, dtype, device)
-        self._follower = Follower(self._update)
+        self.follower = Follower(self._update)
         self.turn = threading.Lock()
 
     @property
@@ -40,7 +41,7 @@ class SharedWeight:
 
     def follow(self, values: Tensor) -> None:
         """Have these values at the pattern."""
-        self._follower.follow(values)
+        self.follower.follow(values)
 
     def _update(self, values: Tensor) -> None:
         self._weight.update(values, keeps_places=values.requires_grad)
@@ -84,3 +85,34 @@ class DensePrepared:
             else:
                 result = linear(x, weight, bias)
         return result if out is None else out.copy_(result)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether calls are those of `torch.nn.functional.linear`."""
+        return not self._transposed and not self._activates
+
+
+class DensePlan:
+    """A `Plan` that has PyTorch multiply by the full weight."""
+
+    __slots__ = ("prepared", "was_used")
+
+    def __init__(self, prepared: DensePrepared) -> None:
+        self.prepared, self.was_used = prepared, True
+
+    def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
+        """See `Plan.run`; X may have any strides."""
+        weight, self.was_used = self.prepared.weight, True
+        known = weight.follower
+        with weight.turn:
+            if not (
+                known.version is not None
+                and known.values() is values
+                and known.version == values._version
+                and known.address == values.data_ptr()
+                and not values.requires_grad
+            ) and not known.follow_again(values):
+                return None
+            if not self.prepared.was_captured:
+                self.prepared.was_captured = is_capturing(x)
+            return linear(x, weight.tensor, bias)

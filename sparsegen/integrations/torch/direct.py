@@ -13,7 +13,12 @@ from enum import Enum, auto
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 
+# Looked up once: each step to a name is one more that a call takes.
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_trace, _transform = torch._C._get_tracing_state, torch._C._functorch.maybe_current_level
+_profiles = torch.autograd._profiler_enabled
 PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with them
 
 
@@ -31,7 +36,15 @@ def asked(*tensors: Tensor | None) -> Asked:
     More than a gradient is a forward one, a trace, a compilation, a transform such as `torch.vmap`, a mode that sees
     every operator, and a profile, which is to name it.
     """
-    if torch.compiler.is_compiling() or not _nobody_looks():
+    if (
+        is_dynamo_compiling()  # first: all else is constant to it
+        or _dispatch_modes()
+        or _function_modes()
+        or _trace() is not None
+        or _transform() is not None
+        or forward_ad._current_level >= 0
+        or _profiles()
+    ):
         return Asked.MORE
     wants_gradients, found = torch.is_grad_enabled(), Asked.NOTHING
     for tensor in tensors:
@@ -47,14 +60,3 @@ def asked(*tensors: Tensor | None) -> Asked:
 def may_run_at_once(*tensors: Tensor | None) -> bool:
     """Whether nothing but the result of a call with these tensors is asked for."""
     return asked(*tensors) is Asked.NOTHING
-
-
-def _nobody_looks() -> bool:
-    return not (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._functorch.maybe_current_level() is not None
-        or forward_ad._current_level >= 0
-        or torch.autograd._profiler_enabled()
-    )

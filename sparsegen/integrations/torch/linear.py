@@ -12,10 +12,11 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
-from sparsegen.integrations.torch.products import linear
+from sparsegen.integrations.torch.products import linear, linear_asked, linear_at_once
 from sparsegen.integrations.torch.shared_input import SharedPart
 from sparsegen.matrix.formats import describe
 from sparsegen.pruning.pruner import prune
@@ -197,16 +198,23 @@ class SparseLinear(PatternModule):
             part = self._shared(x)
             if part is not None:
                 return part
-        values: Tensor = self.values
-        bias: Tensor | None = self.bias
-        if torch.is_autocast_enabled(x.device.type):
-            dtype = torch.get_autocast_dtype(x.device.type)
-            x, values = x.to(dtype), values.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
-        if x.dim() == 2:
-            return linear(x, values, self.pattern, bias, self.activation)
-        y = linear(x.reshape(-1, x.shape[-1]), values, self.pattern, bias, self.activation)
-        return y.reshape(*x.shape[:-1], self.out_features)
+        own = (
+            self._parameters
+        )  # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place
+        values, bias = own.get("values"), own.get("bias")
+        if values is None:
+            values, bias = self.values, self.bias
+        casts = torch.is_autocast_enabled(x.device.type)
+        if casts:
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        what = asked(x, values, bias)
+        if what is Asked.NOTHING and x.dim() > 1:
+            return linear_at_once(x, values, bias, self.pattern, self.activation, casts=casts)
+        if casts:
+            values, bias = values.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        if x.dim() > 1:
+            return linear_asked(what, x, values, bias, self.pattern, self.activation)
+        return linear(x[None], values, self.pattern, bias, self.activation)[0]
 
     def extra_repr(self) -> str:
         dense_bytes = self.pattern.dense_bytes

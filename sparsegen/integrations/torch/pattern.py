@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.dense_products import DensePrepared, SharedWeight
+from sparsegen.integrations.torch.call_plans import LaunchPlan, Plan, Plans
+from sparsegen.integrations.torch.dense_products import DensePlan, DensePrepared, SharedWeight
 from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -62,6 +64,7 @@ class SparsePattern:
         db: the tuning database that calls look into; None for the default.
         run_dense: whether PyTorch's dense products may run in the place of kernels: where they take less time (timed on
             the spot where estimates do not tell), never, or always. All of one dtype share one full weight.
+        plans: of calls like those before.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
@@ -85,6 +88,7 @@ class SparsePattern:
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
         self._prepared: OrderedDict[tuple[Any, ...], Prepared | DensePrepared] = OrderedDict()
+        self.plans = Plans()
         self._weights: WeakValueDictionary[tuple[torch.dtype, torch.device], SharedWeight] = (
             WeakValueDictionary()
         )
@@ -177,7 +181,7 @@ class SparsePattern:
         with self._lock:
             if key not in self._prepared:
                 self._prepared[key] = self._prepare(product, tokens, like, where, epilogue, scale, batch)
-                self._drop_oldest()
+                self._drop_oldest(key)
             self._prepared.move_to_end(key)
             return self._prepared[key]
 
@@ -237,6 +241,23 @@ class SparsePattern:
             found = self._weights[key] = SharedWeight(self.matrix, like.dtype, like.device)
         return found
 
+    def plan(
+        self,
+        prepared: Prepared | DensePrepared,
+        like: Tensor,
+        shape: Sequence[int],
+        bias: Tensor | None = None,
+    ) -> Plan | None:
+        """How a product is called again with tensors like these; None where each call goes the long way.
+
+        Args:
+            shape: of the result.
+        """
+        if isinstance(prepared, DensePrepared):
+            return DensePlan(prepared) if prepared.is_linear else None
+        launcher = prepared.launcher
+        return None if launcher is None else LaunchPlan(prepared, launcher, torch.Size(shape), like, bias)
+
     def attention_way(self, heads: int, like: Tensor) -> Way:
         """How attention without gradients runs for so many heads of tensors like this one, ... × rows × head_dim.
 
@@ -261,11 +282,19 @@ class SparsePattern:
         """Free all that was prepared, which no captured graph may use any more; later calls prepare anew."""
         with self._lock:
             self._prepared.clear()
+            self.plans.clear()
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self, newest: tuple[Any, ...]) -> None:
+        excess = len(self._prepared) - MOST_PREPARED
+        if excess <= 0:
+            return
+        used = self.plans.were_used()
+        for key in [key for key, prepared in self._prepared.items() if id(prepared) in used]:
+            self._prepared.move_to_end(key)
+        self._prepared.move_to_end(newest)
         free = [key for key, prepared in self._prepared.items() if not prepared.was_captured]
-        for key in free[: max(0, len(self._prepared) - MOST_PREPARED)]:
-            del self._prepared[key]
+        for key in free[:excess]:
+            self.plans.drop(self._prepared.pop(key))
 
 
 _handles = itertools.count(1)

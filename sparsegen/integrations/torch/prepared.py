@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsegen.plan.variant_launcher import VariantLauncher
+
 VECTOR_BYTES = 16  # the widest load
 
 
@@ -19,28 +21,54 @@ class Follower:
     PyTorch counts the changes of a tensor, but not those through ``.data``, which optimizers and averages of weights
     make; so only of a tensor that requires no gradient is the count trusted.
 
-    Args:
-        update: takes the new values.
+    Attributes:
+        values: the tensor that was followed last, by a weak reference.
+        version, address: of that tensor then; a version of None stands for one that must be followed again.
     """
 
+    __slots__ = ("_kind", "_update", "address", "values", "version")
+
     def __init__(self, update: Callable[[Tensor], None]) -> None:
+        """
+        Args:
+            update: takes the new values.
+        """
         self._update = update
-        self._values: weakref.ref[Tensor] | None = None
-        self._state: tuple[int, int] | None = None
+        self.values: Callable[[], Any] = _nobody
+        self.version: int | None = None
+        self.address = 0
+        self._kind: tuple[Any, ...] = ()
 
     def follow(self, values: Tensor) -> None:
         """Have these values."""
         is_frozen = not values.requires_grad and not values.is_inference()
-        state = (values._version, values.data_ptr()) if is_frozen else None
+        address = values.data_ptr()
         if (
-            state is not None
-            and self._values is not None
-            and self._values() is values
-            and self._state == state
+            is_frozen
+            and self.values() is values
+            and self.version == values._version
+            and self.address == address
         ):
             return
         self._update(values)
-        self._values, self._state = weakref.ref(values), state
+        self.values, self.address = weakref.ref(values), address
+        self.version = values._version if is_frozen else None
+        self._kind = _kind(values)
+
+    def follow_again(self, values: Tensor) -> bool:
+        """Have the values of the tensor that was followed last; False where it is another one, or of another kind."""
+        if self.values() is not values or self._kind != _kind(values):
+            return False
+        self.follow(values)
+        return True
+
+
+def _nobody() -> None:
+    """No tensor."""
+
+
+def _kind(values: Tensor) -> tuple[Any, ...]:
+    return values.dtype, values.shape, values.get_device()
 
 
 class Prepared:
@@ -48,6 +76,8 @@ class Prepared:
 
     Attributes:
         was_captured: whether a CUDA graph launches it, so that it must live on.
+        follower: of the values that it multiplies by.
+        turn: held while it gets new values and is launched.
     """
 
     def __init__(self, operator: Any) -> None:
@@ -55,8 +85,14 @@ class Prepared:
         self.was_captured = False
         self._takes_tensors = operator.device.backend == "cuda"
         # By way of the object: who wraps an operator's method sees its calls.
-        self._follower = Follower(lambda values: self.operator.update_values(values))
-        self._turn = threading.Lock()
+        self.follower = Follower(lambda values: self.operator.update_values(values))
+        self.turn = threading.Lock()
+
+    @property
+    def launcher(self) -> VariantLauncher | None:
+        """What takes addresses of tensors as they lie; None where they are sent to the emulator."""
+        found = self.operator.launcher if self._takes_tensors else None
+        return found if isinstance(found, VariantLauncher) else None
 
     def __call__(
         self,
@@ -71,9 +107,9 @@ class Prepared:
             out: where the result is written: contiguous, at an address as the operator wants it. PyTorch does not
                 count the change, so values that came from there are to be passed as another tensor (a view) each time.
         """
-        with self._turn:
+        with self.turn:
             if values is not None:
-                self._follower.follow(values)
+                self.follower.follow(values)
             self.was_captured |= is_capturing(operands[0])
             return self._run(operands, bias, out)
 

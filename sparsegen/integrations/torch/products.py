@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sparsegen.integrations.torch import plain
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.call_plans import LaunchPlan
 from sparsegen.integrations.torch.direct import Asked, asked, may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.tensor_checks import check_tensor
@@ -36,25 +37,37 @@ def linear(
     The kernel computes the activation too where there is a bias and neither a gradient nor a trace is asked for.
 
     Args:
-        x: tokens × in features.
+        x: ... × in features; all leading dimensions together are tokens.
         values: one for each nonzero, of x's dtype and device.
         bias: out features, likewise.
 
     Returns:
-        tokens × out features.
+        ... × out features.
 
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
-    what = asked(x, values, bias)
+    return linear_asked(asked(x, values, bias), x, values, bias, pattern, activation)
+
+
+def linear_asked(
+    what: Asked,
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    pattern: SparsePattern,
+    activation: Activation = Activation.NONE,
+) -> Tensor:
+    """`linear` where it is known what is asked of the call."""
     if what is Asked.NOTHING:
         return linear_at_once(x, values, bias, pattern, activation)
-    result: Tensor
     if what is Asked.GRADIENT:
-        result = _Linear.apply(x, values, bias, pattern)
-    else:
-        result = torch.ops.sparsegen.linear(x, values, bias, pattern.handle)
-    return activation.of(result)
+        y: Tensor = _apply_linear(x, values, bias, pattern)
+        return y if activation is Activation.NONE else activation.of(y)
+    if x.dim() == 2:
+        return activation.of(torch.ops.sparsegen.linear(x, values, bias, pattern.handle))
+    y = torch.ops.sparsegen.linear(x.reshape(-1, x.shape[-1]), values, bias, pattern.handle)
+    return activation.of(y.reshape(*x.shape[:-1], pattern.shape[0]))
 
 
 def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
@@ -88,33 +101,42 @@ def linear_at_once(
     bias: Tensor | None,
     pattern: SparsePattern,
     activation: Activation = Activation.NONE,
+    *,
+    casts: bool = False,
 ) -> Tensor:
-    """`linear` beside autograd and all else that might look; whether it may run so is the caller's to ask."""
+    """`linear` beside autograd and all else that might look; whether it may run so is the caller's to ask.
+
+    Args:
+        casts: values and bias may be of any dtype, and X's counts, as under autocast.
+    """
+    key = x.shape, x.dtype, activation, bias is None, casts
+    plan = pattern.plans.find(key)
+    if plan is not None:
+        found = plan.run(x, values, bias)
+        if found is not None:
+            return found
     out_features, in_features = pattern.shape
-    if not (
-        _is(x, (x.shape[0], in_features) if x.dim() == 2 else None, x)
-        and _is(values, (pattern.nnz,), x)
-        and (bias is None or _is(bias, (out_features,), x))
-    ):
-        _check(x, "x", (None, in_features), x)
-        _check(values, "values", (pattern.nnz,), x)
-        if bias is not None:
-            _check(bias, "bias", (out_features,), x)
-    tokens = x.shape[0]
+    flat = x.reshape(-1, x.shape[-1]) if x.dim() > 2 else x
+    _check(flat, "x", (None, in_features), x)
+    given = (("values", values, pattern.nnz), *(() if bias is None else (("bias", bias, out_features),)))
+    for name, tensor, size in given:
+        _check(tensor, name, (size,), tensor if casts and tensor.device == x.device else x)
+    tokens, shape = flat.shape[0], (*x.shape[:-1], out_features)
     if not tokens or not out_features:
-        return x.new_zeros((tokens, out_features))
-    epilogue = epilogue_of(activation, has_bias=bias is not None)
-    run = pattern.prepared(Product.FORWARD, tokens, x, epilogue=epilogue)
-    if run is not None:
-        result = run(x, values=values, bias=bias)
-        return activation.of(result) if bias is None else result
-    result = plain.product(pattern, x, values)
-    return activation.of(result if bias is None else result + bias)
-
-
-def _is(tensor: Tensor, shape: tuple[int, ...] | None, like: Tensor) -> bool:
-    """Whether a tensor is as it must be; `_check` says what is wrong, and takes longer."""
-    return tensor.shape == shape and tensor.dtype is like.dtype and tensor.device == like.device
+        return x.new_zeros(shape)
+    has_bias = bias is not None
+    run = pattern.prepared(Product.FORWARD, tokens, x, epilogue=epilogue_of(activation, has_bias=has_bias))
+    added = None if bias is None else bias.to(x.dtype)
+    if run is None:
+        result = plain.product(pattern, flat, values.to(x.dtype))
+        result = activation.of(result if added is None else result + added)
+    else:
+        result = run(flat, values=values, bias=added)
+        if has_bias or activation is Activation.NONE:
+            pattern.plans.add(key, pattern.plan(run, x, shape, bias))
+        else:
+            result = activation.of(result)
+    return result if x.dim() == 2 else result.view(shape)
 
 
 @torch.library.custom_op(
@@ -127,13 +149,23 @@ def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
 
 
 def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
+    key = Product.TRANSPOSED, y.shape, y.dtype
+    plan = found.plans.find(key)
+    if plan is not None:
+        result = plan.run(y, values, None)
+        if result is not None:
+            return result
     out_features, in_features = found.shape
     _check(y, "y", (None, out_features), y)
     _check(values, "values", (found.nnz,), y)
     if not y.shape[0] or not in_features:
         return y.new_zeros((y.shape[0], in_features))
     run = found.prepared(Product.TRANSPOSED, y.shape[0], y)
-    return plain.product(found, y, values, transposed=True) if run is None else run(y, values=values)
+    if run is None:
+        return plain.product(found, y, values, transposed=True)
+    result = run(y, values=values)
+    found.plans.add(key, found.plan(run, y, result.shape))
+    return result
 
 
 @torch.library.custom_op(
@@ -144,13 +176,22 @@ def _sampled(y: Tensor, x: Tensor, pattern: int) -> Tensor:
 
 
 def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
+    key = Product.SAMPLED, y.shape, x.shape, x.dtype
+    plan = found.plans.find(key)
+    if isinstance(plan, LaunchPlan):
+        result = plan.of_two(y.t(), x.t())
+        if result is not None:
+            return result
     _check(y, "y", (None, found.shape[0]), x)
     _check(x, "x", (y.shape[0], found.shape[1]), x)
     if not x.shape[0] or not found.nnz:
         return x.new_zeros((found.nnz,))
     run = found.prepared(Product.SAMPLED, x.shape[0], x)
-    # An SDDMM takes tokens along rows: Yᵀ and Xᵀ.
-    return plain.sampled(found, y, x) if run is None else run(y.t(), x.t())
+    if run is None:
+        return plain.sampled(found, y, x)
+    result = run(y.t(), x.t())  # an SDDMM takes tokens along rows: Yᵀ and Xᵀ
+    found.plans.add(key, found.plan(run, x, result.shape))
+    return result
 
 
 def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tensor) -> None:
@@ -188,10 +229,15 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
     needs = ctx.needs_input_grad
+    flat = dy if dy.dim() == 2 else dy.reshape(-1, dy.shape[-1])
+    dx = None
+    if needs[0]:
+        dx = transposed_product(flat, values, ctx.pattern)
+        dx = dx if dy.dim() == 2 else dx.view(x.shape)
     return (
-        transposed_product(dy, values, ctx.pattern) if needs[0] else None,
-        sampled_product(dy, x, ctx.pattern) if needs[1] else None,
-        dy.sum(0) if needs[2] else None,
+        dx,
+        sampled_product(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
+        flat.sum(0) if needs[2] else None,
         None,
     )
 
@@ -229,6 +275,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return _linear_backward(ctx, dy)
 
+
+# What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
+_apply_linear = super(torch.autograd.Function, _Linear).apply
 
 _linear.register_autograd(_linear_backward, setup_context=_remember)
 _transposed.register_autograd(_transposed_backward, setup_context=_remember)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
-from sparsegen.integrations.torch.direct import may_run_at_once
+from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.integrations.torch.products import linear_at_once
@@ -43,17 +44,22 @@ class _Result:
     """The product of all layers, as long as some of them have not been asked.
 
     Attributes:
-        x: what was multiplied.
-        state: of x and of the thread when that was done.
+        x, version: what was multiplied, and the count of its changes; None where PyTorch counts none.
+        state: of the thread when that was done.
         weights: the states of the values and bias of each layer.
         turn: the layer that is to ask next.
     """
 
-    x: weakref.ref[Tensor]
+    x: Callable[[], Any]  # a weak reference
+    version: int | None
     state: tuple[Any, ...]
-    weights: list[tuple[Any, ...] | None]
+    weights: list[_Weight]
     y: Tensor
     turn: int
+
+
+_Weight = tuple[Tensor | None, int | None, int]  # itself, the count of its changes, its address
+_NO_WEIGHT: _Weight = None, None, 0
 
 
 class SharedInput:
@@ -80,11 +86,7 @@ class SharedInput:
     def _forget(self) -> None:
         self._patterns: tuple[SparsePattern, ...] = ()
         self._pattern: SparsePattern | None = None
-        self._stacked: tuple[list[tuple[Any, ...] | None] | None, Tensor | None, Tensor | None] = (
-            None,
-            None,
-            None,
-        )
+        self._stacked: tuple[list[_Weight] | None, Tensor | None, Tensor | None] = None, None, None
         self._lock = threading.Lock()
         self._local = threading.local()
 
@@ -99,9 +101,11 @@ class SharedInput:
     def pattern(self) -> SparsePattern:
         """The patterns of all layers below each other; a new one after a layer has taken another."""
         found = self._pattern
-        if found is None or any(
-            layer.pattern is not known for layer, known in zip(self.layers, self._patterns, strict=False)
-        ):
+        if found is not None:
+            for layer, known in zip(self.layers, self._patterns, strict=True):
+                if layer.pattern is not known:
+                    found = None
+        if found is None:
             self._patterns = patterns = tuple(layer.pattern for layer in self.layers)
             matrix = below_each_other([pattern.matrix for pattern in patterns])
             found = SparsePattern(matrix, run_dense=patterns[0].run_dense, db=patterns[0].db)
@@ -114,17 +118,23 @@ class SharedInput:
         if number == 0:
             local.result = None
             weights = self._weights()
-            if not may_run_at_once(x, *weights):
+            if asked(x, *weights) is not Asked.NOTHING:
                 return None
-            states = [_weight_state(tensor) for tensor in weights]
-            y = self._multiplied(x, weights, states)
-            local.result = _Result(weakref.ref(x), _state(x), states, y, 1)
+            y, states = self._multiplied(x, weights)
+            version = None if x.is_inference() else x._version
+            local.result = _Result(weakref.ref(x), version, _state(x), states, y, 1)
             return y.narrow(-1, 0, self._bounds[1])
         found: _Result | None = getattr(local, "result", None)
         if found is None:
             return None
-        fits = found.turn == number and found.x() is x and found.state == _state(x)
-        if not fits or not self._is_unchanged(number, found.weights):
+        own = self.layers[number]._parameters
+        if not (
+            found.turn == number
+            and found.x() is x
+            and (found.version is None or found.version == x._version)
+            and _unchanged((own.get("values"), own.get("bias")), found.weights[2 * number : 2 * number + 2])
+            and found.state == _state(x)
+        ):
             local.result = None
             return None
         found.turn += 1
@@ -138,48 +148,34 @@ class SharedInput:
         found: list[Tensor | None] = []
         for layer in self.layers:
             own = layer._parameters  # PyTorch's way to an attribute takes longer
-            found.append(own["values"])
-            found.append(own["bias"])
+            found.append(own.get("values"))
+            found.append(own.get("bias"))
         return found
 
-    def _is_unchanged(self, number: int, states: Sequence[tuple[Any, ...] | None]) -> bool:
-        """Whether a layer has the weights that were multiplied by."""
-        own = self.layers[number]._parameters
-        return (
-            _weight_state(own["values"]) == states[2 * number]
-            and _weight_state(own["bias"]) == states[2 * number + 1]
-        )
-
-    def _multiplied(
-        self, x: Tensor, weights: Sequence[Tensor | None], states: list[tuple[Any, ...] | None]
-    ) -> Tensor:
+    def _multiplied(self, x: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, list[_Weight]]:
+        """The product, and the states of the weights that it was made with."""
         with self._lock:
             pattern = self.pattern
-            values, bias = self._below_each_other(weights, states)
-        if torch.is_autocast_enabled(x.device.type):
-            dtype = torch.get_autocast_dtype(x.device.type)
-            x, values = x.to(dtype), values.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
-        activation = self.layers[0].activation
-        if x.dim() == 2:
-            return linear_at_once(x, values, bias, pattern, activation)
-        y = linear_at_once(x.reshape(-1, x.shape[-1]), values, bias, pattern, activation)
-        return y.view(*x.shape[:-1], self._bounds[-1])
+            known, values, bias = self._stacked
+            if known is None or values is None or not _unchanged(weights, known, frozen=True):
+                known, values, bias = self._stack(weights)
+        kind = x.device.type
+        casts = torch.is_autocast_enabled(kind)
+        if casts:
+            x = x.to(torch.get_autocast_dtype(kind))
+        y = linear_at_once(x, values, bias, pattern, self.layers[0].activation, casts=casts)
+        return y, known
 
-    def _below_each_other(
-        self, weights: Sequence[Tensor | None], states: list[tuple[Any, ...] | None]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Values and bias of all layers; those that train are read at every call."""
-        known, values, bias = self._stacked
-        trains = any(w is not None and (w.requires_grad or w.is_inference()) for w in weights)
-        if values is None or trains or known != states:
-            with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
-                values = torch.cat([layer.values.detach() for layer in self.layers])
-                bias = None
-                if any(layer.bias is not None for layer in self.layers):
-                    bias = torch.cat([_bias(layer) for layer in self.layers])
-            self._stacked = (states, values, bias)
-        return values, bias
+    def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[_Weight], Tensor, Tensor | None]:
+        """The state of the weights, and the values and biases of all layers below each other."""
+        with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
+            values = torch.cat([layer.values.detach() for layer in self.layers])
+            bias = None
+            if any(layer.bias is not None for layer in self.layers):
+                bias = torch.cat([_bias(layer) for layer in self.layers])
+        states = [_weight_state(tensor) for tensor in weights]
+        self._stacked = states, values, bias
+        return states, values, bias
 
 
 class SharedPart:
@@ -195,7 +191,7 @@ class SharedPart:
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """See `SharedInput.part`."""
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():
             return None
         return self._shared.part(self._number, x)
 
@@ -205,19 +201,40 @@ def _bias(layer: Layer) -> Tensor:
     return found
 
 
-def _weight_state(tensor: Tensor | None) -> tuple[Any, ...] | None:
+def _weight_state(tensor: Tensor | None) -> _Weight:
     """What changes with a weight, as far as PyTorch counts that."""
     if tensor is None:
-        return None
-    return None if tensor.is_inference() else tensor._version, tensor.data_ptr()
+        return _NO_WEIGHT
+    return tensor, None if tensor.is_inference() else tensor._version, tensor.data_ptr()
+
+
+def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, frozen: bool = False) -> bool:
+    """Whether weights are as they were; those that train never are for long, so that ``frozen`` must be, too."""
+    for tensor, (before, version, address) in zip(weights, known, strict=True):
+        if tensor is not before:
+            return False
+        if tensor is None:
+            continue
+        if tensor.data_ptr() != address or (version is not None and tensor._version != version):
+            return False
+        if frozen and (version is None or tensor.requires_grad):
+            return False
+    return True
 
 
 def _state(x: Tensor) -> tuple[Any, ...]:
-    """What has to be the same for all layers: x as it is, how it is cast, and where launches go."""
-    kind = x.device.type
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    version = None if x.is_inference() else x._version
-    known = version, cast, torch.is_grad_enabled()
+    """What has to be the same for all layers beside x: how it is cast, and where launches go."""
     if not x.is_cuda:
-        return known
-    return *known, current_stream_of(torch)(x.get_device()), is_capturing(x)
+        kind = x.device.type
+        casts = torch.is_autocast_enabled(kind)
+        return torch.is_grad_enabled(), torch.get_autocast_dtype(kind) if casts else None
+    stream = _stream(x.get_device())
+    return (
+        torch.is_grad_enabled(),
+        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
+        stream,
+        stream != 0 and is_capturing(x),  # the default stream cannot be captured
+    )
+
+
+_stream = current_stream_of(torch)
