@@ -66,3 +66,34 @@ def test_a_database_of_this_version_is_read_without_sqlalchemy(tmp_path: Path) -
     Store.open(tmp_path / "tuning.db").close()
     command = ("lookup", "--matrix", str(LAYER), "-n", "64", "--device", "emulator")
     assert imported_for(tmp_path, *command) == set()
+
+
+FAMILIES = """
+import sys
+import sparsegen
+from sparsegen.kernels import families
+from sparsegen.matrix.generators import random_uniform
+
+sparsegen.lookup(random_uniform(64, 64, 0.1, 0), n=16, device="emulator")
+found = {name.rpartition(".")[2] for name in sys.modules if name.startswith("sparsegen.kernels.")}
+print(*sorted(found & families().keys()))
+"""
+
+
+def test_a_look_up_imports_no_families_of_other_operators(tmp_path: Path) -> None:
+    """But those whose template has another name: they may be any operator's."""
+    from sparsegen.kernels import families
+
+    done = subprocess.run(
+        [sys.executable, "-c", FAMILIES],
+        cwd=ROOT,
+        env=os.environ | {"SPARSEGEN_DB": str(tmp_path / "t.db"), "SPARSEGEN_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = set(done.stdout.split())
+    assert "csr_spmm" in imported
+    for name in imported:
+        found = families()[name]
+        assert found.problem_type.operator == "spmm" or not found.template.endswith(f"/{name}.cu.j2")

@@ -122,12 +122,12 @@ def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
 def install(patch: Callable[[Any, str, Any], None]) -> None:
     """Make the toy family known, and rendered; ``patch`` is like `setattr`."""
 
-    kernels.families()[TOY.name] = TOY
+    kernels._loaded[TOY.name] = TOY
     patch(variants, "render", render_toy)
 
 
 def uninstall() -> None:
-    kernels.families().pop(TOY.name, None)
+    kernels._loaded.pop(TOY.name, None)
 
 
 class FakeToolchain:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.dispatch.regression import Point, expected, log_slowdowns
-from sparsegen.kernels import families_of
+from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import differences
@@ -199,8 +199,8 @@ def _telling(times: dict[Config, float]) -> list[Config]:
 def heuristic_configs(
     problem: Problem, features: Features, device: Device, names: Collection[str] | None = None
 ) -> dict[str, Config]:
-    """The heuristic config of each family of the operator, by the family's name; ``names``: of these families alone."""
-    asked = (f for f in families_of(problem.operator) if names is None or f.name in names)
+    """The heuristic config of each family of the operator, by the family's name; ``names``: of some of them alone."""
+    asked = families_of(problem.operator) if names is None else map(family, sorted(names))
     return {f.name: f.heuristic(problem, features, device) for f in asked}
 
 

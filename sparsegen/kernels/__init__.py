@@ -1,11 +1,16 @@
-"""Kernel families, one file each, discovered by their ``FAMILY``."""
+"""Kernel families, one file each, which has the family's name and exports it as ``FAMILY``.
+
+A file is imported when its family is first asked for: a look-up needs a few of all operators' families.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sparsegen import arguments
@@ -15,13 +20,33 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
+TEMPLATE = ".cu.j2"
 
-@cache
+
+_loaded: dict[str, AnyFamily | None] = {}  # by name, once asked for
+
+
 def families() -> dict[str, AnyFamily]:
     """Every family by name, in alphabetical order."""
-    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
-    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
-    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+    return {name: found for name in _names() if (found := _find(name)) is not None}
+
+
+def _names() -> list[str]:
+    return sorted(_modules() | _loaded.keys())
+
+
+@cache
+def _modules() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def _find(name: str) -> AnyFamily | None:
+    """The family of that name, if its file is installed."""
+    if name not in _loaded:
+        if name not in _modules():
+            return None
+        _loaded[name] = getattr(importlib.import_module(f"{__name__}.{name}"), "FAMILY", None)
+    return _loaded[name]
 
 
 def family(name: str) -> AnyFamily:
@@ -30,15 +55,17 @@ def family(name: str) -> AnyFamily:
     Raises:
         ConfigError: there is none; the message lists those there are.
     """
-    try:
-        return families()[arguments.text(name, "family")]
-    except KeyError:
-        raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}") from None
+    found = _find(arguments.text(name, "family"))
+    if found is None:
+        raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}")
+    return found
 
 
 def family_of(config: Config) -> AnyFamily:
     """The family whose space a config is from; it must be known (`Config.is_known`)."""
-    return families()[config.family_name]
+    found = _find(config.family_name)
+    assert found is not None, config
+    return found
 
 
 def is_of_operator(config: Config, operator: str) -> bool:
@@ -52,7 +79,7 @@ def read_config(family_name: str, values: Mapping[str, Any]) -> Config:
     Args:
         values: whatever JSON has by the tunables' names.
     """
-    known = families().get(family_name)
+    known = _find(family_name)
     if known is not None:
         try:
             return known.config_type.parse(values)  # type: ignore[no-any-return]
@@ -77,8 +104,24 @@ def require_family(name: str, problem: Problem) -> AnyFamily:
 
 
 def families_of(operator: str) -> list[AnyFamily]:
-    """The families that compute an operator."""
-    return [f for f in families().values() if f.problem_type.operator == operator]
+    """The families that compute an operator, in alphabetical order of their names.
+
+    A family's template lies in a folder with the operator's name, or the beginning of it; files whose template of the
+    same name lies elsewhere are not imported. One without a template of its own name may be any operator's.
+    """
+    folders = _template_folders()
+    names = (name for name in _names() if operator.startswith(folders.get(name, "")))
+    found = (family for name in names if (family := _find(name)) is not None)
+    return [family for family in found if family.problem_type.operator == operator]
+
+
+@cache
+def _template_folders() -> dict[str, str]:
+    """The folder of each template, by its name."""
+    spec = importlib.util.find_spec("sparsegen.templates")
+    roots = [] if spec is None else spec.submodule_search_locations or []
+    paths = (path for root in roots for path in Path(root).glob(f"*/*{TEMPLATE}"))
+    return {path.name.removesuffix(TEMPLATE): path.parent.name for path in paths}
 
 
 def by_predicted_time(problem: Problem, features: Features, device: Device) -> list[AnyFamily]:

@@ -24,7 +24,7 @@ CANDIDATES, TPE, RANDOM = SamplerName.CANDIDATES, SamplerName.TPE, SamplerName.R
 @pytest.fixture
 def replay(monkeypatch: pytest.MonkeyPatch) -> Replay:
     """The toy's space of 12 configs: the best takes 10 µs, the next 11, and one fails."""
-    monkeypatch.setitem(kernels.families(), TOY.name, TOY)
+    monkeypatch.setitem(kernels._loaded, TOY.name, TOY)
     tried = []
     for config in TOY.space(PROBLEM, DEVICE):
         us = 10.0 + abs(config.size - 8) + 2.0 * abs(config.width - 4)
