@@ -89,6 +89,7 @@ def performance(folder: Path) -> str:
     rows = []
     summaries = summarize(results.rows)
     unseen = list(dict.fromkeys(name for s in summaries for name in s.worst_unseen))
+    any_tf32 = any(s.to_dense_tf32.count for s in summaries)
     any_trials = any(s.tried is not None for s in summaries)
     for s in summaries:
         dense, sparse, untuned = _speedups(s)
@@ -97,9 +98,24 @@ def performance(folder: Path) -> str:
         calls = NONE if s.break_even_calls is None else f"{s.break_even_calls:,}"
         wins = _wins(s.faster_than_dense)
         trials = [NONE if s.tried is None else f"{s.tried}, least {s.least_tried}"] * any_trials
-        cells = [dense, sparse, untuned, *without, *trials, wins, packing, calls, state_of(files, s.suite)]
+        tf32 = [_speedup(s.to_dense_tf32, s.rows)] * any_tf32
+        cells = [
+            dense,
+            *tf32,
+            sparse,
+            untuned,
+            *without,
+            *trials,
+            wins,
+            packing,
+            calls,
+            state_of(files, s.suite),
+        ]
         rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells])
-    head = ["geometric mean of the speedup", "rows", "over dense cuBLAS", "over the best other sparse"]
+    tf32 = ["over dense in TF32"] * any_tf32
+    head = [
+        "geometric mean of the speedup", "rows", "over dense cuBLAS", *tf32, "over the best other sparse",
+    ]  # fmt: skip
     without = [f"over untuned without the {name.removeprefix(WITHOUT)}" for name in unseen]
     packed = ["packing, ms", "pays after, calls"]
     trials = ["variants tried"] * any_trials

@@ -91,9 +91,12 @@ def summary_table(rows: Iterable[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
+    summaries = list(summarize(rows))
+    tf32 = ["× dense TF32"] * any(s.to_dense_tf32.count for s in summaries)
     headings = (
         "rows",
         "× dense",
+        *tf32,
         "faster than dense",
         "× best peer",
         "untuned / tuned",
@@ -106,12 +109,13 @@ def summary_table(rows: Iterable[Row]) -> Table:
     )
     for heading in headings:
         table.add_column(heading, justify="right")
-    for s in summarize(rows):
+    for s in summaries:
         table.add_row(
             s.suite,
             str(s.dtype),
             str(s.rows),
             _inverse(s.to_dense),
+            *[_inverse(s.to_dense_tf32)] * len(tf32),
             _percent(s.faster_than_dense),
             _inverse(s.to_best_sparse),
             _mean(s.untuned_to_tuned),

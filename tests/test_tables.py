@@ -56,7 +56,8 @@ def test_summary_and_rows(tables: Any) -> None:
     filled = tables.fill("<!-- performance:begin -->\nold\n<!-- performance:end -->")
     assert "\nold\n" not in filled
     assert (
-        "| made-up, fp32 | 1 | 2.00 × | 1.60 × | 1.20 × | 1 of 1 | 1.50 | 300 | 2026-01-02; nvcc |" in filled
+        "| made-up, fp32 | 1 | 2.00 × | 0.50 × | 1.60 × | 1.20 × | 1 of 1 | 1.50 | 300 | 2026-01-02; nvcc |"
+        in filled
     )
     assert "Made-up GPU, driver 580.1, 2026-01-02" in filled
     assert tables.fill(filled) == filled
@@ -70,7 +71,7 @@ def test_summary_and_rows(tables: Any) -> None:
 def test_a_mean_over_some_of_the_rows_says_so(tables: Any) -> None:
     sparse_alone = replace(row("large"), cells=tuple(c for c in row().cells if c.kind is not Kind.DENSE))
     result_file.write(results(row("small"), sparse_alone), tables.RESULTS / "bench_a.json")
-    assert "| made-up, fp32 | 2 | 2.00 × (1 of 2) | 1.60 × |" in made(tables, "performance")
+    assert "| made-up, fp32 | 2 | 2.00 × (1 of 2) | 0.50 × (1 of 2) | 1.60 × |" in made(tables, "performance")
 
 
 def test_rows_of_several_states_are_marked(tables: Any) -> None:

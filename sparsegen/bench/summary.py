@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Row
+from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Row
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType
 
 
@@ -26,6 +27,7 @@ class SuiteSummary:
     Attributes:
         rows: how many the suite has here, whether timed or not.
         to_dense: our tuned winner over the dense product of the same type.
+        to_dense_tf32: the same over the dense product of float32 data in TF32; none for other types.
         to_best_sparse: our tuned winner over the fastest other sparse routine.
         untuned_to_tuned: plain dispatch over the tuned winner: the regret.
         unseen_to_tuned: the same for dispatch without what the packaged results know of the row, by the contender's
@@ -43,6 +45,7 @@ class SuiteSummary:
     dtype: DType
     rows: int
     to_dense: Mean
+    to_dense_tf32: Mean
     to_best_sparse: Mean
     untuned_to_tuned: Mean
     unseen_to_tuned: Mapping[str, Mean]
@@ -84,6 +87,7 @@ def _summary(suite: str, dtype: DType, rows: Sequence[Row]) -> SuiteSummary:
         dtype=dtype,
         rows=len(rows),
         to_dense=geometric(to_dense),
+        to_dense_tf32=geometric(_ratios(tuned, [_tf32_us(row) for row in rows])),
         to_best_sparse=geometric(_ratios(tuned, sparse)),
         untuned_to_tuned=geometric(_ratios(untuned, tuned)),
         unseen_to_tuned={name: geometric(ratios) for name, ratios in unseen.items()},
@@ -96,6 +100,13 @@ def _summary(suite: str, dtype: DType, rows: Sequence[Row]) -> SuiteSummary:
         preparation_ms=statistics.median(packing) if packing else None,
         break_even_calls=statistics.median_high(calls) if calls else None,
     )
+
+
+def _tf32_us(row: Row) -> float | None:
+    """What the fastest dense product of float32 data in TF32 takes, which is right to about three digits."""
+    cells = [c for c in row.cells if c.kind is Kind.DENSE and c.arithmetic is Arithmetic.TF32]
+    found = [cell.timing.us for cell in cells if cell.timing is not None]
+    return min(found) if found and row.dtype is DType.FLOAT32 else None
 
 
 def geometric(ratios: Sequence[float]) -> Mean:

@@ -22,6 +22,12 @@ def test_ratios_of_one_row() -> None:
     assert found.faster_than_dense.value == 1.0
 
 
+def test_tf32_stands_beside_float32_alone() -> None:
+    one, other = summarize([row(ours=5.0, dense=10.0), row(dtype=DType.FLOAT16)])
+    assert one.to_dense.value == pytest.approx(0.5) and one.to_dense_tf32.value == pytest.approx(2.0)
+    assert other.to_dense_tf32.count == 0
+
+
 def test_means_are_geometric() -> None:
     (found,) = summarize([row("a", ours=5.0, dense=10.0), row("b", ours=20.0, dense=10.0)])
     assert found.to_dense.value == pytest.approx(1.0)
