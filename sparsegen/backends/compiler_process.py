@@ -30,6 +30,14 @@ _KILLED = re.compile(r"(Killed|Terminated|Hangup|Interrupt|Quit) signal terminat
 _DIED = re.compile(r"died due to signal (\d+)")  # nvcc's
 
 
+NICENESS = 5
+
+
+def give_way() -> None:
+    """Have this process leave the cores to those that search and measure, where there are too few for all."""
+    os.nice(NICENESS)
+
+
 def run_compiler(command: list[str], folder: Path, timeout: float) -> str:
     """Run in ``folder``; what it printed. The compiler's own children are killed with it.
 

@@ -17,6 +17,7 @@ from sparsegen.tuning_db.seeds_reader import seeds
 FROM_PREDICTED = 8  # configs that were predicted to be the fastest here
 FROM_SEEDS = 2  # configs that were measured on the same workload elsewhere
 FROM_NEIGHBOURS = 6  # configs that similar workloads suggest
+MORE_FROM_NEIGHBOURS = 12  # for cores that would wait for the list of candidates
 
 
 def first_to_try(
@@ -27,8 +28,8 @@ def first_to_try(
     What dispatch would take comes first, so that tuning does not end with something slower: what was predicted for this
     device, the fastest of the packaged seeds on this very workload, or what is expected to be the fastest after similar
     workloads, in the store and the seeds. Then come the heuristic config of the most promising family, which may know
-    more than the seeds; what else was good on this and on similar workloads; the other heuristic configs; and what was
-    published.
+    more than the seeds; what else was good on this and on similar workloads; the other heuristic configs; what was
+    published; and more that was good on similar workloads, which keeps cores busy until the candidates are listed.
     """
     problem, features = workload.problem, workload.features
 
@@ -36,7 +37,8 @@ def first_to_try(
         return [c for c in candidates if family_of(c).suits(problem, features, c, device)]
 
     packaged = suited(_packaged(workload, device, families))
-    similar = suited(similar_configs(workload, device, known, families))
+    most = FROM_NEIGHBOURS + MORE_FROM_NEIGHBOURS
+    similar = suited(similar_configs(workload, device, known, families, most=most))
     promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
     heuristics = suited(
         config
@@ -50,7 +52,7 @@ def first_to_try(
     predicted = suited(_predicted(workload, device, known, families))
     parts = (
         predicted[:1], packaged[:1], similar[:1], heuristics[:1],
-        predicted[1:], packaged[1:], similar[1:], heuristics[1:], published,
+        predicted[1:], packaged[1:], similar[1:FROM_NEIGHBOURS], heuristics[1:], published, similar[FROM_NEIGHBOURS:],
     )  # fmt: skip
     return list(dict.fromkeys(config for part in parts for config in part))
 
@@ -81,7 +83,12 @@ def _packaged(workload: Workload, device: Device, families: Sequence[AnyFamily])
 
 
 def similar_configs(
-    workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
+    workload: Workload,
+    device: Device,
+    known: Layer,
+    families: Sequence[AnyFamily],
+    *,
+    most: int = FROM_NEIGHBOURS,
 ) -> list[Config]:
     """What was good on similar workloads, in the store and the packaged seeds, best first."""
     problem, features = workload.problem, workload.features
@@ -94,5 +101,5 @@ def similar_configs(
     others = [t for t in layers.list_workloads(kind=problem.kind, like=device) if t.workload != workload]
     near = nearest(problem, features, device, others)[:NEIGHBOURS]
     votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
-    predictions = predict(workload, device, votes, is_allowed)[:FROM_NEIGHBOURS]
+    predictions = predict(workload, device, votes, is_allowed)[:most]
     return [p.config for p in predictions]

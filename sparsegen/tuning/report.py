@@ -31,6 +31,7 @@ class SamplerName(StrEnum):
     RANDOM = "random"
 
 
+SLOW_START: Mapping[Effort, tuple[float, float]] = {Effort.QUICK: (2.4, 5.5)}
 DEFAULTS: Mapping[Effort, tuple[int, float]] = {
     Effort.QUICK: (120, 4.5),
     Effort.NORMAL: (500, 18.5),
@@ -45,7 +46,7 @@ class Budget:
     Attributes:
         trials: variants tried, those that an earlier run measured included.
         seconds: wall-clock time of the whole call; the first variant is measured whatever it takes. Without
-            trials and seconds the effort sets both.
+            trials and seconds the effort sets both, and a quick search that starts slowly gets up to a second more.
 
     Raises:
         ConfigError: trials are no whole number, seconds are no number, or either is not above 0.
@@ -70,6 +71,12 @@ class Budget:
         if self.trials is None and self.seconds is None:
             return DEFAULTS[self.effort]
         return self.trials or float("inf"), self.seconds or float("inf")
+
+    @property
+    def slow_start(self) -> tuple[float, float]:
+        """Seconds that are left after the first variant was measured, as long as the call then ends before so many."""
+        own = self.trials is not None or self.seconds is not None
+        return (0.0, 0.0) if own else SLOW_START.get(self.effort, (0.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sparsegen import backends
 from sparsegen.errors import CacheEntryError, CompileError, LaunchError
@@ -25,16 +25,15 @@ from sparsegen.tuning.claims import Claims, Taken
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.limits import Limits
 from sparsegen.tuning.pipeline import CompileAhead, Compiled
-from sparsegen.tuning.report import Budget, Phase, Progress, Status
+from sparsegen.tuning.report import Phase, Progress, Status
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 log = logging.getLogger(__name__)
 
 SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
-FINALISTS_SHARE = 0.1  # of a budget in seconds, within
-FINALISTS_SECONDS = (0.5, 2.5)
 FINALISTS_DRAWING = 1  # of operands that the search has not seen
 FIRST = 3  # proposals that are tried however short the budget is
 BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
@@ -45,28 +44,6 @@ WAIT_SECONDS = 0.1
 REASON_LENGTH = 2000
 # What is wrong with the libraries, the device or their process, and not with the search.
 CANNOT_BE_TIMED = (ChildDiedError, ChildTimeoutError, CompileError, LaunchError, LibraryUnavailableError)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """A budget on the clock of `time.monotonic`.
-
-    Attributes:
-        trials: earlier runs' included; infinite without a limit.
-        finalists_seconds: kept for the finalists before ``ends``.
-    """
-
-    trials: float
-    began: float
-    ends: float
-    finalists_seconds: float
-
-    @classmethod
-    def of(cls, budget: Budget, began: float) -> Limits:
-        trials, seconds = budget.limits
-        least, most = FINALISTS_SECONDS
-        share = min(most, max(least, FINALISTS_SHARE * seconds))
-        return cls(trials, began, began + seconds, share)
 
 
 class Run:
@@ -101,7 +78,6 @@ class Run:
     ) -> None:
         self._session, self._baselines, self._search, self._ahead = session, baselines, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
-        self._search_ends = limits.ends - limits.finalists_seconds
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
         self._claims, self._defaults = claims, defaults
         self._elsewhere: list[Config] = []  # candidates that equal searches are trying
@@ -156,6 +132,10 @@ class Run:
             if compiled is not None:
                 self._enter(Phase.SEARCHING)
                 self._try(compiled)
+
+    @property
+    def _search_ends(self) -> float:
+        return self._limits.ends - self._limits.finalists_seconds
 
     def _goes_on(self) -> bool:
         """Until its time is over, and what was proposed first has been tried.
@@ -265,6 +245,8 @@ class Run:
             self._is_measuring = True
             began = time.monotonic()
             attempt = self._measure(request, meanwhile=self._propose)
+            if not self._recent_seconds:
+                self._limits = self._limits.after_start(time.monotonic())
             self._recent_seconds.append(time.monotonic() - began)
             self._is_measuring = False
             measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)

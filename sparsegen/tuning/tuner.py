@@ -29,6 +29,7 @@ from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.first_configs import first_to_try, similar_configs, with_todays
 from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.ledger import Ledger, Recorder
+from sparsegen.tuning.limits import Limits
 from sparsegen.tuning.listing import Lister
 from sparsegen.tuning.pipeline import CompileAhead, cores
 from sparsegen.tuning.report import (
@@ -43,7 +44,7 @@ from sparsegen.tuning.report import (
     TuneResult,
     silent,
 )
-from sparsegen.tuning.run import FIRST, Limits, Run
+from sparsegen.tuning.run import FIRST, Run
 from sparsegen.tuning.samplers import require_available
 from sparsegen.tuning.short_turns import short_turns
 from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparsegen.backends.compiler_process import NICENESS
+from sparsegen.backends.cuda import nvrtc, pycuda_compiler
 from sparsegen.backends.cuda.nvrtc import COMPILATION_FAILED, Installation, Nvrtc, Source
 from sparsegen.errors import CompileError, DeviceUnavailableError
 
@@ -90,3 +94,21 @@ def test_a_failure_has_the_log_and_leaks_no_program(
 def test_a_library_under_a_false_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceUnavailableError, match=r"is NVRTC 13\.2 .* 13\.0.*SPARSEGEN_NVRTC"):
         load(monkeypatch, FakeLibrary(minor=2))
+
+
+def test_libraries_are_read_ahead_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libnvrtc.so").write_bytes(b"code")
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr("os.posix_fadvise", lambda file, *what: asked.append(what))
+    Installation(tmp_path / "libnvrtc.so", tmp_path / "missing.so", (13, 0)).read_ahead()
+    assert asked == [(0, 0, os.POSIX_FADV_WILLNEED)]
+
+
+@pytest.mark.parametrize("serve", [nvrtc.serve, pycuda_compiler.serve])
+def test_compilers_give_way(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Pipe()
+    ours.close()
+    given: list[int] = []
+    monkeypatch.setattr("os.nice", given.append)
+    serve(theirs)
+    assert given == [NICENESS]

@@ -33,8 +33,9 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
 from sparsegen.tuning.early_search import EarlySearch
+from sparsegen.tuning.limits import Limits
 from sparsegen.tuning.report import DEFAULTS, SamplerName
-from sparsegen.tuning.run import FIRST, Limits
+from sparsegen.tuning.run import FIRST
 from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune

@@ -53,6 +53,8 @@ class CompileServers:
         """Have so many servers at least that nobody waits for, and let them load the compiler in the background."""
         with self._lock:
             missing = count - len(self._idle)
+        if isinstance(self._installation, Installation):
+            self._installation.read_ahead()
         for _ in range(missing):
             server = ChildProcess(self._target)
             server.send_in_background((self._installation, None))

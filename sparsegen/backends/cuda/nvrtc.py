@@ -7,6 +7,7 @@ crash of the compiler would take the process along.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from sparsegen.backends.compiler_process import give_way
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.system.child import answer, requests
 
@@ -63,6 +65,16 @@ class Installation:
     library: Path
     builtins: Path
     release: tuple[int, int]
+
+    def read_ahead(self) -> None:
+        """Have the kernel read the libraries from one end to the other, in the background.
+
+        Compilers that start at once would fetch them page by page, each waiting for the disk, where nobody has used
+        them since the machine started.
+        """
+        for path in (self.library, self.builtins):
+            with suppress(OSError, AttributeError), path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 class Nvrtc:
@@ -146,6 +158,7 @@ def serve(connection: Connection) -> None:
 
     None in the place of a source asks for no answer: only the library is loaded, ahead of the first source.
     """
+    give_way()
     load = cache(Nvrtc)
     for installation, source in requests(connection):
         if source is None:

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 
+from sparsegen.backends.compiler_process import give_way
 from sparsegen.backends.cuda.nvrtc import Compilation, Source
 from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
 from sparsegen.system.child import answer, requests
@@ -90,6 +91,7 @@ def serve(connection: Connection) -> None:
 
     None in the place of a source asks for no answer: only PyCUDA is imported, ahead of the first source.
     """
+    give_way()
     for found, source in requests(connection):
         if source is None:
             with suppress(DeviceUnavailableError):  # then the first source is answered with it

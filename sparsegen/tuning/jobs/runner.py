@@ -28,9 +28,10 @@ from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning.jobs.job import Task
 from sparsegen.tuning.jobs.results import ResultFile
 from sparsegen.tuning.ledger import Ledger, Recorder
+from sparsegen.tuning.limits import Limits
 from sparsegen.tuning.pipeline import CompileAhead
 from sparsegen.tuning.report import Budget, Progress
-from sparsegen.tuning.run import Limits, Run
+from sparsegen.tuning.run import Run
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Measurement, Outcome
 
