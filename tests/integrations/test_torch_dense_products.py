@@ -5,17 +5,23 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from collections import Counter
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+from call_costs import steps_of  # noqa: E402
 from torch import nn  # noqa: E402
 
-from sparsegen.errors import ConfigError  # noqa: E402
+from sparsegen.dispatch.chosen import Choice  # noqa: E402
+from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E402
 from sparsegen.integrations.torch.dense_products import DensePrepared  # noqa: E402
 from sparsegen.integrations.torch.pattern import Product  # noqa: E402
+from sparsegen.measure import preparing  # noqa: E402
+from sparsegen.plan.binding import BoundVariant  # noqa: E402
+from sparsegen.plan.dense_weight import DenseWeight  # noqa: E402
 
 OUT, IN = 24, 40
 
@@ -105,3 +111,37 @@ def test_prepared_layers_run_dense_on_request() -> None:
     assert sparse.prepared(6).operator.variant is not None, (
         "nothing is known of dense products on the emulator"
     )
+
+
+def test_a_call_like_one_before_takes_few_steps_and_is_checked_all_the_same() -> None:
+    sparse, dense = layer("always").requires_grad_(False), nn.Linear(IN, OUT).requires_grad_(False)
+    x = torch.randn(2, 3, IN)
+    with torch.inference_mode():
+        ours, theirs = steps_of(lambda: sparse(x)), steps_of(lambda: dense(x))
+        assert ours.python.total() - theirs.python.total() <= 5, ours
+        assert ours.c.total() - theirs.c.total() <= 22, ours
+        torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+        sparse.bias.data = torch.zeros(OUT + 1)
+        with pytest.raises(OperandError, match=f"bias: expected shape {OUT}"):
+            sparse(x)
+
+
+def alive() -> Counter[type]:
+    """How many weights of either kind there are."""
+    gc.collect()
+    return Counter(type(o) for o in gc.get_objects() if type(o) in (DenseWeight, BoundVariant))
+
+
+def test_what_lost_a_probe_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sparse won, no full weight is left; where dense won, the packed one goes."""
+    for times, won in (((1.0, 9.0), "sparse"), ((9.0, 1.0), "dense")):
+        monkeypatch.setattr(preparing, "probed_us", lambda *given, times=times: times)
+        monkeypatch.setattr(Choice, "is_open", property(lambda self: True))
+        before = alive()
+        sparse = layer("auto").requires_grad_(False)
+        sparse(torch.randn(6, IN))
+        [prepared] = sparse.pattern._prepared.values()
+        assert isinstance(prepared, DensePrepared) == (won == "dense")
+        assert bool(sparse.pattern.dense_bytes) == (won == "dense")
+        assert alive() - before == {DenseWeight if won == "dense" else BoundVariant: 1}
+        del prepared, sparse

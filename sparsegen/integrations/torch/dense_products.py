@@ -95,13 +95,20 @@ class DensePrepared:
 class DensePlan:
     """A `Plan` that has PyTorch multiply by the full weight."""
 
-    __slots__ = ("prepared", "was_used")
+    __slots__ = ("_bias", "_index", "prepared", "was_used")
 
-    def __init__(self, prepared: DensePrepared) -> None:
+    def __init__(self, prepared: DensePrepared, like: Tensor, bias: Tensor | None) -> None:
+        """A plan of calls with such an operand and bias."""
         self.prepared, self.was_used = prepared, True
+        self._index = like.get_device()
+        self._bias = None if bias is None else (bias.shape, bias.dtype, bias.get_device())
 
     def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
         """See `Plan.run`; X may have any strides."""
+        if x.get_device() != self._index or (
+            bias is not None and self._bias != (bias.shape, bias.dtype, bias.get_device())
+        ):
+            return None
         weight, self.was_used = self.prepared.weight, True
         known = weight.follower
         with weight.turn:

@@ -254,7 +254,7 @@ class SparsePattern:
             shape: of the result.
         """
         if isinstance(prepared, DensePrepared):
-            return DensePlan(prepared) if prepared.is_linear else None
+            return DensePlan(prepared, like, bias) if prepared.is_linear else None
         launcher = prepared.launcher
         return None if launcher is None else LaunchPlan(prepared, launcher, torch.Size(shape), like, bias)
 
