@@ -31,6 +31,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import (
     DType,
     Epilogue,
+    FactorType,
     ItemValues,
     Layout,
     MaskedConv2dProblem,
@@ -52,6 +53,7 @@ BLOCKS = (
     "64x64",
     "128x64",
 )  # of masks; small ones, so that the small matrices have several
+NARROW_BLOCK = "64x128"  # for 8-bit factors, whose stages are as long
 DENSITIES = (0.3, 0.5, 0.9)
 # Of convolutions; every image, if of one pixel, is large enough for these filters.
 CONVOLUTIONS: tuple[dict[str, str], ...] = (
@@ -65,6 +67,7 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
 MOST_FEATURES = 9000  # of all points
+OWN_KINDS = ("item_values", "factor_type")  # traits that few kinds have other than by default
 MOST_KINDS = 40  # in all; of more a third, in which every two traits still come together
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
@@ -276,6 +279,25 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
     return (("block", rng.choice(blocks)), density)
 
 
+def of_8bit_factors(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
+    """Products with masks of 8-bit factors, each pair of their types in one kind, if the family computes any."""
+    if not issubclass(family.problem_type, MaskedProblem):
+        return
+    for types in FactorType:
+        some = [
+            replace(
+                Kind.sized(family, size, (*traits, ("factor_type", types))),
+                parameters=(("block", NARROW_BLOCK),),
+            )
+            for traits in traits_of(family.problem_type)
+            for size in (32, 64, 160)
+        ]
+        computed = [kind for kind in some if kind.is_computed(family)]
+        if types is not FactorType.SAME and computed:
+            chosen = rng.choice(computed)
+            yield replace(chosen, parameters=(*chosen.parameters, ("density", rng.choice(DENSITIES))))
+
+
 def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     """Two batches in two dtypes, if the family computes any; of a product, with values for all items and for each."""
     listed = [kind for kind in kinds(family, rng) if replace(kind, batch=BATCH).is_computed(family)]
@@ -292,7 +314,7 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
     """Every combination of the traits that an operator's problems of one item have; of very many, some."""
     fields = fields_of(problem_type).items()
-    traits = {name: field.kind for name, field in fields if field.is_trait and name != "item_values"}
+    traits = {name: field.kind for name, field in fields if field.is_trait and name not in OWN_KINDS}
     combinations = list(itertools.product(*traits.values()))
     for members in combinations:
         if len(combinations) <= MOST_KINDS or sum(map(_place, members)) % 3 == 0:
@@ -364,6 +386,12 @@ def sample(name: str) -> tuple[Variant, ...]:
                 break
     of_batches = [name for name in BATCH_MATRICES if name in usable]
     for kind, focus in zip(batches(family, rng), of_batches, strict=False):
+        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
+        if config is not None:
+            add(config, kind, focus)
+    for kind in of_8bit_factors(family, rng):
+        focus = fitting(kind)
+        add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
         config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
         if config is not None:
             add(config, kind, focus)

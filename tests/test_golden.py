@@ -28,6 +28,7 @@ from sparsegen.operators import (
     DsdTransposedProblem,
     DType,
     Epilogue,
+    FactorType,
     FilterVolume,
     ImageLayout,
     ItemValues,
@@ -120,7 +121,11 @@ PROBLEMS: dict[str, Problem] = {
         M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN, epilogue=Epilogue.BIAS_RESIDUAL
     ),
     "dsd-transposed-fp16": DsdTransposedProblem(M, K, 64, DType.FLOAT16, Block(64, 128)),
+    "dsd-bf16-e4m3": DsdProblem(
+        M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN, factor_type=FactorType.E4M3
+    ),
     "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
+    "sdd-fp32-e5m2-e4m3": SddProblem(M, K, 64, factor_type=FactorType.E5M2_E4M3),
     "dsd-fp32-column-batch": DsdProblem(
         M, K, 64, w_layout=Layout.COLUMN, epilogue=Epilogue.BIAS_RESIDUAL, batch=4
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Float8
 
 MOST_DIMENSIONS = 5
 LARGEST_BOX_SIDE = 256  # elements
@@ -44,7 +44,7 @@ class TensorMap:
     """
 
     array: str
-    dtype: DType
+    dtype: DType | Float8
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]

@@ -18,6 +18,7 @@ from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
 from sparsegen.operators.fields import Field, Parameter, fields_of, member, parameter, size, trait
 from sparsegen.operators.filter_volume import FilterVolume
+from sparsegen.operators.float8 import FactorType, Float8
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import Block, Density, MaskedOperator, MaskedProblem
 from sparsegen.operators.masked_conv2d import MaskedConv2dOperator, MaskedConv2dProblem
@@ -68,9 +69,11 @@ __all__ = [
     "DsdTransposedOperator",
     "DsdTransposedProblem",
     "Epilogue",
+    "FactorType",
     "Field",
     "FilterSize",
     "FilterVolume",
+    "Float8",
     "Groups",
     "HasDense",
     "ImageLayout",

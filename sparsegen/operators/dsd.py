@@ -96,10 +96,11 @@ class DsdProblem(MaskedProblem):
     epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
 
     def dense_operands(self) -> tuple[TensorSpec, ...]:
+        first, second = self.factor_types
         w = (self.k, self.n) if self.w_layout is Layout.ROW else (self.n, self.k)
         return (
-            TensorSpec("x", self.of_batch((self.m, self.k)), self.dtype),
-            TensorSpec("w", self.of_batch(w), self.dtype),
+            TensorSpec("x", self.of_batch((self.m, self.k)), first),
+            TensorSpec("w", self.of_batch(w), second),
         )
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
@@ -181,9 +182,10 @@ class DsdTransposedProblem(MaskedProblem):
     y_layout: Layout = trait(Layout.ROW, "memory order of Y: k × n in row, n × k in column")
 
     def dense_operands(self) -> tuple[TensorSpec, ...]:
+        first, second = self.factor_types
         return (
-            TensorSpec("x", self.of_batch((self.m, self.k)), self.dtype),
-            TensorSpec("d", self.of_batch((self.m, self.n)), self.dtype),
+            TensorSpec("x", self.of_batch((self.m, self.k)), first),
+            TensorSpec("d", self.of_batch((self.m, self.n)), second),
         )
 
     def result(self, nnz: int) -> TensorSpec:

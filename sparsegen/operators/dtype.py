@@ -8,8 +8,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sparsegen.operators.float8 import Float8
+
 Array = npt.NDArray[Any]
 TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
+# Hopper's tensor cores add 8-bit products with 13 bits behind the point of the largest one (DeepSeek-V3 Technical
+# Report, 3.3.2; SageAttention2, 3.2). Of 128 products, behind which kernels go on in float32, that typically comes to
+# this share of one product.
+FLOAT8_CUT = 2.0**-13 * 128.0**0.5
 
 
 class DType(StrEnum):
@@ -98,4 +104,4 @@ class WordType(StrEnum):
         return stored
 
 
-ElementType: TypeAlias = DType | WordType
+ElementType: TypeAlias = DType | Float8 | WordType

@@ -16,8 +16,9 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.dtype import TF32_CUT, Array, DType, WordType
-from sparsegen.operators.fields import Parameter, element_type, items, parameter, size
+from sparsegen.operators.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
+from sparsegen.operators.fields import Parameter, element_type, items, parameter, size, trait
+from sparsegen.operators.float8 import FactorType, Float8
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, Problem, TensorSpec, kept_scale
@@ -113,6 +114,8 @@ class MaskedProblem(Problem):
 
     The mask is the buffer of a `BlockMask`. Tuning draws masks with independent blocks at the expected density;
     results are right for any mask. Of float32 the tensor cores take the 19 highest bits of each factor (TF32).
+    The two dense operands may have 8-bit types of their own (`factor_type`); ``dtype`` is then that of the result, bias
+    and residual.
     """
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
@@ -127,6 +130,9 @@ class MaskedProblem(Problem):
     block: Block = parameter(USUAL_BLOCK, "rows and columns of a block of the mask")
     density: Density = parameter(USUAL_DENSITY, "expected share of live blocks")
     batch: int = items()
+    factor_type: FactorType = trait(
+        FactorType.SAME, "element types of the two dense operands: the result's, or 8-bit ones", later=True
+    )
 
     # --- its sparsity ---
 
@@ -154,6 +160,18 @@ class MaskedProblem(Problem):
         return BlockMask((self.m, self.k), (self.block.rows, self.block.columns), operands["mask"])
 
     # --- its operands ---
+
+    @property
+    def factor_types(self) -> tuple[DType | Float8, DType | Float8]:
+        """The element types of the two dense operands."""
+        return self.factor_type.types or (self.dtype, self.dtype)
+
+    @property
+    def relative_rate(self) -> float:
+        """8-bit products are twice as fast as 16-bit ones, and four times as fast as those of TF32."""
+        if self.factor_type is FactorType.SAME:
+            return 1.0
+        return 4.0 if self.dtype is DType.FLOAT32 else 2.0
 
     @abstractmethod
     def dense_operands(self) -> tuple[TensorSpec, ...]:
@@ -193,10 +211,11 @@ class MaskedProblem(Problem):
 
     def cost(self, nnz: int) -> Cost:
         """Products of live blocks alone; the masked operand by its live blocks, all else once."""
-        whole = self.m * self.k * self.dtype.itemsize * self.batch
+        itemsize = self.factor_types[0].itemsize
+        whole = self.m * self.k * itemsize * self.batch
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes - whole
         live = self.live_elements * self.batch
-        return Cost(flop=2 * live * self.n, bytes=dense + live * self.dtype.itemsize)
+        return Cost(flop=2 * live * self.n, bytes=dense + live * itemsize)
 
     def in_words(self, density: float) -> str:
         """The problem for people; it knows its density itself."""
@@ -221,7 +240,7 @@ class MaskedProblem(Problem):
         """The product and its magnitude, in rows and columns, after what is done to them before they are stored.
 
         Args:
-            given: as of `factors`.
+            given: as of `factor_type`.
         """
         return exact, magnitude
 
@@ -231,7 +250,7 @@ class MaskedProblem(Problem):
         """`finished` of what lies on a device.
 
         Args:
-            given: as of `factors`.
+            given: as of `factor_type`.
             steps: elements from one row of the result to the next, and from one column to the next.
         """
 
@@ -258,18 +277,19 @@ class MaskedProblem(Problem):
         """How many products the sums of a row of the result have: one number for each row, or one for all.
 
         Args:
-            given: as of `factors`.
+            given: as of `factor_type`.
         """
         return self.terms(self.without_pattern)
 
     def _widening(self, given: Mapping[str, Array], rows: int) -> Array:
-        """What the magnitudes of each row grow by where the factors lose what TF32 cuts off.
+        """What the magnitudes of each row grow by where tensor cores cut off factors (TF32) or sums (of 8-bit factors).
 
         Four typical sums of such errors come to that.
         """
-        if self.dtype is not DType.FLOAT32:
+        if self.dtype is not DType.FLOAT32 and self.factor_type is FactorType.SAME:
             return np.ones(rows, np.float32)
-        cut = 2.0 * TF32_CUT / (DType.FLOAT32.unit_roundoff * (self.live_terms(given) + 2.0))
+        lost = TF32_CUT if self.factor_type is FactorType.SAME else FLOAT8_CUT
+        cut = 2.0 * lost / (DType.FLOAT32.unit_roundoff * (self.live_terms(given) + 2.0))
         return np.broadcast_to(1.0 + cut, rows).astype(np.float32)
 
     def reference_on(

@@ -9,6 +9,7 @@ import numpy as np
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.float8 import Float8
 from sparsegen.operators.problem import Problem
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def require_held(problem: Problem, matrix: CsrMatrix, *, allow_overflow: bool) -
         log.warning("%s", message)
 
 
-def require_values(values: Array, dtype: DType, name: str) -> None:
+def require_values(values: Array, dtype: DType | Float8, name: str) -> None:
     """Check the values of an operand that is converted.
 
     Raises:
@@ -41,7 +42,7 @@ def require_values(values: Array, dtype: DType, name: str) -> None:
         raise OperandError(f"{name}: {message}; scale them, or clip them first")
 
 
-def _lost(values: Array, dtype: DType) -> str:
+def _lost(values: Array, dtype: DType | Float8) -> str:
     lost = dtype.overflows(values)
     if not lost:
         return ""

@@ -131,6 +131,11 @@ class Problem(ABC):
         )
         return " ".join([self.operator, *sizes, *traits])
 
+    @property
+    def relative_rate(self) -> float:
+        """How many times faster tensor cores multiply its factors than numbers of `dtype`."""
+        return 1.0
+
     # --- its fields ---
 
     @property

@@ -66,10 +66,11 @@ class SddProblem(MaskedProblem):
     )
 
     def dense_operands(self) -> tuple[TensorSpec, ...]:
+        first, second = self.factor_types
         w = (self.k, self.n) if self.w_layout is Layout.ROW else (self.n, self.k)
         return (
-            TensorSpec("d", self.of_batch((self.m, self.n)), self.dtype),
-            TensorSpec("w", self.of_batch(w), self.dtype),
+            TensorSpec("d", self.of_batch((self.m, self.n)), first),
+            TensorSpec("w", self.of_batch(w), second),
         )
 
     def result(self, nnz: int) -> TensorSpec:

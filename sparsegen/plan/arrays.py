@@ -19,7 +19,7 @@ import numpy as np
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
-from sparsegen.operators import DType, TensorSpec
+from sparsegen.operators import DType, Float8, TensorSpec
 from sparsegen.operators.dtype import ElementType
 from sparsegen.operators.overflow import require_values
 
@@ -266,8 +266,9 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
 
 
 def numpy_type(dtype: ElementType) -> np.dtype[Any]:
-    """The NumPy dtype of inputs and outputs: float32 for bfloat16, which NumPy has not; it is rounded."""
-    return np.dtype(np.float32) if dtype is DType.BFLOAT16 else dtype.storage
+    """The NumPy dtype of inputs and outputs: float32, to be rounded, for types that NumPy has not, as bfloat16."""
+    is_missing = dtype is DType.BFLOAT16 or isinstance(dtype, Float8)
+    return np.dtype(np.float32) if is_missing else dtype.storage
 
 
 def check_numpy(array: Any, spec: TensorSpec) -> Array:
@@ -347,7 +348,7 @@ def encoded(values: Any, spec: TensorSpec) -> Array:
     found = host_values(values)
     if found.shape != spec.shape:
         raise OperandError(f"{spec.name}: expected shape {spec.shape}, got {found.shape}")
-    if isinstance(spec.dtype, DType):
+    if isinstance(spec.dtype, DType | Float8):
         require_values(found, spec.dtype, spec.name)
     return spec.dtype.to_storage(found)
 

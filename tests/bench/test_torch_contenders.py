@@ -18,13 +18,17 @@ from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     Activation,
+    Block,
+    DsdProblem,
     DType,
     Epilogue,
+    FactorType,
     Layout,
     MaskedConv2dProblem,
     Problem,
     Readout,
     SddmmProblem,
+    SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -45,6 +49,10 @@ CONV = SpmmProblem(24, 32, 49, epilogue=Epilogue.BIAS_RELU)
 MASKED = MaskedConv2dProblem.of(
     (19, 22), channels=4, filters=6, mask_block="4x5", padding="2x1", epilogue="bias", batch=2
 )
+NARROW = DsdProblem(
+    64, 128, 48, DType.BFLOAT16, Block(32, 32), w_layout=Layout.COLUMN, factor_type=FactorType.E4M3
+)
+NARROW_SDD = SddProblem(64, 128, 48, block=Block(32, 32), factor_type=FactorType.E5M2_E4M3)
 STRIDED = replace(MASKED, stride="2x1", dilation="1x2", groups=2, rest="kept", layout="nchw", epilogue="none")
 
 
@@ -75,6 +83,9 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("torch-csr-layers", replace(NETWORK, dtype=DType.FLOAT32, readout=Readout.NEURONS), LAYERS, 1),
         ("cublas-layers", NETWORK, LAYERS, 1),
         ("cublas-layers", replace(NETWORK, activation=Activation.NONE), replace(LAYERS, alive=True), 1),
+        ("torch-scaled-mm", NARROW, Drawn(64, 128), 2),
+        ("torch-scaled-mm", NARROW_SDD, Drawn(64, 128), 2),
+        ("torch-scaled-mm", replace(NARROW_SDD, rest="kept", dtype=HALF), Drawn(64, 128), 2),
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
@@ -145,3 +156,20 @@ def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
     heads = Heads(Workbench(parcel, open_executor(emulator_device())))
     with pytest.raises(UnsupportedError, match="cudnn: "):
         list(backend_ways(heads, ("CUDNN_ATTENTION",), is_causal=True))
+
+
+@pytest.mark.parametrize(
+    ("problem", "refusal"),
+    [
+        (replace(NARROW, factor_type="same"), "it computes products with masks of 8-bit factors"),
+        (replace(NARROW, factor_type="e5m2"), "cuBLASLt multiplies no two e5m2 factors"),
+        (replace(NARROW, w_layout="row"), "cuBLASLt takes 8-bit factors along the contraction"),
+        (replace(NARROW, n=40), "it takes sizes of whole 16 elements"),
+    ],
+    ids=str,
+)
+def test_8bit_products_that_cublaslt_has_not(problem: DsdProblem, refusal: str) -> None:
+    features = problem.features(problem.without_pattern)
+    assert contenders()["torch-scaled-mm"].why_not(problem, features) == refusal
+    same = replace(problem, factor_type="e4m3")
+    assert contenders()["cublas"].why_not(same, features) == "cublasGemmEx has no 8-bit factors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from contract_cases import Kind, Variant, run_and_compare
@@ -18,6 +19,7 @@ from sparsegen.operators import (
     DsdProblem,
     DsdTransposedProblem,
     DType,
+    FactorType,
     Layout,
     MaskedProblem,
     SddProblem,
@@ -32,6 +34,11 @@ ALONG = (
     "warpgroups multiply 16-bit elements, or float32 ones (as TF32) if both matrices are contiguous along the "
     "contraction"
 )
+ALONG_8BIT = (
+    "8-bit factors are contiguous along the contraction: W is n x k for dsd and k x n for sdd; instead of "
+    "dsd_transposed, copy both matrices transposed, and call dsd with the transposed mask"
+)
+NARROW = replace(DSD, w_layout=Layout.COLUMN, factor_type=FactorType.E4M3)
 
 
 def heuristic(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
@@ -56,12 +63,56 @@ def heuristic(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
             replace(DSD, m=MOST_ROWS + 1),
             f"the result ({MOST_ROWS + 1} x 4096) has at most {MOST_ROWS} rows and columns",
         ),
+        (replace(DSD, factor_type=FactorType.E4M3), ALONG_8BIT),
+        (replace(TRANSPOSED, factor_type=FactorType.E5M2), ALONG_8BIT),
+        (replace(SDD, w_layout=Layout.COLUMN, factor_type=FactorType.E5M2_E4M3), ALONG_8BIT),
+        (
+            replace(NARROW, block=Block(128, 64)),
+            "of 8-bit factors, blocks (128x64) have whole stages of 128 elements along the contraction",
+        ),
+        (
+            replace(NARROW, k=4104),
+            "rows of the arrays (k = 4104, n = 4096 elements) are whole chunks of 16 bytes",
+        ),
     ],
     ids=str,
 )
 def test_scope_is_told_in_sentences(problem: MaskedProblem, sentence: str) -> None:
     found = family(f"tma_{problem.operator}")
     assert [c.sentence for c in found.scope(problem) if not c.holds] == [sentence]
+
+
+def test_8bit_results_have_rows_of_their_own_type() -> None:
+    assert family("tma_dsd").computes(replace(NARROW, n=4104))  # no row of an 8-bit matrix is as long as n
+    assert not family("tma_sdd").computes(replace(SDD, n=4104, factor_type=FactorType.E4M3))
+    assert not family("mma_dsd").computes(NARROW)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("changed", "tunables"),
+    [
+        ({}, {"tile_n": 256, "cluster": 2}),
+        ({"dtype": DType.FLOAT32, "factor_type": FactorType.E5M2_E4M3}, {"tile_n": 256, "cluster": 1}),
+        ({"factor_type": FactorType.E4M3_E5M2}, {"tile_n": 128, "cluster": 2, "order": "placed"}),
+        ({"block": Block(128, 256), "dtype": DType.BFLOAT16}, {"tile_n": 64}),
+    ],
+    ids=("wide", "wide-float32", "placed", "narrow"),
+)
+@pytest.mark.parametrize("operator", ["dsd", "sdd"])
+def test_8bit_factors(
+    emulator_toolchain: EmulatorToolchain, operator: str, changed: dict[str, Any], tunables: dict[str, Any]
+) -> None:
+    start = NARROW if operator == "dsd" else replace(SDD, factor_type=FactorType.E4M3)
+    problem = replace(start, m=200, k=528, n=272, block=Block(64, 128), density=Density(0.5))
+    problem = replace(problem, **changed)
+    found = family(f"tma_{operator}")
+    config = found.config(**tunables)
+    source = render(found, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    matrix = problem.without_pattern
+    variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
+    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="8 bits")
 
 
 def test_rows_need_no_alignment() -> None:

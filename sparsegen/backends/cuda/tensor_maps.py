@@ -6,10 +6,16 @@ import ctypes
 
 from sparsegen.backends.cuda.driver import check, libcuda
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Float8
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-DATA_TYPES = {DType.FLOAT16: 6, DType.FLOAT32: 7, DType.BFLOAT16: 9}  # CUtensorMapDataType
+DATA_TYPES: dict[DType | Float8, int] = {  # CUtensorMapDataType
+    Float8.E4M3: 0,
+    Float8.E5M2: 0,  # as bytes
+    DType.FLOAT16: 6,
+    DType.FLOAT32: 7,
+    DType.BFLOAT16: 9,
+}
 SWIZZLES = {Swizzle.NONE: 0, Swizzle.BYTES_32: 1, Swizzle.BYTES_64: 2, Swizzle.BYTES_128: 3}
 INTERLEAVE_NONE, L2_PROMOTION_128, L2_PROMOTION_256, FILL_ZERO = 0, 2, 3, 0
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -137,8 +138,27 @@ struct SwizzledRows {
     }
 };
 
+/// An 8-bit number with so many bits of exponent; with 4 the largest code is NaN and there is no infinity (e4m3fn).
+template <int kExponentBits>
+struct Float8 {
+    std::uint8_t bits;
+    explicit operator float() const {
+        constexpr int kFractionBits = 7 - kExponentBits, kBias = (1 << (kExponentBits - 1)) - 1;
+        constexpr int kMostExponent = (1 << kExponentBits) - 1, kMostFraction = (1 << kFractionBits) - 1;
+        const int exponent = bits >> kFractionBits & kMostExponent, fraction = bits & kMostFraction;
+        const float sign = (bits & 0x80) != 0 ? -1.0f : 1.0f;
+        if (exponent == kMostExponent && (kExponentBits == 5 || fraction == kMostFraction)) {
+            return sign * (kExponentBits == 5 && fraction == 0 ? __builtin_inff() : __builtin_nanf(""));
+        }
+        const int size = exponent == 0 ? fraction : fraction + (1 << kFractionBits);
+        return sign * std::ldexp(static_cast<float>(size), (exponent == 0 ? 1 : exponent) - kBias - kFractionBits);
+    }
+};
+using e4m3 = Float8<4>;
+using e5m2 = Float8<5>;
+
 /// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k.
-template <class T, int kColumnTiles, class Matrix>
+template <class T, int kColumnTiles, class Matrix, class OfB = T>
 void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) {
     const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
     for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
@@ -146,7 +166,7 @@ void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) 
             const unsigned row = first_row + i / 2 * 8, column = tile * 8 + lane() % 4 * 2 + i % 2;
             double total = static_cast<double>(sums[tile][i]);
             for (unsigned k = 0; k < 32 / sizeof(T); ++k) {
-                total += a.template element<T>(row, k) * b.template element<T>(column, k);
+                total += a.template element<T>(row, k) * b.template element<OfB>(column, k);
             }
             sums[tile][i] = static_cast<float>(total);
         }
@@ -163,6 +183,12 @@ void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatri
 template <int kColumnTiles>
 void wgmma_tf32(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
     wgmma_of<Tf32>(sums, a, b);
+}
+
+/// wgmma.mma_async.m64nNk32 of 8-bit elements, which must lie along k in both matrices.
+template <class A, class B, int kColumnTiles>
+void wgmma_8bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
+    wgmma_of<A, kColumnTiles, SwizzledMatrix, B>(sums, a, b);
 }
 
 template <class T, int kColumnTiles>

@@ -20,7 +20,7 @@ from sparsegen.kernels.base import Array
 from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas
-from sparsegen.operators import MaskedProblem, Problem, SddmmProblem, SddProblem, SpmmProblem
+from sparsegen.operators import FactorType, MaskedProblem, Problem, SddmmProblem, SddProblem, SpmmProblem
 
 LARGEST_DENSE_BYTES = 12 << 30
 
@@ -33,6 +33,8 @@ class Cublas(Contender):
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if not isinstance(problem, self.operators):
             return "it computes spmm, sddmm and products with masks"
+        if isinstance(problem, MaskedProblem) and problem.factor_type is not FactorType.SAME:
+            return "cublasGemmEx has no 8-bit factors"
         height, width = problem.matrix_shape
         size = height * width * problem.dtype.itemsize
         if size > LARGEST_DENSE_BYTES:

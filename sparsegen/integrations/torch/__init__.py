@@ -53,6 +53,7 @@ from sparsegen.integrations.torch.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.scaled_products import scaled_dsd, scaled_sdd
 from sparsegen.integrations.torch.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.submanifold import SubmanifoldConv3d, submanifold_conv3d
 
@@ -90,6 +91,8 @@ __all__ = [
     "masked_conv2d",
     "masked_sequential",
     "sampled_product",
+    "scaled_dsd",
+    "scaled_sdd",
     "sdd",
     "sdd_into",
     "sparse_attention",

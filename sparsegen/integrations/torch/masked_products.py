@@ -51,7 +51,7 @@ def dsd(
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
-    _check_mask(mask)
+    check_mask(mask)
     relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
@@ -62,7 +62,7 @@ def dsd(
 
 def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
     """scale · Dᵀ · (X ⊙ mask), out × in features, for D of tokens × out features; see `dsd`."""
-    _check_mask(mask)
+    check_mask(mask)
     result: Tensor = torch.ops.sparsegen.dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -71,7 +71,7 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
     """scale · (D · W) ⊙ mask, tokens × in features, for D of tokens × out features: live blocks alone are computed, the
     others are zero; see `dsd`.
     """
-    _check_mask(mask)
+    check_mask(mask)
     result: Tensor = torch.ops.sparsegen.sdd(d, weight, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -87,7 +87,7 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
     Returns:
         ``out``.
     """
-    _check_mask(mask)
+    check_mask(mask)
     torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.block, mask.density)
     return out
 
@@ -121,7 +121,7 @@ def _dsd(
         return empty.relu() if relu else empty
     epilogue = Epilogue.NONE if bias is None else Epilogue.BIAS_RELU if relu else Epilogue.BIAS
     call = Call(Masked.DSD, m, k, n, (block_rows, block_columns), density, scale, epilogue)
-    _check_words(call, words, x)
+    check_words((call.m, call.k), call.block, words, x)
     return run(call, x, weight, words, bias)
 
 
@@ -137,7 +137,7 @@ def _dsd_transposed(
     if not (m and n and k):
         return x.new_zeros((n, k))
     call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
-    _check_words(call, words, x)
+    check_words((call.m, call.k), call.block, words, x)
     return run(call, x, d, words)
 
 
@@ -159,7 +159,7 @@ def _sdd(
     if not (m and n and k):
         return d.new_zeros((m, k))
     call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
-    _check_words(call, words, d)
+    check_words((call.m, call.k), call.block, words, d)
     return run(call, d, weight, words)
 
 
@@ -185,7 +185,7 @@ def _sdd_into(
     if not out.is_contiguous():
         raise OperandError("out: expected a contiguous tensor, which is written in place")
     call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale, rest=Rest.KEPT)
-    _check_words(call, words, d)
+    check_words((call.m, call.k), call.block, words, d)
     if not (m and k):
         return
     if not n:
@@ -195,15 +195,21 @@ def _sdd_into(
     run(call, d, weight, words, out=out)
 
 
-def _check_mask(mask: BlockMaskTensor) -> None:
+def check_mask(mask: BlockMaskTensor) -> None:
+    """Raises OperandError for anything but a mask."""
     arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
 
 
-def _check_words(call: Call, words: Tensor, like: Tensor) -> None:
-    layout = grid((call.m, call.k), call.block)
+def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, like: Tensor) -> None:
+    """Hold the buffer of a mask against the sizes, and against the device of another tensor.
+
+    Raises:
+        OperandError: it is of another mask.
+    """
+    layout = grid(shape, block)
     if tuple(words.shape) != (layout.words,) or words.dtype != torch.uint64 or words.device != like.device:
         raise OperandError(
-            f"mask: expected one over {call.m} × {call.k} elements in blocks of {call.block[0]} × {call.block[1]} on "
+            f"mask: expected one over {shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} on "
             f"{like.device} ({layout.words} torch.uint64), got {tuple(words.shape)} {words.dtype} on {words.device}"
         )
 

@@ -18,7 +18,7 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DsdProblem, DType, MaskedProblem
+from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
 
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
@@ -64,6 +64,22 @@ class CopiedTilesConfig(Config):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A matrix by its sizes, the contiguous one first."""
+
+    sizes: tuple[int, int]
+    dtype: DType | Float8
+
+    @property
+    def row_bytes(self) -> int:
+        return self.sizes[0] * self.dtype.itemsize
+
+    @property
+    def has_whole_chunks(self) -> bool:
+        return self.row_bytes % CHUNK_BYTES == 0
+
+
 P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=CopiedTilesConfig)
 
@@ -88,22 +104,32 @@ class CopiedTiles(Family[P, C]):
         return ("items",) if problem.batch > 1 else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
-        side, block, chunk = Side.of(problem), problem.block, CHUNK_BYTES // problem.dtype.itemsize
+        side, block = Side.of(problem), problem.block
+        is_8bit = problem.factor_type is not FactorType.SAME
         yield Constraint(
             problem.batch <= MOST_ITEMS,
             f"a launch computes at most {MOST_ITEMS} items (batch = {problem.batch})",
         )
         yield Constraint(
-            problem.dtype is not DType.FLOAT32 or (side.a_by_inner and side.b_by_inner),
+            is_8bit or problem.dtype is not DType.FLOAT32 or (side.a_by_inner and side.b_by_inner),
             "warpgroups multiply 16-bit elements, or float32 ones (as TF32) if both matrices are contiguous along the "
             "contraction",
+        )
+        yield Constraint(
+            not is_8bit or (side.a_by_inner and side.b_by_inner),
+            "8-bit factors are contiguous along the contraction: W is n x k for dsd and k x n for sdd; instead of "
+            "dsd_transposed, copy both matrices transposed, and call dsd with the transposed mask",
+        )
+        yield Constraint(
+            not is_8bit or side.samples or side.inner_block % ROW_BYTES == 0,
+            f"of 8-bit factors, blocks ({block}) have whole stages of {ROW_BYTES} elements along the contraction",
         )
         yield Constraint(
             block.rows % PIECE == 0 and block.columns % PIECE == 0,
             f"blocks ({block}) are whole pieces of {PIECE} x {PIECE}",
         )
         yield Constraint(
-            problem.k % chunk == 0 and problem.n % chunk == 0,
+            all(self._array(problem, name).has_whole_chunks for name in self.mapped_names),
             f"rows of the arrays (k = {problem.k}, n = {problem.n} elements) are whole chunks of 16 bytes",
         )
         yield Constraint(
@@ -123,6 +149,7 @@ class CopiedTiles(Family[P, C]):
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
         of_result = {"unit": self._unit(side, config), "fills": side.fills} if side.samples else {}
+        types = problem.factor_type.types
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -134,31 +161,37 @@ class CopiedTiles(Family[P, C]):
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
             **of_result,
+            **({} if types is None else {"a_type": types[0].name.lower(), "b_type": types[1].name.lower()}),
             **batch_constants(problem),
         }
 
     def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
-        side = Side.of(problem)
-        a, b, y = self.mapped_names
-        rows, inner, contiguous = {
-            a: (side.rows, side.inner, side.a_by_inner),
-            b: (side.columns, side.inner, side.b_by_inner),
-            y: (side.columns, side.rows, side.by_columns),
-        }[name]
-        sizes = (inner, rows) if contiguous else (rows, inner)
+        side, array, sizes = Side.of(problem), self._array(problem, name), self._array(problem, name).sizes
         box_rows = PIECE
-        if name == b and side.b_by_inner:  # one box holds all columns of B that a stage needs
+        if (
+            name == self.mapped_names[1] and side.b_by_inner
+        ):  # one box holds all columns of B that a stage needs
             box_rows = self._unit(side, config) if side.samples else config.tile_n
-        itemsize, is_batch = problem.dtype.itemsize, problem.batch > 1
-        row_bytes = sizes[0] * itemsize
+        is_batch, row_bytes, row = problem.batch > 1, array.row_bytes, ROW_BYTES // array.dtype.itemsize
         return TensorMap(
             array=name,
-            dtype=problem.dtype,
+            dtype=array.dtype,
             sizes=(*sizes, problem.batch) if is_batch else sizes,
             strides=(row_bytes, row_bytes * sizes[1]) if is_batch else (row_bytes,),
-            box=(ROW_BYTES // itemsize, box_rows, 1) if is_batch else (ROW_BYTES // itemsize, box_rows),
+            box=(row, box_rows, 1) if is_batch else (row, box_rows),
             swizzle=Swizzle.BYTES_128,
         )
+
+    def _array(self, problem: P, name: str) -> _Array:
+        """One of the two matrices or the result, as it is stored."""
+        side, (first, second) = Side.of(problem), problem.factor_types
+        a, b, y = self.mapped_names
+        outer, inner, is_by_inner, dtype = {
+            a: (side.rows, side.inner, side.a_by_inner, first),
+            b: (side.columns, side.inner, side.b_by_inner, second),
+            y: (side.columns, side.rows, side.by_columns, problem.dtype),
+        }[name]
+        return _Array((inner, outer) if is_by_inner else (outer, inner), dtype)
 
     def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
         sizes = {"items": problem.batch} if problem.batch > 1 else {}
@@ -201,7 +234,7 @@ class CopiedTiles(Family[P, C]):
         tiles = problem.batch * self._row_tiles(side) * -(-side.columns // c.tile_n)
         live = tiles * (union if side.samples else 1.0)
         rounds = max(1.0, live / device.multiprocessors)
-        inner = ROW_BYTES // problem.dtype.itemsize  # of the contraction in a stage
+        inner = ROW_BYTES // problem.factor_types[0].itemsize  # of the contraction in a stage
         steps: float = -(-side.inner // inner)
         if not side.samples:
             longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
@@ -210,6 +243,7 @@ class CopiedTiles(Family[P, C]):
         rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         if problem.dtype is DType.FLOAT32:
             rate *= TF32_PRODUCTS
+        rate *= problem.relative_rate
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 

@@ -29,6 +29,7 @@ from sparsegen.operators import (
     DsdProblem,
     DsdTransposedProblem,
     DType,
+    FactorType,
     Layout,
     MaskedProblem,
     Rest,
@@ -128,6 +129,10 @@ class MaskedTiles(Family[P, C]):
 
     def scope(self, problem: P) -> Iterator[Constraint]:
         yield items_in_grid(problem)
+        yield Constraint(
+            problem.factor_type is FactorType.SAME,
+            "8-bit factors are multiplied by warpgroups (compute capability 9.0)",
+        )
 
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)

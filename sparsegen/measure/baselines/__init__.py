@@ -15,7 +15,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.measure.clock import Timing
-from sparsegen.operators import MaskedProblem, Problem, SpmmProblem
+from sparsegen.operators import FactorType, MaskedProblem, Problem, SpmmProblem
 
 if TYPE_CHECKING:
     from sparsegen.measure.baselines.session import Session
@@ -50,6 +50,11 @@ def unavailable(device: Device, problem: Problem) -> str | None:
         return (
             f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
             "`sparsegen bench` compares where there is one"
+        )
+    if isinstance(problem, MaskedProblem) and problem.factor_type is not FactorType.SAME:
+        return (
+            "dense and vendor baselines are skipped: cublasGemmEx has no 8-bit factors; `sparsegen bench` compares "
+            "with torch._scaled_mm"
         )
     if problem.batch > 1:
         return "dense and vendor baselines are skipped: tuning times none for a batch"

@@ -1,0 +1,110 @@
+"""8-bit floating-point numbers, which are factors alone: sums and results have more bits.
+
+Micikevicius et al., FP8 Formats for Deep Learning (2022): e4m3 has 4 bits of exponent and no infinity, e5m2 has 5.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+NAN = 0x7F  # of both formats
+LARGEST_CODES = {"float8_e4m3fn": 0x7E, "float8_e5m2": 0x7B}
+
+
+class Float8(StrEnum):
+    """An 8-bit type of factors. NumPy has none, so that ``uint8`` holds the bits."""
+
+    E4M3 = "float8_e4m3fn"
+    E5M2 = "float8_e5m2"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return 1
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The NumPy dtype that holds the bits."""
+        return np.dtype(np.uint8)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return float(_values(self)[LARGEST_CODES[self.value]])
+
+    def overflows(self, values: Array) -> int:
+        """How many finite numbers become infinite, or NaN in e4m3, where they are rounded to this type."""
+        limit, largest_is_even = _middles(self)[-1], LARGEST_CODES[self.value] % 2 == 0
+        if values.dtype.kind not in "fiu":
+            return 0
+        size = np.abs(values.astype(np.float64))
+        is_beyond = size > limit if largest_is_even else size >= limit
+        return int(np.count_nonzero(is_beyond & np.isfinite(size)))
+
+    def to_storage(self, array: npt.ArrayLike) -> Array:
+        """Real numbers to this type's bits, rounded to nearest even; too large ones become infinite, or NaN in e4m3."""
+        exact = np.ascontiguousarray(array, dtype=np.float64)
+        size, middles = np.abs(exact), _middles(self)
+        code = np.searchsorted(middles, size)
+        is_tie = middles[np.minimum(code, middles.size - 1)] == size
+        code = code + (is_tie & (code % 2 == 1))
+        bits = np.where(np.isnan(exact), NAN, code | np.where(np.signbit(exact), 0x80, 0))
+        return bits.astype(np.uint8)
+
+    def from_storage(self, stored: Array) -> Array:
+        """This type's bits as float32, exactly."""
+        found: Array = _values(self)[np.asarray(stored, dtype=np.uint8)]
+        return found
+
+
+class FactorType(StrEnum):
+    """Element types of the two dense operands of a product with a mask, in the order of the call."""
+
+    SAME = "same"  # that of the result
+    E4M3 = "e4m3"
+    E5M2 = "e5m2"
+    E4M3_E5M2 = "e4m3-e5m2"
+    E5M2_E4M3 = "e5m2-e4m3"
+
+    @property
+    def types(self) -> tuple[Float8, Float8] | None:
+        """Both types; None where they are the result's."""
+        if self is FactorType.SAME:
+            return None
+        names = self.value.split("-")
+        first, last = (Float8[name.upper()] for name in (names[0], names[-1]))
+        return first, last
+
+
+@cache
+def _values(kind: Float8) -> Array:
+    """What each of the 256 codes stands for, float32."""
+    exponent_bits = 4 if kind is Float8.E4M3 else 5
+    fraction_bits = 7 - exponent_bits
+    bias = (1 << exponent_bits - 1) - 1
+    code = np.arange(128)
+    exponent, fraction = code >> fraction_bits, (code & (1 << fraction_bits) - 1) / (1 << fraction_bits)
+    size = np.where(
+        exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - float(bias))
+    )
+    beyond = LARGEST_CODES[kind.value] + 1
+    size[beyond:] = np.nan
+    if kind is Float8.E5M2:
+        size[beyond] = np.inf
+    both: Array = np.concatenate((size, -size)).astype(np.float32)
+    return both
+
+
+@cache
+def _middles(kind: Float8) -> Array:
+    """Halfway from each number that is not negative to the next one, the last as if the format went on; float64."""
+    finite = _values(kind)[: LARGEST_CODES[kind.value] + 1].astype(np.float64)
+    following = np.append(finite[1:], 2 * finite[-1] - finite[-2])
+    halves: Array = (finite + following) / 2
+    return halves
