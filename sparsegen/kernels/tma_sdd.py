@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sparsegen.kernels.layouts.copied_tiles import CopiedTiles, CopiedTilesConfig
-from sparsegen.operators import SddProblem
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import tunable
+from sparsegen.kernels.layouts.copied_tiles import PIECE, TILE_M, CopiedTiles, CopiedTilesConfig
+from sparsegen.matrix.features import Features
+from sparsegen.operators import FactorType, SddProblem
+
+LEAST_OWN = {
+    1: 1.0,
+    2: 0.87,
+}  # of a tile's time, by blocks of a cluster: its bytes come through L2 all the same
 
 
 @dataclass(frozen=True)
 class TmaSddConfig(CopiedTilesConfig):
     """One point of the tuning space of `tma_sdd`."""
 
+    own_columns: bool = tunable(
+        False, (False, True), "each warpgroup multiplies the live columns of its own 64 rows alone"
+    )
+
 
 class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
-    """See `CopiedTiles`."""
+    """See `CopiedTiles`. In blocks of 64 rows, a tile has the columns that live in any of its two rows of blocks."""
 
     name = "tma_sdd"
     summary = "the live blocks of a product of dense matrices, on warpgroups' tensor cores"
@@ -23,6 +36,28 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
     mapped_names = ("d", "w", "y")
     problem_type = SddProblem
     config_type = TmaSddConfig
+
+    def constraints(self, problem: SddProblem, config: TmaSddConfig, device: Device) -> Iterator[Constraint]:
+        yield from CopiedTiles.constraints(self, problem, config, device)
+        yield Constraint(
+            not config.own_columns or problem.block.rows == PIECE,
+            f"warpgroups have live columns of their own if blocks ({problem.block}) have {PIECE} rows",
+        )
+        yield Constraint(
+            not config.own_columns or problem.factor_type is FactorType.SAME,
+            "with 8-bit factors all columns of a tile are multiplied",
+        )
+
+    def analytic_us(
+        self, problem: SddProblem, features: Features, config: TmaSddConfig, device: Device
+    ) -> float:
+        """That of whole tiles; with columns of their own, warpgroups multiply the live share of what a tile has."""
+        whole = CopiedTiles.analytic_us(self, problem, features, config, device)
+        if not config.own_columns:
+            return whole
+        share = problem.density.share
+        union = 1 - (1 - share) ** (TILE_M // PIECE)
+        return whole * max(LEAST_OWN[config.cluster], share / union)
 
 
 FAMILY = TmaSdd()

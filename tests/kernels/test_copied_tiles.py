@@ -22,6 +22,7 @@ from sparsegen.operators import (
     FactorType,
     Layout,
     MaskedProblem,
+    Rest,
     SddProblem,
 )
 from sparsegen.render import render
@@ -113,6 +114,57 @@ def test_8bit_factors(
     matrix = problem.without_pattern
     variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
     run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="8 bits")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("changed", "tunables"),
+    [
+        ({}, {"tile_n": 256, "cluster": 2}),
+        ({"w_layout": Layout.COLUMN, "rest": Rest.KEPT}, {"tile_n": 256, "cluster": 1, "order": "placed"}),
+        ({"block": Block(64, 128), "dtype": DType.BFLOAT16}, {"tile_n": 256, "cluster": 2, "raster": 4}),
+        ({"dtype": DType.FLOAT32, "density": Density(0.8)}, {"tile_n": 128, "cluster": 1}),
+        ({"batch": 2, "w_layout": Layout.COLUMN, "density": Density(0.3)}, {"tile_n": 128, "cluster": 2}),
+        ({"n": 72}, {"tile_n": 64, "cluster": 1}),
+    ],
+    ids=("pair", "kept-by-columns", "wide-blocks", "float32", "batch", "short"),
+)
+def test_warpgroups_with_columns_of_their_own(
+    emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]
+) -> None:
+    start = SddProblem(330, 720, 200, DType.FLOAT16, Block(64, 64), Density(0.5))
+    problem, found = replace(start, **changed), family("tma_sdd")
+    config = found.config(own_columns=True, **tunables)
+    assert not found.broken_constraints(problem, config, H100)
+    source = render(found, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    matrix = problem.without_pattern
+    variant = Variant(found, config, Kind(SddProblem, (), ()), (), source)
+    run_and_compare(
+        variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="own columns"
+    )
+
+
+def test_own_columns_are_of_blocks_of_64_rows() -> None:
+    found = family("tma_sdd")
+    own = found.config(own_columns=True)
+    assert found.broken_constraints(SDD, own, H100) == [
+        "warpgroups have live columns of their own if blocks (128x128) have 64 rows"
+    ]
+    narrow = replace(SDD, block=Block(64, 64), factor_type=FactorType.E4M3)
+    assert found.broken_constraints(narrow, own, H100) == [
+        "with 8-bit factors all columns of a tile are multiplied"
+    ]
+
+
+def test_own_columns_are_predicted_to_pay() -> None:
+    found, problem = family("tma_sdd"), replace(SDD, block=Block(64, 64), density=Density(0.8))
+    features = problem.features(problem.without_pattern)
+
+    def us(own: bool, cluster: int) -> float:
+        return found.analytic_us(problem, features, found.config(own_columns=own, cluster=cluster), H100)
+
+    assert us(True, 2) < us(False, 2) and us(True, 1) == us(False, 1)
 
 
 def test_rows_need_no_alignment() -> None:
