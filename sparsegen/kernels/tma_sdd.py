@@ -24,6 +24,11 @@ class TmaSddConfig(CopiedTilesConfig):
     own_columns: bool = tunable(
         False, (False, True), "each warpgroup multiplies the live columns of its own 64 rows alone"
     )
+    prepares: bool = tunable(
+        False,
+        (False, True),
+        "what the loads of a tile share is prepared once, and its place found in fewer steps",
+    )
 
 
 class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):

@@ -125,24 +125,46 @@ def test_8bit_factors(
         ({"block": Block(64, 128), "dtype": DType.BFLOAT16}, {"tile_n": 256, "cluster": 2, "raster": 4}),
         ({"dtype": DType.FLOAT32, "density": Density(0.8)}, {"tile_n": 128, "cluster": 1}),
         ({"batch": 2, "w_layout": Layout.COLUMN, "density": Density(0.3)}, {"tile_n": 128, "cluster": 2}),
-        ({"n": 72}, {"tile_n": 64, "cluster": 1}),
+        ({"n": 72}, {"tile_n": 64, "cluster": 1, "prepares": True}),
     ],
     ids=("pair", "kept-by-columns", "wide-blocks", "float32", "batch", "short"),
 )
 def test_warpgroups_with_columns_of_their_own(
     emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]
 ) -> None:
+    run_sdd(emulator_toolchain, changed, {"own_columns": True, **tunables})
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("changed", "tunables"),
+    [
+        ({}, {"tile_n": 256, "cluster": 2}),
+        ({"block": Block(128, 128), "rest": Rest.KEPT}, {"tile_n": 64, "cluster": 1, "order": "placed"}),
+        ({"block": Block(64, 128), "dtype": DType.BFLOAT16}, {"tile_n": 256, "cluster": 1, "raster": 4}),
+        ({"k": 4800, "m": 70, "n": 64, "density": Density(0.9)}, {"tile_n": 128, "order": "placed"}),
+        ({"batch": 2, "w_layout": Layout.COLUMN, "density": Density(0.3)}, {"tile_n": 128, "cluster": 2}),
+        ({"n": 208, "factor_type": FactorType.E4M3, "density": Density(1.0)}, {"tile_n": 128, "cluster": 1}),
+    ],
+    ids=("pair", "narrow", "wide-blocks", "words", "batch", "8-bit"),
+)
+def test_prepared_loads(
+    emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]
+) -> None:
+    run_sdd(emulator_toolchain, changed, {"prepares": True, **tunables})
+
+
+def run_sdd(toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]) -> None:
+    """Compare an ``sdd`` with its reference under the sanitizers."""
     start = SddProblem(330, 720, 200, DType.FLOAT16, Block(64, 64), Density(0.5))
     problem, found = replace(start, **changed), family("tma_sdd")
-    config = found.config(own_columns=True, **tunables)
+    config = found.config(**tunables)
     assert not found.broken_constraints(problem, config, H100)
     source = render(found, problem, config)
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    kernel = toolchain.compile_sanitized(found.name, found.entry, source)
     matrix = problem.without_pattern
     variant = Variant(found, config, Kind(SddProblem, (), ()), (), source)
-    run_and_compare(
-        variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="own columns"
-    )
+    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where=str(config))
 
 
 def test_own_columns_are_of_blocks_of_64_rows() -> None:
