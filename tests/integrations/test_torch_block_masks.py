@@ -148,5 +148,7 @@ def test_bad_masks() -> None:
         OperandError, match=r"a seed and a step: 2 × torch.int64, got torch.int64 of shape \(3,\)"
     ):
         draw_block_mask(SHAPE, BLOCK, 0.5, state=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(MatrixError, match="drawn = 'some' is none of bernoulli, exact_rows, exact_whole"):
+        draw_block_mask((64, 64), (16, 16), 0.5, "some")
     with pytest.raises(MatrixError, match="share of blocks to drop"):
         draw_block_mask(SHAPE, BLOCK, 1.0)

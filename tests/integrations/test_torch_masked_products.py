@@ -148,5 +148,8 @@ def test_bad_operands() -> None:
         dsd(torch.ones(64, IN), w, mask)
     with pytest.raises(OperandError, match="needs a bias"):
         dsd(x, w, mask, relu=True)
+    odd = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), (24, 32), (TOKENS, IN))
+    with pytest.raises(OperandError, match="sides are 16, 32, 64, 128, 256, not 24 × 32"):
+        dsd(x, w, odd)
     with pytest.raises(OperandError, match="is no BlockMaskTensor"):
         sdd(d, w, mask.words)  # type: ignore[arg-type]

@@ -130,11 +130,11 @@ def draw_block_mask(
             generator of ``device``, so that `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
 
     Raises:
-        MatrixError: p, shape or block out of range.
+        MatrixError: p, shape, block or ``drawn`` out of range.
         OperandError: a state that is none.
     """
     shape, block = checked_blocks(shape, block)
-    draw = MaskDraw(p, Drawn(drawn))
+    draw = MaskDraw(p, drawn)  # type: ignore[arg-type]  # it checks words itself
     if state is None:
         state = new_state(device)
     layout = grid(shape, block)

@@ -25,6 +25,7 @@ from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
 from sparsegen.integrations.torch.tensor_checks import check_tensor
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Epilogue, Rest
+from sparsegen.operators.masked import BLOCK_SIDES
 
 
 def dsd(
@@ -204,8 +205,11 @@ def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, l
     """Hold the buffer of a mask against the sizes, and against the device of another tensor.
 
     Raises:
-        OperandError: it is of another mask.
+        OperandError: it is of another mask, or of one whose blocks no product takes.
     """
+    if not set(block) <= set(BLOCK_SIDES):
+        sides = ", ".join(map(str, BLOCK_SIDES))
+        raise OperandError(f"mask: products take blocks whose sides are {sides}, not {block[0]} × {block[1]}")
     layout = grid(shape, block)
     if tuple(words.shape) != (layout.words,) or words.dtype != torch.uint64 or words.device != like.device:
         raise OperandError(
