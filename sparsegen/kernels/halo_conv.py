@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.layouts.masked_convolution import (
+    UNIT_OUTPUTS,
+    MaskedConvolution,
+    countable_outputs,
+    has_whole_units,
+    live_share,
+    result_constants,
+    units_of,
+)
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
+from sparsegen.operators.masked_conv2d import UNIT
 
-UNIT = 8  # side of a unit, whose 8 x 8 outputs are the 64 rows of one warpgroup product
 ITEM_BYTES = 2
 ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
 THREADS = 384
 WARPS = 8  # consumer warps
 LISTED_UNITS = 512  # that a thread block has room for in its list
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
-LARGEST_COORDINATE = 1 << 31
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -64,7 +70,7 @@ OTHERS = (
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
 
 
-class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
+class HaloConv(MaskedConvolution[HaloConvConfig]):
     """A persistent kernel: every thread block lists the live units of the mask and computes an equal share of them.
 
     The producer warp copies a box of pixels with its halo to shared memory once for each chunk of channels. Each tap
@@ -83,8 +89,6 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
     entry = "halo_conv"
     mapped_names = ("x", "w")
     size_names = ("images", "out_height", "out_width", "channels", "filters", "mask_rows", "mask_columns")
-    packed_names = ()
-    problem_type = MaskedConv2dProblem
     config_type = HaloConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
@@ -98,7 +102,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
             f"channels ({p.channels}) come 16 at a time, filters ({p.filters}) 32 at a time",
         )
         yield Constraint(
-            p.mask_block.rows % UNIT == 0 and p.mask_block.columns % UNIT == 0,
+            has_whole_units(p),
             f"blocks of the mask ({p.mask_block}) are whole units of {UNIT} x {UNIT}",
         )
         yield Constraint(
@@ -113,9 +117,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
                 p.stride.rows == 1 and p.taps <= LONGEST_WORD,
                 f"with a mask of the input the stride is 1 and a filter has at most {LONGEST_WORD} taps ({p.taps})",
             )
-        yield Constraint(
-            self._units(p) * UNIT * UNIT < LARGEST_COORDINATE, "outputs are counted with 31 bits"
-        )
+        yield countable_outputs(problem)
 
     def constraints(
         self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device
@@ -159,26 +161,10 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
             "padding_columns": p.padding.columns,
             "block_unit_rows": p.mask_block.rows // UNIT,
             "block_unit_columns": p.mask_block.columns // UNIT,
-            "mask_of": p.mask_of.value,
-            "rest": p.rest.value,
-            "epilogue": p.epilogue.value,
+            **result_constants(p),
             "resident": self._is_resident(p, config),
             "list_units": LISTED_UNITS,
         }
-
-    def pack(self, problem: MaskedConv2dProblem, config: HaloConvConfig, matrix: CsrMatrix) -> Packed[Array]:
-        rows, columns = problem.mask_shape
-        return Packed(
-            arrays={},
-            sizes={
-                "images": problem.batch,
-                "out_height": problem.out_height,
-                "out_width": problem.out_width,
-                "mask_rows": rows,
-                "mask_columns": columns,
-            },
-            nnz=matrix.nnz,
-        )
 
     def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:
         p, c, size = problem, config, problem.filter_size
@@ -215,7 +201,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
         device: Device,
     ) -> Launch:
         """One thread block per multiprocessor, or a multiple of that if the lists would not have room for all units."""
-        tiles, units = problem.filters // config.tile_n, self._units(problem)
+        tiles, units = problem.filters // config.tile_n, units_of(problem)
         parts = max(1, device.multiprocessors // tiles)
         rounds = 1 + units // (parts * (LISTED_UNITS - 2 * config.group_units))
         return Launch(
@@ -229,14 +215,10 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: HaloConvConfig, device: Device
     ) -> float:
         p, rates = problem, device.expected_rates
-        share = p.density.share
-        if p.mask_of is MaskOf.INPUT:
-            reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
-            share = 1 - (1 - share) ** reach
-        units = share * self._units(p)
+        units = live_share(p) * units_of(p)
         parts = max(1, device.multiprocessors // max(1, p.filters // 64))
         items = max(1.0, -(-units // parts) * parts)
-        products = items * UNIT * UNIT * p.filters * p.channels * p.taps
+        products = items * UNIT_OUTPUTS * p.filters * p.channels * p.taps
         computing = PRODUCTS * products / rates.tensor_products_per_us(p.dtype)
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computing, moving)
@@ -247,7 +229,7 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
         some = self._fast(p, device)
         for config in some:
             parts = max(1, device.multiprocessors * config.tile_n // p.filters)
-            if p.density.share * self._units(p) >= ENOUGH_ROUNDS * 2 * config.group_units * parts:
+            if p.density.share * units_of(p) >= ENOUGH_ROUNDS * 2 * config.group_units * parts:
                 return config
         if some:
             return some[-1]
@@ -275,11 +257,6 @@ class HaloConv(Family[MaskedConv2dProblem, HaloConvConfig]):
             some = RESIDENT if p.channels == chunk else LARGE
         fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]
         return tuple(c for c in dict.fromkeys(fitted) if not self.broken_constraints(p, c, device))
-
-    @staticmethod
-    def _units(problem: MaskedConv2dProblem) -> int:
-        """The number of units of all images, live or not."""
-        return problem.batch * -(-problem.out_height // UNIT) * -(-problem.out_width // UNIT)
 
     @staticmethod
     def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:

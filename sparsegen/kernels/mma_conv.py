@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import (
@@ -17,16 +17,22 @@ from sparsegen.kernels.layouts.limits import (
     whole_tiles,
 )
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
-from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.layouts.masked_convolution import (
+    UNIT_OUTPUTS,
+    MaskedConvolution,
+    countable_outputs,
+    filter_tiles,
+    geometry_constants,
+    has_whole_units,
+    live_share,
+    result_constants,
+    units_of,
+)
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
-from sparsegen.operators.masked_conv2d import UNIT
 
 WARP = 32
-PIXELS = UNIT * UNIT
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
-LARGEST_COORDINATE = 1 << 31
 MOST_COPIES = 32  # of a thread, in a step
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
@@ -57,7 +63,7 @@ HEURISTIC_CONFIGS = (
 )
 
 
-class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
+class MmaConv(MaskedConvolution[MmaConvConfig]):
     """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
 
     A tile of some units and filters is a matrix product over taps and channels. Its steps come to shared memory by
@@ -81,14 +87,10 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
         *("images", "height", "width", "channels", "filters"),
         *("out_height", "out_width", "mask_rows", "mask_columns"),
     )
-    packed_names = ()
-    problem_type = MaskedConv2dProblem
     config_type = MmaConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
-        p = problem
-        units = p.batch * -(-p.out_height // UNIT) * -(-p.out_width // UNIT)
-        yield Constraint(units * PIXELS < LARGEST_COORDINATE, "outputs are counted with 31 bits")
+        yield countable_outputs(problem)
 
     def constraints(
         self, problem: MaskedConv2dProblem, config: MmaConvConfig, device: Device
@@ -120,26 +122,12 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
 
     def constants(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> Mapping[str, Value]:
         p, planes = problem, problem.layout.has_planes
-        whole_units = p.mask_block.rows % UNIT == 0 and p.mask_block.columns % UNIT == 0
         # Outputs that follow one another are stored together where the mask asks for all of them, or for none.
-        together = p.mask_of is MaskOf.INPUT or whole_units
+        together = p.mask_of is MaskOf.INPUT or has_whole_units(p)
         return {
-            "dtype": p.dtype.value,
-            "r": p.filter_size.rows,
-            "s": p.filter_size.columns,
-            "stride_rows": p.stride.rows,
-            "stride_columns": p.stride.columns,
-            "padding_rows": p.padding.rows,
-            "padding_columns": p.padding.columns,
-            "dilation_rows": p.dilation.rows,
-            "dilation_columns": p.dilation.columns,
-            "groups": p.groups.count,
-            "block_rows": p.mask_block.rows,
-            "block_columns": p.mask_block.columns,
-            "whole_units": whole_units,
-            "mask_of": p.mask_of.value,
-            "rest": p.rest.value,
-            "epilogue": p.epilogue.value,
+            **geometry_constants(p),
+            "whole_units": has_whole_units(p),
+            **result_constants(p),
             "layout": p.layout.value,
             "whole_steps": p.group_channels % config.step == 0,
             "a_by_inner": not planes,
@@ -151,20 +139,6 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             else widest_vector(p.filters // p.groups.count, p.dtype),
         }
 
-    def pack(self, problem: MaskedConv2dProblem, config: MmaConvConfig, matrix: CsrMatrix) -> Packed[Array]:
-        rows, columns = problem.mask_shape
-        return Packed(
-            arrays={},
-            sizes={
-                "images": problem.batch,
-                "out_height": problem.out_height,
-                "out_width": problem.out_width,
-                "mask_rows": rows,
-                "mask_columns": columns,
-            },
-            nnz=matrix.nnz,
-        )
-
     def launch(
         self,
         problem: MaskedConv2dProblem,
@@ -173,7 +147,7 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
         device: Device,
     ) -> Launch:
         """The launch has as many thread blocks as the device holds, the same number for each tile of filters."""
-        tiles = self._filter_tiles(problem, config)
+        tiles = filter_tiles(problem, config.tile_n)
         parts = max(1, device.multiprocessors * config.resident // tiles)
         return Launch(
             grid=(parts * tiles, 1, 1),
@@ -185,14 +159,10 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        share = p.density.share
-        if p.mask_of is MaskOf.INPUT:
-            reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
-            share = 1 - (1 - share) ** reach
-        units = share * p.batch * -(-p.out_height // UNIT) * -(-p.out_width // UNIT)
-        tiles, inner = self._filter_tiles(p, c), -(-p.group_channels * p.taps // c.step) * c.step
+        units = live_share(p) * units_of(p)
+        tiles, inner = filter_tiles(p, c.tile_n), -(-p.group_channels * p.taps // c.step) * c.step
         parts = max(1, device.multiprocessors * c.resident // tiles)
-        items = -(-units * PIXELS // (c.tile_m * parts)) * parts * tiles
+        items = -(-units * UNIT_OUTPUTS // (c.tile_m * parts)) * parts * tiles
         computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
         loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
         if self._vector(p) * p.dtype.itemsize < 8:
@@ -210,7 +180,7 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
             found = replace(config, step=step)
             if self.broken_constraints(p, found, device):
                 continue
-            if outputs * self._filter_tiles(p, found) >= device.multiprocessors * found.tile_m:
+            if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
                 return found
         return replace(wide[-1], step=step)
 
@@ -248,11 +218,6 @@ class MmaConv(Family[MaskedConv2dProblem, MmaConvConfig]):
     def _sums(config: MmaConvConfig) -> int:
         """The sums that each thread keeps in registers."""
         return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
-
-    @staticmethod
-    def _filter_tiles(problem: MaskedConv2dProblem, config: MmaConvConfig) -> int:
-        groups = problem.groups.count
-        return groups * -(-(problem.filters // groups) // config.tile_n)
 
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> int:
         """The bytes of all stages, or of the sums that take their place, and of the list of units."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.layouts.masked_convolution import (
+    MaskedConvolution,
+    has_whole_units,
+    live_share,
+    result_constants,
+)
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
 
@@ -32,7 +36,7 @@ class StripConvConfig(Config):
     threads: int = tunable(256, (128, 256), "threads per block")
 
 
-class StripConv(Family[MaskedConv2dProblem, StripConvConfig]):
+class StripConv(MaskedConvolution[StripConvConfig]):
     """A block computes a tile of outputs in float32. It brings the pixels that live units read to shared memory once.
 
     The operands may lie in pinned memory of the host, of which only these pixels then cross the bus: warps load whole
@@ -48,8 +52,6 @@ class StripConv(Family[MaskedConv2dProblem, StripConvConfig]):
     template = "masked_conv2d/strip_conv.cu.j2"
     entry = "strip_conv"
     size_names = ("height", "width", "out_height", "out_width", "mask_rows", "mask_columns")
-    packed_names = ()
-    problem_type = MaskedConv2dProblem
     config_type = StripConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
@@ -73,7 +75,6 @@ class StripConv(Family[MaskedConv2dProblem, StripConvConfig]):
 
     def constants(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> Mapping[str, Value]:
         p = problem
-        whole_units = p.mask_block.rows % UNIT == 0 and p.mask_block.columns % UNIT == 0
         together = p.filters == 1 and p.out_width % OWN_OUTPUTS == 0
         return {
             "dtype": p.dtype.value,
@@ -85,25 +86,10 @@ class StripConv(Family[MaskedConv2dProblem, StripConvConfig]):
             "padding_columns": p.padding.columns,
             "block_rows": p.mask_block.rows,
             "block_columns": p.mask_block.columns,
-            "whole_units": whole_units,
-            "mask_of": p.mask_of.value,
-            "rest": p.rest.value,
-            "epilogue": p.epilogue.value,
-            "vector": OWN_OUTPUTS if together and (whole_units or p.mask_of is MaskOf.INPUT) else 1,
+            "whole_units": has_whole_units(p),
+            **result_constants(p),
+            "vector": OWN_OUTPUTS if together and (has_whole_units(p) or p.mask_of is MaskOf.INPUT) else 1,
         }
-
-    def pack(self, problem: MaskedConv2dProblem, config: StripConvConfig, matrix: CsrMatrix) -> Packed[Array]:
-        rows, columns = problem.mask_shape
-        return Packed(
-            arrays={},
-            sizes={
-                "out_height": problem.out_height,
-                "out_width": problem.out_width,
-                "mask_rows": rows,
-                "mask_columns": columns,
-            },
-            nnz=matrix.nnz,
-        )
 
     def launch(
         self,
@@ -122,11 +108,7 @@ class StripConv(Family[MaskedConv2dProblem, StripConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: StripConvConfig, device: Device
     ) -> float:
         p, rates = problem, device.expected_rates
-        share = p.density.share
-        if p.mask_of is MaskOf.INPUT:
-            reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
-            share = 1 - (1 - share) ** reach
-        flop = 2 * share * p.filters * p.channels * p.taps
+        flop = 2 * live_share(p) * p.filters * p.channels * p.taps
         cycles = OUTPUT_CYCLES + flop / (REACHED * FLOP_PER_CYCLE)
         computing = p.batch * p.out_height * p.out_width * cycles / device.cycles_per_us
         return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us

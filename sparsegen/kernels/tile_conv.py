@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import items_in_grid
-from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.layouts.masked_convolution import (
+    UNIT_OUTPUTS,
+    MaskedConvolution,
+    filter_tiles,
+    geometry_constants,
+    live_share,
+    result_constants,
+    units_of_image,
+)
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import MaskedConv2dProblem, MaskOf
-from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.operators import MaskedConv2dProblem
 
-PIXELS = UNIT * UNIT
 THREAD_FILTERS = 4
 MAX_GRID_Y = 65535
 START_US = 3.0
@@ -32,7 +37,7 @@ class TileConvConfig(Config):
     thread_pixels: int = tunable(4, (2, 4, 8, 16), "outputs of a thread, each of 4 filters")
 
 
-class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
+class TileConv(MaskedConvolution[TileConvConfig]):
     """A block computes 8 × 8 outputs of some filters, tap by tap; taps that meet no live block are left out."""
 
     name = "tile_conv"
@@ -47,13 +52,11 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
         *("height", "width", "channels", "filters"),
         *("out_height", "out_width", "mask_words", "mask_columns"),
     )
-    packed_names = ()
-    problem_type = MaskedConv2dProblem
     config_type = TileConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         yield items_in_grid(problem)
-        tiles = self._filter_tiles(problem, TileConvConfig(tile_n=16))
+        tiles = filter_tiles(problem, tile_n=16)
         yield Constraint(tiles <= MAX_GRID_Y, f"a grid has at most {MAX_GRID_Y} tiles of filters ({tiles})")
 
     def constraints(
@@ -71,33 +74,10 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
     def constants(self, problem: MaskedConv2dProblem, config: TileConvConfig) -> Mapping[str, Value]:
         p = problem
         return {
-            "dtype": p.dtype.value,
-            "r": p.filter_size.rows,
-            "s": p.filter_size.columns,
-            "stride_rows": p.stride.rows,
-            "stride_columns": p.stride.columns,
-            "padding_rows": p.padding.rows,
-            "padding_columns": p.padding.columns,
-            "dilation_rows": p.dilation.rows,
-            "dilation_columns": p.dilation.columns,
-            "groups": p.groups.count,
-            "block_rows": p.mask_block.rows,
-            "block_columns": p.mask_block.columns,
-            "mask_of": p.mask_of.value,
-            "rest": p.rest.value,
-            "epilogue": p.epilogue.value,
+            **geometry_constants(p),
+            **result_constants(p),
             "layout": p.layout.value,
         }
-
-    def pack(self, problem: MaskedConv2dProblem, config: TileConvConfig, matrix: CsrMatrix) -> Packed[Array]:
-        mask = next(spec for spec in problem.item.operands(0) if spec.name == "mask")
-        sizes = {
-            "out_height": problem.out_height,
-            "out_width": problem.out_width,
-            "mask_words": mask.shape[0],
-            "mask_columns": problem.mask_shape[1],
-        }
-        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz)
 
     def launch(
         self,
@@ -107,24 +87,20 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
         device: Device,
     ) -> Launch:
         p = problem
-        tiles = -(-p.out_height // UNIT) * -(-p.out_width // UNIT)
         return Launch(
-            grid=(tiles, self._filter_tiles(p, config), p.batch), block=(self._threads(config), 1, 1)
+            grid=(units_of_image(p), filter_tiles(p, config.tile_n), p.batch),
+            block=(self._threads(config), 1, 1),
         )
 
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: TileConvConfig, device: Device
     ) -> float:
         p, rates = problem, device.expected_rates
-        share = p.density.share
-        if p.mask_of is MaskOf.INPUT:
-            reach = (1 + UNIT / p.mask_block.rows) * (1 + UNIT / p.mask_block.columns)
-            share = 1 - (1 - share) ** reach
         outputs = p.batch * p.out_height * p.out_width
         # Tiles and steps that filters and channels do not fill take their whole time.
-        filters = self._filter_tiles(p, config) * config.tile_n
+        filters = filter_tiles(p, config.tile_n) * config.tile_n
         channels = -(-p.group_channels // config.step) * config.step
-        flop = 2 * share * outputs * filters * channels * p.taps
+        flop = 2 * live_share(p) * outputs * filters * channels * p.taps
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
         return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
 
@@ -137,12 +113,7 @@ class TileConv(Family[MaskedConv2dProblem, TileConvConfig]):
 
     @staticmethod
     def _threads(config: TileConvConfig) -> int:
-        return PIXELS // config.thread_pixels * (config.tile_n // THREAD_FILTERS)
-
-    @staticmethod
-    def _filter_tiles(problem: MaskedConv2dProblem, config: TileConvConfig) -> int:
-        groups = problem.groups.count
-        return groups * -(-(problem.filters // groups) // config.tile_n)
+        return UNIT_OUTPUTS // config.thread_pixels * (config.tile_n // THREAD_FILTERS)
 
 
 FAMILY = TileConv()

@@ -1,0 +1,104 @@
+"""What families of masked convolutions share: nothing is packed, and outputs come in units, of which some are live."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from sparsegen.kernels.base import Constraint, Family
+from sparsegen.kernels.config import Config, Value
+from sparsegen.kernels.packed import Packed
+from sparsegen.matrix.bits import words_for
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.operators.masked_conv2d import UNIT
+
+UNIT_OUTPUTS = UNIT * UNIT
+LARGEST_COORDINATE = 1 << 31
+
+C = TypeVar("C", bound=Config)
+
+
+class MaskedConvolution(Family[MaskedConv2dProblem, C]):
+    """A family whose kernel finds the live units of 8 × 8 outputs in a mask that comes with every call."""
+
+    packed_names = ()
+    problem_type = MaskedConv2dProblem
+
+    def pack(self, problem: MaskedConv2dProblem, config: C, matrix: CsrMatrix) -> Packed[Array]:
+        """No arrays, and those of the kernel's sizes that are no fields of the problem."""
+        rows, columns = problem.mask_shape
+        known = {
+            "images": problem.batch,
+            "out_height": problem.out_height,
+            "out_width": problem.out_width,
+            "mask_rows": rows,
+            "mask_columns": columns,
+            "mask_words": rows * words_for(columns),
+        }
+        sizes = {name: known[name] for name in self.size_names if name in known}
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz)
+
+
+def units_of_image(problem: MaskedConv2dProblem) -> int:
+    """The number of units of one image, live or not."""
+    return -(-problem.out_height // UNIT) * -(-problem.out_width // UNIT)
+
+
+def units_of(problem: MaskedConv2dProblem) -> int:
+    """The number of units of all images, live or not."""
+    return problem.batch * units_of_image(problem)
+
+
+def countable_outputs(problem: MaskedConv2dProblem) -> Constraint:
+    """The constraint of kernels that count the outputs of all units in 31 bits."""
+    return Constraint(
+        units_of(problem) * UNIT_OUTPUTS < LARGEST_COORDINATE, "outputs are counted with 31 bits"
+    )
+
+
+def live_share(problem: MaskedConv2dProblem) -> float:
+    """The expected share of units that are live: with a mask of the input, a unit is where any of its pixels is."""
+    share = problem.density.share
+    if problem.mask_of is MaskOf.INPUT:
+        reach = (1 + UNIT / problem.mask_block.rows) * (1 + UNIT / problem.mask_block.columns)
+        share = 1 - (1 - share) ** reach
+    return share
+
+
+def has_whole_units(problem: MaskedConv2dProblem) -> bool:
+    """Whether the blocks of the mask are whole units."""
+    return problem.mask_block.rows % UNIT == 0 and problem.mask_block.columns % UNIT == 0
+
+
+def geometry_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
+    """The constants of a template that takes any filter and any block of the mask."""
+    p = problem
+    return {
+        "dtype": p.dtype.value,
+        "r": p.filter_size.rows,
+        "s": p.filter_size.columns,
+        "stride_rows": p.stride.rows,
+        "stride_columns": p.stride.columns,
+        "padding_rows": p.padding.rows,
+        "padding_columns": p.padding.columns,
+        "dilation_rows": p.dilation.rows,
+        "dilation_columns": p.dilation.columns,
+        "groups": p.groups.count,
+        "block_rows": p.mask_block.rows,
+        "block_columns": p.mask_block.columns,
+    }
+
+
+def result_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
+    """The constants of every template: whose mask it is, what becomes of the other outputs, and the epilogue."""
+    return {
+        "mask_of": problem.mask_of.value,
+        "rest": problem.rest.value,
+        "epilogue": problem.epilogue.value,
+    }
+
+
+def filter_tiles(problem: MaskedConv2dProblem, tile_n: int) -> int:
+    """The number of tiles of at most ``tile_n`` filters; none holds filters of two groups."""
+    groups = problem.groups.count
+    return groups * -(-(problem.filters // groups) // tile_n)
