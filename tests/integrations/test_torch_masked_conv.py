@@ -14,6 +14,19 @@ from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, conv_choice, masked_conv2d  # noqa: E402
+from sparsegen.operators import (  # noqa: E402
+    ConvEpilogue,
+    Density,
+    DType,
+    FilterSize,
+    Groups,
+    ImageLayout,
+    MaskBlock,
+    MaskedConv2dProblem,
+    MaskOf,
+    Padding,
+    Stride,
+)
 
 SIDES: list[dict[str, Any]] = [
     {"padding": 1},
@@ -115,20 +128,53 @@ def test_the_dense_convolution_gives_the_same(place: str, mask_of: str) -> None:
 def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, tried = SimpleNamespace(backend="cuda"), []
 
-    def both(images: Any, *_: Any) -> tuple[float, float]:
-        tried.append(images)
-        return (1.0, 2.0) if images[2] > 100 else (2.0, 2.0)
+    def both(problem: MaskedConv2dProblem, _: torch.device) -> tuple[float, float]:
+        tried.append(problem.height)
+        return (1.0, 2.0) if problem.height > 100 else (2.0, 2.0)
 
     monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: gpu)
     monkeypatch.setattr(conv_choice, "_both", both)
     monkeypatch.setattr(conv_choice, "_decided", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: side == 7)
-    rest = (8, 4, 3, 3), (1, 8, 8), ((1, 1),) * 4, 1, "output", 0.5, False, True, torch.float16, "cuda:0"
+    where = torch.device("cuda:0")
     for side, pays in ((128, True), (64, False), (128, True), (7, True), (7, True)):
-        assert conv_choice.masked_convolution_pays((1, 4, side, side), *rest) is pays
-    assert tried == [(1, 4, 128, 128), (1, 4, 64, 64)]
+        problem = MaskedConv2dProblem(height=side, width=side, channels=4, filters=8, dtype=DType.FLOAT16)
+        assert conv_choice.masked_convolution_pays(problem, where) is pays
+    assert tried == [128, 64]
     monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="emulator"))
-    assert conv_choice.masked_convolution_pays((1, 4, 64, 64), *rest)
+    small = MaskedConv2dProblem(height=64, width=64, channels=4, filters=8)
+    assert conv_choice.masked_convolution_pays(small, where)
+
+
+@pytest.mark.parametrize("mask_of", [MaskOf.OUTPUT, MaskOf.INPUT])
+@pytest.mark.parametrize("layout", [ImageLayout.NHWC, ImageLayout.NCHW])
+def test_both_ways_that_are_timed_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, mask_of: MaskOf, layout: ImageLayout
+) -> None:
+    """The operands that are drawn fit the operator, and the two results differ in nothing but rounding."""
+    results: list[torch.Tensor] = []
+
+    def called(ways: list[Any], where: torch.device) -> list[float]:
+        results.extend(way() for way in ways)
+        return [1.0] * len(ways)
+
+    monkeypatch.setattr(conv_choice, "in_turn", called)
+    problem = MaskedConv2dProblem(
+        *(9, 10, 4, 6),
+        batch=2,
+        filter_size=FilterSize(3, 2),
+        stride=Stride(2, 1),
+        padding=Padding(1, 0),
+        groups=Groups(2),
+        mask_block=MaskBlock(2, 3),
+        mask_of=mask_of,
+        density=Density(1.0),
+        layout=layout,
+        epilogue=ConvEpilogue.BIAS,
+    )
+    conv_choice._both(problem, torch.device("cpu"))
+    assert results[0].shape == (2, 6, problem.out_height, problem.out_width)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
 def test_what_does_not_fit_is_refused() -> None:

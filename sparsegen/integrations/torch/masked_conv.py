@@ -11,7 +11,7 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.integrations.torch.conv_choice import masked_convolution_pays, zero_outside
+from sparsegen.integrations.torch.conv_choice import masked_convolution_pays, sides_of, zero_outside
 from sparsegen.integrations.torch.masked_prepared import operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
@@ -93,36 +93,20 @@ def masked_conv2d(
     wanted = problem.batch, *problem.mask_shape
     if tuple(mask.shape) != wanted:
         raise OperandError(f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}")
-    sides = [
-        (side.rows, side.columns)
-        for side in (problem.stride, problem.padding, problem.dilation, problem.mask_block)
-    ]
-    if not _runs_masked(Dense.parse(dense), x, weight, mask, sides, groups, problem, density):
+    if not _runs_masked(Dense.parse(dense), problem, x):
         return _dense(problem, x, weight, bias, mask)
     result: Tensor = torch.ops.sparsegen.masked_conv2d(
-        *(x, weight, bias, words_of(mask)), *sides, groups, str(problem.mask_of), density, relu
+        *(x, weight, bias, words_of(mask), *sides_of(problem)),
+        *(groups, str(problem.mask_of), density, relu),
     )
     return result
 
 
-def _runs_masked(
-    dense: Dense,
-    x: Tensor,
-    weight: Tensor,
-    mask: Tensor,
-    sides: list[tuple[int, int]],
-    groups: int,
-    problem: MaskedConv2dProblem,
-    density: float,
-) -> bool:
+def _runs_masked(dense: Dense, problem: MaskedConv2dProblem, x: Tensor) -> bool:
     """Whether the operator with the mask runs. Tensors on the CPU and dtypes without kernels are its matter too."""
     if dense is not Dense.AUTO or not x.is_cuda or x.dtype not in DTYPES:
         return dense is not Dense.ALWAYS
-    return masked_convolution_pays(
-        *(tuple(x.shape), tuple(weight.shape), tuple(mask.shape), tuple(sides), groups),
-        *(str(problem.mask_of), density, problem.epilogue.has_bias, not problem.layout.has_planes),
-        *(x.dtype, str(x.device)),
-    )
+    return masked_convolution_pays(problem, x.device)
 
 
 def _dense(
