@@ -57,10 +57,11 @@ def document(model: CostModel, variants: Sequence[Known]) -> dict[str, object]:
     once = {
         (v.workload.problem, v.workload.fingerprint, v.device.key, v.config): v for v in variants
     }.values()
+    counted = sum(v.resources is not None and v.resources.instructions is not None for v in once)
     source = (
         f"python -m benchmarks.cost_model fit: {len(once)} variants on {len(workloads)} workloads, measured on "
         + ", ".join(sorted({v.device.name for v in variants}))
-        + f"; of {sum(v.resources.instructions is not None for v in once)} the instructions are known"
+        + f"; of {counted} the instructions are known"
     )
     return {"source": source, "model": model.to_dict()}
 

@@ -33,7 +33,6 @@ from sparsegen.tuning.prediction import fitting
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.search import Estimate
 from sparsegen.tuning.prediction.targets import described, find_target
-from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Workload as Known
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -215,22 +214,10 @@ def evidence_of(file: Path, device: Device, usual_registers: int) -> dict[str, l
         name = f"{workload.name} {dtype}"
         if name not in rows:
             continue
-        known = Known.of(workload.problem(dtype), workload.matrix())
+        where = Known.of(workload.problem(dtype), workload.matrix())
         configs = [(read_config(v["family"], v["config"]), v["us"]) for v in rows[name]]
-        best = min(us for _, us in configs)
-        found[name] = [
-            fitting.Known(
-                known,
-                device,
-                config,
-                us,
-                us / best,
-                Resources(usual_registers, 0),
-                Described.of(known, config, device, None, usual_registers),
-            )
-            for config, us in configs
-            if config.is_known
-        ]
+        measured = ((where, device, config, us, None) for config, us in configs if config.is_known)
+        found[name] = fitting.known(measured, usual_registers)
     return found
 
 

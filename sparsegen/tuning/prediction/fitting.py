@@ -26,6 +26,7 @@ class Known:
     Attributes:
         time_us: its measured time.
         slowdown: that over the fastest one's on the same workload: how little it matters.
+        resources: of its compiled code; None where that is not known.
     """
 
     workload: Workload
@@ -33,17 +34,18 @@ class Known:
     config: Config
     time_us: float
     slowdown: float
-    resources: Resources
+    resources: Resources | None
     described: Described
 
 
 def known(
-    measured: Iterable[tuple[Workload, Device, Config, float, Resources]], usual_registers: int
+    measured: Iterable[tuple[Workload, Device, Config, float, Resources | None]], usual_registers: int
 ) -> list[Known]:
     """Measured variants with all that the model sees of them.
 
     Args:
-        measured: workload, device, config, microseconds and compiled code of each.
+        measured: workload, device, config, microseconds and, where it is known, compiled code of each.
+        usual_registers: of a thread, where the code is not known.
     """
     listed = list(measured)
     best: dict[Hashable, float] = defaultdict(lambda: math.inf)
