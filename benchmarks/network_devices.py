@@ -27,6 +27,7 @@ from benchmarks.study import Rows, WrongResultError, write_results
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_devices
 from sparsegen.kernels.base import Device
+from sparsegen.networks.dealing import Dealt, DeviceGroup
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs
 from sparsegen.networks.network import Network
@@ -135,7 +136,7 @@ def on_devices(study: Study, case: str, network: Network, inputs: BitInputs, dev
     Raises:
         WrongResultError: several devices give other results than one.
     """
-    net, alone, right = SparseNetwork(network, family=study.family), 0.0, None
+    net, series = SparseNetwork(network, family=study.family), Series(case, network, inputs)
     for count in (1 << i for i in range(len(devices).bit_length())):
         if study.is_over:
             return
@@ -143,14 +144,11 @@ def on_devices(study: Study, case: str, network: Network, inputs: BitInputs, dev
         with study.timed(f"pack and upload {case} for {count}"):
             group = net.group(inputs.count, Readout.TOTALS, placement)
             found = group.infer(inputs)
-        right = found.results if right is None else right
-        require_equal(found.results, right, f"{case} on {count} devices")
-        us, dealt = median_us(lambda group=group: group.infer(inputs))
-        alone = alone or us
+        row, ratio, dealt = series.row(group, found, f"on {count} devices")
         study.add(
-            **row(case, network, inputs, us, found.results),
+            **row,
             devices=count,
-            efficiency=alone / us / count,
+            efficiency=1 / ratio / count,
             inputs_of=list(dealt.inputs_of),
             batch=group.packed.plan.batch,
         )
@@ -175,21 +173,18 @@ def streamed(
     with study.timed(f"pin {case}"):
         executor = shared_executor(device)
         pinned = repeated(replace(whole, segments=whole.segments[:1]).pin(executor), repeats)
-    resident, right = 0.0, None
+    series = Series(case, network, inputs, repeats)
     for where, packed, slots in (("resident", whole, repeats), ("pinned", pinned, 2), ("staged", whole, 2)):
         if study.is_over:
             return
         group = placement.group(replace(packed, plan=replace(packed.plan, slots=slots)))
         found = group.infer(inputs)
-        right = found.results if right is None else right
-        require_equal(found.results, right, f"{case}, {where}")
-        us, dealt = median_us(lambda group=group: group.infer(inputs))
-        resident = resident or us
+        row, ratio, dealt = series.row(group, found, where)
         study.add(
-            **row(case, network, inputs, us, found.results, repeats),
+            **row,
             devices=1,
             weights=where,
-            over_resident=us / resident,
+            over_resident=ratio,
             batch=packed.plan.batch,
             segments=repeats,
             segments_copied=sum(dealt.copies_of),
@@ -214,32 +209,51 @@ def repeated(packed: PackedNetwork, repeats: int) -> PackedNetwork:
     return replace(packed, segments=segments, plan=replace(packed.plan, segments=repeats))
 
 
-def row(
-    case: str, network: Network, inputs: BitInputs, us: float, totals: np.ndarray, repeats: int = 1
-) -> dict[str, Any]:
-    return {
-        "case": case,
-        "neurons": network.neurons,
-        "layers": repeats * len(network.layers),
-        "inputs": inputs.count,
-        "ms": us / 1e3,
-        "tera_edges_per_second": repeats * network.edges * inputs.count / us / 1e6,
-        "living": int(np.count_nonzero(totals)),
-    }
+@dataclass
+class Series:
+    """Rows of one case: the first one has the results that all must have, and the time that others are held against.
+
+    Attributes:
+        repeats: so often the network stands behind itself.
+    """
+
+    case: str
+    network: Network
+    inputs: BitInputs
+    repeats: int = 1
+    first: tuple[float, np.ndarray] | None = None
+
+    def row(self, group: DeviceGroup, found: Dealt, what: str) -> tuple[dict[str, Any], float, Dealt]:
+        """What all rows tell, the time over the first row's, and how the last call was dealt.
+
+        Args:
+            found: of a first call, which is not timed.
+
+        Raises:
+            WrongResultError: the results are not those of the first row.
+        """
+        us, dealt = median_us(lambda: group.infer(self.inputs))
+        first_us, right = self.first = self.first or (us, found.results)
+        if unlike := int(np.count_nonzero(found.results != right)):
+            raise WrongResultError(
+                f"{self.case}, {what}: {unlike} of {right.size} results are not those of one device, resident"
+            )
+        edges = self.repeats * self.network.edges * self.inputs.count
+        told = {
+            "case": self.case,
+            "neurons": self.network.neurons,
+            "layers": self.repeats * len(self.network.layers),
+            "inputs": self.inputs.count,
+            "ms": us / 1e3,
+            "tera_edges_per_second": edges / us / 1e6,
+            "living": int(np.count_nonzero(found.results)),
+        }
+        return told, us / first_us, dealt
 
 
-def require_equal(found: np.ndarray, right: np.ndarray, what: str) -> None:
-    """Raises WrongResultError."""
-    unlike = int(np.count_nonzero(found != right))
-    if unlike:
-        raise WrongResultError(
-            f"{what}: {unlike} of {right.size} results are not those of one device, resident"
-        )
-
-
-def median_us(call: Callable[[], Any]) -> tuple[float, Any]:
+def median_us(call: Callable[[], Dealt]) -> tuple[float, Dealt]:
     """Microseconds of a call, and what the last one gave."""
-    taken, found = [], None
+    taken = []
     for _ in range(CALLS):
         began = time.perf_counter()
         found = call()
