@@ -22,6 +22,7 @@ from sparsegen.cli.common import (
     parse_config,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import NoVariantError
 from sparsegen.operators.overflow import require_held
 from sparsegen.plan.binding import bind_variant
@@ -76,7 +77,7 @@ def command(
     if family is None:
         choice = api.lookup(found if problem.has_pattern else None, problem, device=where, db=db)
     else:
-        choice = api.named_choice(problem, problem.features(found), where, family, parse_config(config))
+        choice = named_choice(problem, problem.features(found), where, family, parse_config(config))
     variant = bind_variant(choice.config, problem, found, shared_executor(where), backends.toolchain(where))
     inputs_seed = secrets.randbelow(2**31) if inputs_seed is None else inputs_seed
     rng = np.random.default_rng(inputs_seed)

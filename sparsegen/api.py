@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, Unpack, overload
 
 from sparsegen import arguments, backends
 from sparsegen.dispatch.choice import choose
-from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.options import Dense, OnMiss, Verify, Wishes, parse_deterministic
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.named import named_choice
+from sparsegen.dispatch.options import (
+    ChoiceOptions,
+    Dense,
+    KeepingOptions,
+    OnMiss,
+    Verify,
+    Wishes,
+    parse_deterministic,
+)
+from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
 from sparsegen.errors import ConfigError
-from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix, as_csr
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
-    OPERATORS,
     DType,
     Epilogue,
     ItemValues,
@@ -27,15 +31,14 @@ from sparsegen.operators import (
     Operator,
     Problem,
     SparseOperator,
-    fields_of,
     member,
-    operator_named,
 )
 from sparsegen.operators.overflow import require_held
-from sparsegen.settings import Settings, absolute
+from sparsegen.settings import Settings
 from sparsegen.tuning.report import Budget, Effort, Progress, SamplerName, silent
-from sparsegen.tuning_db.layers import Layers, MemoryLayer, files_state, open_layers, with_rates
+from sparsegen.tuning_db.layers import Layers, MemoryLayer
 from sparsegen.tuning_db.records import Check, MeasuredAs
+from sparsegen.tuning_db.shared_layers import place_of, shared_layers
 
 if TYPE_CHECKING:
     from sparsegen.dispatch.pruned_times import PrunedTimes
@@ -80,7 +83,7 @@ def lookup(
     The arguments are those of `prepare`, without operands. Where a probe would tell whether dense or sparse is faster
     (`Choice.is_open`), estimates answer.
     """
-    wanted = _Wanted.of(matrix, problem, operator, transpose, options)
+    wanted = Wanted.of(matrix, problem, operator, transpose, options)
     return _choose(wanted, _device(device), db, Wishes.of(on_miss, dense, l2, deterministic))
 
 
@@ -89,18 +92,7 @@ def prepare(
     matrix: Any = ...,
     *,
     problem: _Prepared[O],
-    transpose: bool = ...,
-    on_miss: OnMiss | str = ...,
-    dense: Dense | str = ...,
-    probe: bool = ...,
-    verify: Verify | str | None = ...,
-    l2: MeasuredAs | str | None = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    deterministic: bool | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-    **kept: Any,
+    **options: Unpack[KeepingOptions],
 ) -> O: ...
 
 
@@ -108,20 +100,7 @@ def prepare(
 def prepare(
     matrix: Any,
     problem: _Prepared[O],
-    *,
-    transpose: bool = ...,
-    on_miss: OnMiss | str = ...,
-    dense: Dense | str = ...,
-    probe: bool = ...,
-    verify: Verify | str | None = ...,
-    l2: MeasuredAs | str | None = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    deterministic: bool | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-    allow_overflow: bool = ...,
-    **kept: Any,
+    **options: Unpack[KeepingOptions],
 ) -> O: ...
 
 
@@ -137,18 +116,7 @@ def prepare(
     batch: int = ...,
     item_values: ItemValues | str | None = ...,
     bias: Any = ...,
-    transpose: bool = ...,
-    on_miss: OnMiss | str = ...,
-    dense: Dense | str = ...,
-    probe: bool = ...,
-    verify: Verify | str | None = ...,
-    l2: MeasuredAs | str | None = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    deterministic: bool | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-    allow_overflow: bool = ...,
+    **options: Unpack[ChoiceOptions],
 ) -> SparseOperator: ...
 
 
@@ -157,18 +125,6 @@ def prepare(
     matrix: Any = ...,
     *,
     operator: str = ...,
-    transpose: bool = ...,
-    on_miss: OnMiss | str = ...,
-    dense: Dense | str = ...,
-    probe: bool = ...,
-    verify: Verify | str | None = ...,
-    l2: MeasuredAs | str | None = ...,
-    device: Device | str | None = ...,
-    db: str | Path | None = ...,
-    deterministic: bool | None = ...,
-    family: str | None = ...,
-    config: Mapping[str, Any] | None = ...,
-    allow_overflow: bool = ...,
     **options: Any,
 ) -> Operator: ...
 
@@ -244,12 +200,12 @@ def prepare(
         WrongResultError: a variant that was named gives wrong results here, or the best few all do.
         DatabaseError: the tuning database cannot be read.
     """
-    given, kept = _without_operands(_kind(operator, problem), options)
-    wanted = _Wanted.of(matrix, problem, operator, transpose, given)
+    given, kept = without_operands(kind_of(operator, problem), options)
+    wanted = Wanted.of(matrix, problem, operator, transpose, given)
     held = wanted.problem.kept(kept)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
-    where, db, wishes = _device(device), _place(db), Wishes.of(on_miss, dense, l2, deterministic)
+    where, db, wishes = _device(device), place_of(db), Wishes.of(on_miss, dense, l2, deterministic)
     may_probe = arguments.flag(probe, "probe")
     if verify is None:
         verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
@@ -279,7 +235,7 @@ def prepare(
         wanted.matrix,
         where,
         str(db or Settings.from_environment().db),
-        _shared_layers(db),
+        shared_layers(db),
         lambda failed: _choose(wanted, where, db, wishes, failed),
         held,
         wanted.given.fingerprint(),
@@ -308,22 +264,6 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
     from sparsegen.plan.saved_operator import read_operator
 
     return read_operator(file, _device(device))
-
-
-def named_choice(
-    problem: Problem, features: Features, device: Device, family: str, config: Mapping[str, Any]
-) -> Choice:
-    """A variant that the caller names: the family's heuristic config for these features, changed by ``config``.
-
-    Raises:
-        ConfigError: a family that is unknown or of another operator, an unknown tunable or value, a config that is not
-            valid here, or one that does not suit a matrix of these features.
-    """
-    known = require_family(family, problem)
-    heuristic = known.heuristic(problem, features, device).to_dict()
-    chosen = known.config(**{**heuristic, **arguments.by_name(config, "config")})
-    known.require_suited(problem, features, chosen, device)
-    return Choice(problem, chosen, How.NAMED, "named by the caller", policy=Dense.NEVER)
 
 
 def tune(
@@ -365,7 +305,7 @@ def tune(
     """
     from sparsegen.tuning import tuner
 
-    wanted = _Wanted.of(matrix, problem, operator, transpose, options)
+    wanted = Wanted.of(matrix, problem, operator, transpose, options)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
     names = None if families is None else arguments.texts(families, "families")
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
@@ -373,7 +313,7 @@ def tune(
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     if not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
-    where, place = _device(device), _place(db)
+    where, place = _device(device), place_of(db)
     return tuner.tune(
         wanted.matrix,
         wanted.problem,
@@ -413,121 +353,18 @@ def pruned_times(
     from sparsegen.pruning.report import PruneReport
 
     arguments.instance(report, PruneReport, "report")
-    where, database = _device(device), _shared_layers(db)
+    where, database = _device(device), shared_layers(db)
     kind, order = member(DType, dtype, "dtype"), member(Layout, layout, "layout")
     times = [layer_time(layer, n, kind, order, where, database) for layer in report.layers]
     return PrunedTimes(n, kind, order, where, tuple(times))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is asked for.
-
-    Attributes:
-        given: the matrix before it was transposed.
-        value_order: which of the given matrix's values each of the sparse matrix's nonzeros has; None: its own.
-    """
-
-    matrix: CsrMatrix
-    problem: Problem
-    given: CsrMatrix
-    value_order: Array | None
-
-    @classmethod
-    def of(
-        cls, matrix: Any, problem: Problem | None, operator: str, transpose: bool, options: Mapping[str, Any]
-    ) -> _Wanted:
-        """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
-        kind = _kind(operator, problem)
-        if not kind.has_pattern:
-            return cls._without_pattern(matrix, problem, kind, transpose, options)
-        if matrix is None:
-            raise ConfigError(f"{kind.operator} needs a matrix")
-        csr, order = as_csr(matrix), None
-        given = csr
-        if arguments.flag(transpose, "transpose"):
-            if not kind.is_transposable:
-                raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
-            csr, order = csr.transposed(), csr.transposition().source
-        if problem is None:
-            return cls(csr, kind.of(csr.shape, **options), given, order)
-        if operator not in (DEFAULT_OPERATOR, kind.operator):
-            raise ConfigError(f"the problem is of {kind.operator}, not of {operator}")
-        if named := [name for name, value in options.items() if value is not None]:
-            raise ConfigError(f"the problem says all but the operands: drop {', '.join(named)}")
-        if problem.matrix_shape != csr.shape:
-            raise ConfigError(f"the matrix is {csr.shape}, but the problem's is {problem.matrix_shape}")
-        return cls(csr, problem, given, order)
-
-    @classmethod
-    def _without_pattern(
-        cls,
-        matrix: Any,
-        problem: Problem | None,
-        kind: type[Problem],
-        transpose: bool,
-        options: Mapping[str, Any],
-    ) -> _Wanted:
-        """Of an operator whose mask comes with every call."""
-        if matrix is not None:
-            raise ConfigError(
-                f"{kind.operator} takes its mask with every call: give None for the matrix, and the sizes "
-                f"{' and '.join(kind.matrix_sizes)}"
-            )
-        if arguments.flag(transpose, "transpose"):
-            raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
-        if problem is None:
-            sizes = dict(options)
-            missing = [name for name in kind.matrix_sizes if sizes.get(name) is None]
-            if missing:
-                raise ConfigError(f"{kind.operator} needs {' and '.join(missing)}")
-            rows, columns = (arguments.whole(sizes.pop(name), name) for name in kind.matrix_sizes)
-            problem = kind.of((rows, columns), **sizes)
-        elif given := [name for name, value in options.items() if value is not None]:
-            raise ConfigError(f"the problem says all but the operands: drop {', '.join(given)}")
-        return cls(problem.without_pattern, problem, problem.without_pattern, None)
-
-
-def _kind(operator: str, problem: Problem | None) -> type[Problem]:
-    """The class of the problems that are meant; a problem names it, else an operator's name does."""
-    if problem is None:
-        return operator_named(operator)
-    arguments.instance(problem, Problem, "problem")
-    return type(problem)
-
-
-def _without_operands(
-    kind: type[Problem], options: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options that are fields of a problem, and the operands to keep; those that are None are not given.
-
-    Raises:
-        ConfigError: an operand that is another operator's.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    kept = {name: given.pop(name) for name in kind.keeps if name in given}
-    for name in given.keys() - fields_of(kind).keys():
-        if others := [other for other in OPERATORS.values() if name in other.keeps]:
-            raise _not_taken(kind, name, others)
-    return given, kept
-
-
-def _not_taken(kind: type[Problem], name: str, others: Sequence[type[Problem]]) -> ConfigError:
-    """The error for what other operators take."""
-    names = ", ".join(other.operator for other in others)
-    return ConfigError(f"{kind.operator} takes no {name}; {names} {'does' if len(others) == 1 else 'do'}")
 
 
 def _device(device: Device | str | None) -> Device:
     return device if isinstance(device, Device) else backends.find_device(device)
 
 
-def _place(db: str | Path | None) -> str | Path | None:
-    return None if db is None else arguments.location(db, "db")
-
-
 def _choose(
-    wanted: _Wanted,
+    wanted: Wanted,
     device: Device,
     db: str | Path | None,
     wishes: Wishes,
@@ -536,7 +373,7 @@ def _choose(
     """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
     matrix, problem = wanted.matrix, wanted.problem
     features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
-    layers = _shared_layers(db)
+    layers = shared_layers(db)
     if failed:
         layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
     return choose(
@@ -550,28 +387,3 @@ def _choose(
         l2=wishes.l2,
         deterministic=wishes.deterministic,
     )
-
-
-def described(device: Device, db: str | Path | None = None) -> Device:
-    """The device with the rates that a tuning database has of it; as it is where none has."""
-    return with_rates(device, _shared_layers(db))
-
-
-_layers: dict[str, tuple[object, Layers]] = {}
-_layers_lock = threading.Lock()
-
-
-def _shared_layers(db: str | Path | None) -> Layers:
-    """The open databases, opened again when one of their files has changed."""
-    settings, db = Settings.from_environment(), _place(db)
-    key = f"{db or settings.db} {absolute(Path())}"
-    with _layers_lock:
-        state = files_state(settings, db)
-        kept = _layers.get(key)
-        if kept is not None and kept[0] == state:
-            return kept[1]
-        layers = open_layers(settings, db)
-        if kept is not None:
-            kept[1].close()  # a look-up under way keeps its connection until it is done
-        _layers[key] = (state, layers)
-        return layers

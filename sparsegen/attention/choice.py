@@ -15,6 +15,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features, occupied_blocks
 from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
+from sparsegen.tuning_db.shared_layers import described
 
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 
@@ -96,7 +97,7 @@ def decide(request: Request, way: Way | None) -> Decision:
     times = [_known(steps, turns), _known(fused, 1)]
     grounds = "measured or estimated from what was"
     if None in times:
-        device = api.described(request.device, request.db)
+        device = described(request.device, request.db)
         times = [
             turns * _steps_estimate(steps, request.mask, device),
             _fused_estimate(fused[0], request.mask, device),

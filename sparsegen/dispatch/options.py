@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypedDict
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
+from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.records import MeasuredAs
 
 
@@ -87,6 +91,31 @@ class Wishes:
         return cls(
             OnMiss.parse(on_miss), Dense.parse(dense), parse_kind(l2), parse_deterministic(deterministic)
         )
+
+
+class ChoiceOptions(TypedDict, total=False):
+    """The options of a choice, as every form of `sparsegen.prepare` takes them and says what they mean."""
+
+    transpose: bool
+    on_miss: OnMiss | str
+    dense: Dense | str
+    probe: bool
+    verify: Verify | str | None
+    l2: MeasuredAs | str | None
+    device: Device | str | None
+    db: str | Path | None
+    deterministic: bool | None
+    family: str | None
+    config: Mapping[str, Any] | None
+    allow_overflow: bool
+
+
+class KeepingOptions(ChoiceOptions, total=False):
+    """The options of a choice for a problem, and the operands that its operator may keep (`Problem.keeps`)."""
+
+    bias: Any
+    scale: float
+    clip: float
 
 
 def parse_kind(value: MeasuredAs | str | None) -> MeasuredAs | None:

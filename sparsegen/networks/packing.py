@@ -12,6 +12,7 @@ import numpy as np
 
 from sparsegen import api
 from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import DeviceMemoryError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.cluster_network import ClusterNetworkConfig, resident_clusters
@@ -31,6 +32,7 @@ from sparsegen.operators import DType
 from sparsegen.operators.overflow import require_held
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.system.quantities import size_text
+from sparsegen.tuning_db.shared_layers import described
 
 PROBED_LAYERS = 4
 LEAST_BATCH = 16  # inputs of the smallest tile that pays
@@ -145,7 +147,7 @@ class _Packing:
         problem = self._problem(self.probed)
         if wanted.family is not None:
             features = problem.features(self.matrix)
-            return api.named_choice(problem, features, device, wanted.family, wanted.config or {})
+            return named_choice(problem, features, device, wanted.family, wanted.config or {})
         return api.lookup(self.matrix, problem, device=device, db=wanted.db)
 
     def _problem(self, layers: range) -> SparseNetworkProblem:
@@ -187,7 +189,7 @@ class _Packing:
     def _layer_us(self) -> float:
         """Microseconds of a layer for an input."""
         choice = self.choice
-        device = api.described(self.wanted.devices[0], self.wanted.db)
+        device = described(self.wanted.devices[0], self.wanted.db)
         features = choice.problem.features(self.matrix)
         us = choice.family.analytic_us(choice.problem, features, choice.config, device)
         alone = max(us - device.expected_rates.launch_us, us / 2)

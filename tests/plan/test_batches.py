@@ -11,10 +11,12 @@ import pytest
 import scipy.sparse
 
 import sparsegen
-from sparsegen import api, backends
+from sparsegen import backends
 from sparsegen.backends.emulator import device
+from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels import families
+from sparsegen.matrix.features import Features
 from sparsegen.operators import OPERATORS, DType, Layout, Problem
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
@@ -177,7 +179,7 @@ def test_an_item_that_is_not_computed_is_found(
     problem = problems(BATCH)[family.problem_type.operator]
     if name != "row_softmax":
         problem = replace(problem, item_values="own", dtype=DType.FLOAT32)  # type: ignore[call-arg]
-    choice = api.named_choice(problem, api.Features.of(csr), device(), name, {})
+    choice = named_choice(problem, Features.of(csr), device(), name, {})
 
     def worst() -> float:
         variant = bind_variant(

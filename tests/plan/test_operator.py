@@ -13,6 +13,7 @@ import scipy.sparse
 import sparsegen
 from sparsegen import api
 from sparsegen.backends.emulator import device as emulator_device
+from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.kernels import families, families_of
 from sparsegen.matrix.features import Features
@@ -284,7 +285,7 @@ def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
     """As the tuner would."""
     csr = sparsegen.as_csr(matrix)
     problem = SpmmProblem.of(csr.shape, n=N)
-    choice = api.named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
+    choice = named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
     variant = Variant(choice.config, "ab" * 32)
     sample = Sample(microseconds, microseconds, microseconds, 5)
