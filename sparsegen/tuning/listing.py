@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any
@@ -17,9 +17,8 @@ from sparsegen import kernels
 from sparsegen.errors import MachineError, NoVariantError
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config, Value
-from sparsegen.matrix.features import Features
-from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError, answer, requests
+from sparsegen.tuning.prediction.model import expected_times
 from sparsegen.tuning.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
@@ -32,9 +31,8 @@ class Listed:
     """What `Space.build` is asked for, with the families' names in the place of these."""
 
     families: Sequence[str]
-    problem: Problem
+    workload: Workload
     device: Device
-    features: Features | None
     first: Sequence[Config]
     whole: bool
     deterministic: bool
@@ -51,18 +49,20 @@ class Listed:
         deterministic: bool,
     ) -> Listed:
         names = [family.name for family in families]
-        return cls(names, workload.problem, device, workload.features, first, whole, deterministic)
+        return cls(names, workload, device, first, whole, deterministic)
 
     def build(self, families: Sequence[AnyFamily]) -> Space:
-        return Space.build(
+        """The space, and what the cost model expects of its candidates."""
+        space = Space.build(
             families,
-            self.problem,
+            self.workload.problem,
             self.device,
-            features=self.features,
+            features=self.workload.features,
             first=self.first,
             whole=self.whole,
             deterministic=self.deterministic,
         )
+        return replace(space, expected_us=expected_times(self.workload, space.candidates, self.device))
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,19 @@ class Rows:
     candidates: Sequence[tuple[int, tuple[Value, ...]]]
     pruned: Mapping[str, int]
     left_out: Mapping[str, str]
+    expected_us: Sequence[float]
 
     @classmethod
     def of(cls, space: Space) -> Rows:
         places = {family.config_type: place for place, family in enumerate(space.families)}
         values = {kind: _values(kind) for kind in places}
         rows = [(places[type(c)], values[type(c)](c)) for c in space.candidates]
-        return cls(space.family_names, rows, dict(space.pruned), dict(space.left_out))
+        return cls(space.family_names, rows, dict(space.pruned), dict(space.left_out), space.expected_us)
 
     def space(self) -> Space:
         families = tuple(kernels.family(name) for name in self.families)
         kinds = [(f.config_type, [t.name for t in f.config_type.tunables()]) for f in families]
-        return Space(families, list(self._configs(kinds)), self.pruned, self.left_out)
+        return Space(families, list(self._configs(kinds)), self.pruned, self.left_out, self.expected_us)
 
     def _configs(self, kinds: Sequence[tuple[Any, list[str]]]) -> Iterator[Config]:
         for place, values in self.candidates:

@@ -24,12 +24,19 @@ OURS = SamplerName.CANDIDATES
 
 
 class Replay:
-    """A device that knows every answer: the space is what was recorded."""
+    """A device that knows every answer: the space is what was recorded.
 
-    def __init__(self, recording: Recording) -> None:
+    Args:
+        expected_us: what each candidate should take, in the recording's order, for samplers that go by it; empty for
+            none.
+    """
+
+    def __init__(self, recording: Recording, expected_us: Sequence[float] = ()) -> None:
         self.recording = recording
         configs = [t.config for t in recording.tried]
-        self.space = Space(tuple(dict.fromkeys(family_of(c) for c in configs)), configs)
+        self.space = Space(
+            tuple(dict.fromkeys(family_of(c) for c in configs)), configs, expected_us=expected_us
+        )
         self._tried = {t.config: t for t in recording.tried}
 
     def measure(self, config: Config) -> Measurement:

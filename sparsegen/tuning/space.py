@@ -32,6 +32,7 @@ class Space:
         families: those with at least one candidate, in the candidates' order.
         candidates: valid and without repeats.
         pruned: how many configs each constraint's or requirement's sentence ruled out before anything was compiled.
+        expected_us: what each candidate should take (`sparsegen.tuning.prediction`); empty where nothing is known.
         left_out: families without a candidate because the matrix does not suit them, and the sentence that says why.
     """
 
@@ -39,6 +40,7 @@ class Space:
     candidates: list[Config]
     pruned: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    expected_us: Sequence[float] = ()
 
     @cached_property
     def family_names(self) -> tuple[str, ...]:

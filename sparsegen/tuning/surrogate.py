@@ -2,11 +2,13 @@
 
 The kernel falls exponentially with the difference of two configs (`sparsegen.kernels.similarity`), to a constant within
 a family; families share nothing. Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 and 4.2.
-The length scale is fixed: with tens of trials there is too little to fit it to.
+The length scale is fixed: with tens of trials there is too little to fit it to. What the cost model expects of each
+config, if that is known, is the mean before anything was measured (section 2.7).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,12 +22,16 @@ Vector = npt.NDArray[np.float64]
 DIFFERENCE = 0.2  # fall of the log of the covariance for a difference of 1
 FAMILY_VARIANCE = 0.15
 NOISE_VARIANCE = 0.02
+EXPECTED = 0.7  # of the log of an expected time that counts: models tell configs farther apart than they are
+# The standard deviation of log times, of what is expected and of what is not, counts as so many trials.
+SPREAD, UNEXPECTED_SPREAD, SPREAD_TRIALS = 0.2, 1.0, 3
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
 EXPLORATION = 2.0  # standard deviations of optimism
 LEAST_SHARE = 0.5  # of the proposals is split evenly, so that no family is dropped for a few bad configs
 # A family of which TRIED configs or more are known, all of them so far (in log time) behind the best, gets none of it.
 FAR_BEHIND = np.log(4.0)
 TRIED = 2
+LEAST_US = 1e-3  # of which a logarithm is taken
 
 
 class Surrogate:
@@ -36,10 +42,13 @@ class Surrogate:
 
     Args:
         candidates: the configs, at least one.
+        expected_us: what each of them should take; empty where nothing is known.
     """
 
-    def __init__(self, candidates: Sequence[Config]) -> None:
+    def __init__(self, candidates: Sequence[Config], expected_us: Sequence[float] = ()) -> None:
         self._points = Points.of(candidates)
+        self._expected = _expected(expected_us, len(candidates))
+        self._spread = SPREAD if len(expected_us) else UNEXPECTED_SPREAD
         family = self._family = self._points.family
         self._known: list[int] = []
         self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
@@ -113,17 +122,24 @@ class Surrogate:
         found: npt.NDArray[np.bool_] = (count >= TRIED) & (best > best.min() + FAR_BEHIND)
         return found
 
+    def _corrections(self) -> Vector:
+        """The log times over what was expected of them, float64 [known]."""
+        found: Vector = np.array(self._log_times) - self._expected[self._known]
+        return found
+
     def _scale(self) -> tuple[float, float]:
-        """Mean and standard deviation of the finite log times."""
-        times = np.array(self._log_times)
+        """Mean and standard deviation of the finite corrections."""
+        times = self._corrections()
         times = times[np.isfinite(times)]
-        return (float(times.mean()), float(times.std()) or 1.0) if times.size else (0.0, 1.0)
+        mean = float(times.mean()) if times.size else 0.0
+        squares = float(np.square(times - mean).sum()) + SPREAD_TRIALS * self._spread**2
+        return mean, math.sqrt(squares / (times.size + SPREAD_TRIALS))
 
     def _centres(self) -> Vector:
         """Each family's mean, in standard deviations from the mean of all."""
         centres = np.zeros(int(self._family.max()) + 1)
         mean, deviation = self._scale()
-        times, family = np.array(self._log_times), self._family[self._known]
+        times, family = self._corrections(), self._family[self._known]
         for number in range(centres.size):
             mine = times[(family == number) & np.isfinite(times)]
             if mine.size:
@@ -133,14 +149,16 @@ class Surrogate:
     def _mean(self) -> Vector:
         """Posterior mean in standard deviations from the mean of all, float64 [candidates].
 
-        Around the families' centres. The pending candidates P have the residuals r that those told of, T, let expect:
-        what minimises |L⁻¹ r| over r(P), where r(T) is given.
+        Around what is expected and the families' centres. The pending candidates P have the residuals r that those
+        told of, T, let expect: what minimises |L⁻¹ r| over r(P), where r(T) is given.
         """
         n = len(self._known)
-        if not n:
-            return self._centres()[self._family]
         mean, deviation = self._scale()
-        residual = (np.array(self._log_times) - mean) / deviation - self._centres()[self._family[self._known]]
+        centres = self._centres()[self._family]
+        prior: Vector = centres + self._expected / deviation
+        if not n:
+            return prior
+        residual = (self._corrections() - mean) / deviation - centres[self._known]
         pending = np.isnan(residual)
         inverse = self._inverse[:n, :n]
         whitened = np.einsum("ij,j->i", inverse, np.where(pending, 0.0, np.minimum(residual, WORST)))
@@ -148,7 +166,15 @@ class Surrogate:
             columns = inverse[:, pending]
             products = np.einsum("ij,ik->jk", columns, columns)  # a block of the inverse of K(known, known)
             whitened -= _sums(np.linalg.solve(products, _sums(whitened, columns)), columns.T)
-        return _sums(whitened, self._whitened[:n]) + self._centres()[self._family]
+        return _sums(whitened, self._whitened[:n]) + prior
+
+
+def _expected(times_us: Sequence[float], count: int) -> Vector:
+    """The logs of expected times, as far as they count; what has none is taken for the slowest, float64 [count]."""
+    logs: Vector = np.log(np.maximum(times_us, LEAST_US)) if len(times_us) else np.zeros(count)
+    finite = np.isfinite(logs)
+    logs[~finite] = logs[finite].max() if finite.any() else 0.0
+    return EXPECTED * logs
 
 
 def _sums(weights: Vector, rows: Vector) -> Vector:

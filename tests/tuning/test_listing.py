@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import tuning_fakes
@@ -17,6 +18,7 @@ from sparsegen.operators import DType, SpmmProblem
 from sparsegen.system.child import Interrupted
 from sparsegen.tuning import listing
 from sparsegen.tuning.listing import FEW_POINTS, Lister
+from sparsegen.tuning.prediction.model import expected_times
 from sparsegen.tuning.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
@@ -40,7 +42,9 @@ def test_another_process_lists_the_same_in_the_same_order(deterministic: bool) -
     with closing(Lister(FAMILIES, whole=False)) as lister:
         there = lister.space(WORKLOAD, H100, FIRST, deterministic=deterministic)
     assert sum(points(f, whole=False) for f in FAMILIES) > FEW_POINTS  # a process was asked
-    assert there == here and there.candidates == here.candidates and len(there.candidates) > 500
+    assert there.candidates == here.candidates and len(there.candidates) > 500
+    assert (there.families, there.pruned, there.left_out) == (here.families, here.pruned, here.left_out)
+    assert there.expected_us == expected_times(WORKLOAD, here.candidates, H100)
     assert [hash(c) for c in there.candidates] == [hash(c) for c in here.candidates]
 
 
@@ -57,6 +61,12 @@ def test_few_candidates_are_listed_without_a_process(monkeypatch: pytest.MonkeyP
     finally:
         tuning_fakes.uninstall()
     assert found.candidates[0] == ToyConfig() and len(found.candidates) > 100
+
+
+def test_nothing_is_expected_of_the_emulator() -> None:
+    emulator = replace(H100, backend="emulator")
+    space = listing.space_of(WORKLOAD, emulator, FAMILIES[1:], FIRST[1:])
+    assert space.candidates and not space.expected_us
 
 
 def test_an_empty_list_says_why() -> None:

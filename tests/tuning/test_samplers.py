@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import math
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from optuna.storages import BaseStorage, JournalStorage
@@ -127,6 +130,36 @@ def test_what_is_under_way_counts_with_the_time_that_the_others_let_expect(space
     assert asked._mean() == pytest.approx(model._mean(), abs=1e-9)
     assert (asked._variance <= model._variance + 1e-12).all()
     assert asked._variance[pending[0]] < 0.1 * model._variance[pending[0]]
+
+
+def test_what_is_expected_counts_until_it_was_measured(space: Space) -> None:
+    times = np.geomspace(10.0, 40.0, len(space.candidates))
+    unseen = np.ones(len(times), dtype=np.bool_)
+    model, slower = Surrogate(space.candidates, times), Surrogate(space.candidates, 1000.0 * times)
+    assert model.propose(unseen) == slower.propose(unseen) == 0
+    assert model._mean()[6] < model._mean()[-7]
+    for number in range(6):  # the first ones take far more than was expected, the last ones far less
+        for known in (model, slower):
+            known.learn(number, math.log(40.0))
+            known.learn(len(times) - 1 - number, math.log(5.0))
+    unseen[model.known] = False
+    assert model._mean()[6] > model._mean()[-7]
+    assert model.propose(unseen) == slower.propose(unseen) > len(times) // 2  # only how they compare counts
+
+
+def test_what_nothing_is_expected_of_comes_last(space: Space) -> None:
+    times = [math.nan, 5.0, math.inf, *([20.0] * (len(space.candidates) - 3))]
+    mean = Surrogate(space.candidates, times)._mean()
+    assert np.argmin(mean) == 1 and mean[0] == mean[2] == mean.max() and np.isfinite(mean).all()
+    unknown = [math.inf] * len(space.candidates)
+    assert (Surrogate(space.candidates, unknown)._mean() == 0.0).all()
+
+
+def test_a_search_uses_what_the_list_expects(space: Space) -> None:
+    best = len(space.candidates) - 2
+    times = [10.0 if number == best else 30.0 for number in range(len(space.candidates))]
+    aided = Search(dataclasses.replace(space, expected_us=times))
+    assert aided.ask() == space.candidates[best] != Search(space).ask()
 
 
 def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch, space: Space) -> None:

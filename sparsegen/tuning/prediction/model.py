@@ -101,6 +101,14 @@ def difference_from(known: Sequence[Config], configs: Sequence[Config]) -> list[
     return least
 
 
+def expected_times(workload: Workload, configs: Sequence[Config], device: Device) -> list[float]:
+    """The microseconds that the packaged model says of each config; none for the emulator, whose times mean nothing."""
+    if device.backend == "emulator":
+        return []
+    model = cost_model()
+    return [model.predicted_us(workload, config, device) for config in configs]
+
+
 @cache
 def cost_model() -> CostModel:
     """The packaged one."""

@@ -22,13 +22,16 @@ class CandidateSampler(ListSampler):
 
     def __init__(self, space: Space, first: Sequence[Config] = ()) -> None:
         super().__init__(space, first)
-        self._surrogate = Surrogate(space.candidates)
+        self._surrogate = self._new()
         self._learnt: dict[int, Known] = {}  # by the trial's number
+
+    def _new(self) -> Surrogate:
+        return Surrogate(self.space.candidates, self.space.expected_us)
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, known: Sequence[Known], unseen: Mask) -> int:
         order = list(dict.fromkeys(k.candidate for k in known))
         if self._surrogate.known != order[: len(self._surrogate.known)]:
-            self._surrogate, self._learnt = Surrogate(self.space.candidates), {}
+            self._surrogate, self._learnt = self._new(), {}
         for k in known:
             if self._learnt.get(k.trial) != k:  # also where it was pending: NaN equals nothing
                 self._surrogate.learn(k.candidate, k.log_time)
