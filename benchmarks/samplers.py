@@ -5,7 +5,8 @@
     python -m benchmarks.samplers model -o modelled.json.xz                        # made-up times, to try `compare`
 
 `record` measures every candidate of eight spaces, some 5,700 variants. When its time is up it stops, and the same
-command goes on where it was. `compare` runs every sampler from the same starts.
+command goes on where it was. `compare` runs every sampler from the same starts, and goes on with ``--keep``.
+What our sampler expects of candidates is said by a cost model that is fitted to other matrix shapes alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.modelled import modelled
+from benchmarks.sampler_counts import Count, Counts, key_of
 from sparsegen import kernels
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
@@ -31,6 +33,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
 from sparsegen.tuning import recording
+from sparsegen.tuning.prediction.fitting import fit_without
 from sparsegen.tuning.recording import Recording
 from sparsegen.tuning.replay import WITHIN, Comparison, Replay
 from sparsegen.tuning.report import SamplerName
@@ -103,9 +106,14 @@ def record_all(
 
     Returns:
         The names of those that are not complete yet.
+
+    Raises:
+        click.ClickException: the file holds searches of another device.
     """
     ends = time.monotonic() + seconds
     done = {r.name: r for r in recording.read(output)} if output.exists() else {}
+    if others := {r.device.name for r in done.values() if r.device.key != device.key}:
+        raise click.ClickException(f"{output} is of {', '.join(others)}, not of {device.name}")
     with Store.open(db) as store:
         for pair in pairs:
             left = ends - time.monotonic()
@@ -136,21 +144,49 @@ def record_all(
 
 
 def compare_all(
-    recordings: Sequence[Recording], samplers: Sequence[SamplerName], seeds: int, most: int
+    recordings: Sequence[Recording],
+    samplers: Sequence[SamplerName],
+    seeds: int,
+    most: int,
+    counts: Counts,
+    expected: Mapping[str, Sequence[float]],
 ) -> Comparison:
-    """Run every sampler from every start."""
-    trials: dict[str, dict[SamplerName, list[float]]] = {}
-    seconds = dict.fromkeys(samplers, 0.0)
-    for r in recordings:
-        replay, found = Replay(r), trials.setdefault(r.name, {})
-        for name in samplers:
-            began = time.monotonic()
-            found[name] = [replay.trials(name, seed, most=most) for seed in range(seeds)]
-            took = time.monotonic() - began
-            seconds[name] += took
-            click.echo(f"{r.name}, {len(r.tried)} configs: {name} took {took:.0f} s", err=True)
-    counts = {n: sum(min(c, most) for found in trials.values() for c in found[n]) for n in samplers}
-    return Comparison(trials, most, {name: seconds[name] / counts[name] for name in samplers})
+    """Run every sampler from every start, but for the searches that are known.
+
+    Args:
+        expected: of each recording what its candidates should take; of those that it lacks nothing is expected.
+    """
+    replays = [Replay(r, expected.get(r.name, ())) for r in recordings]
+    for seed in range(seeds):
+        for replay in replays:
+            r = replay.recording
+            for name in samplers:
+                key = key_of(r, name, seed, r.name in expected)
+                if not counts.is_missing(key, most):
+                    continue
+                began = time.process_time()
+                trials = replay.trials(name, seed, most=most)
+                took = time.process_time() - began
+                found = int(trials) if math.isfinite(trials) else None
+                counts.add(Count(*key, most, found, round(took, 3)))
+                needed = f"not within {most}" if found is None else found
+                click.echo(f"start {seed + 1} of {seeds}, {r.name}, {name}: {needed}", err=True)
+    keys = {
+        (r.name, name): [key_of(r, name, seed, r.name in expected) for seed in range(seeds)]
+        for r in recordings
+        for name in samplers
+    }
+    return counts.comparison(keys, most)
+
+
+def held_out_times(recordings: Sequence[Recording]) -> dict[str, list[float]]:
+    """What candidates should take by a cost model that saw no workload of such a matrix shape, in µs."""
+    from benchmarks.cost_model import evidence
+
+    shapes = {r.workload.problem.matrix_shape for r in recordings}
+    variants, usual = evidence()
+    model = fit_without(variants, usual, lambda v: v.workload.problem.matrix_shape in shapes)
+    return {r.name: [model.predicted_us(r.workload, t.config, r.device) for t in r.tried] for r in recordings}
 
 
 def table(comparison: Comparison) -> Table:
@@ -189,13 +225,21 @@ def main() -> None:
 @click.option("--db", type=click.Path(path_type=Path), required=True, help="Database that it goes on from.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 @click.option("--limit", default=540.0, help="Seconds after which it stops.")
-def record(db: Path, output: Path, limit: float) -> None:
-    """Measure every candidate of eight spaces on the GPU."""
+@click.option(
+    "--space",
+    "spaces",
+    multiple=True,
+    type=click.Choice([pair.name for pair in PAIRS]),
+    help="Only this one; may be repeated. Default: all eight.",
+)
+def record(db: Path, output: Path, limit: float, spaces: tuple[str, ...]) -> None:
+    """Measure every candidate of spaces on the GPU; those that the output file holds stay as they are."""
     device = find_device("cuda")
-    sizes = {pair.name: len(space_of(pair, pair.matrix(), device).candidates) for pair in PAIRS}
+    wanted = [pair for pair in PAIRS if not spaces or pair.name in spaces]
+    sizes = {pair.name: len(space_of(pair, pair.matrix(), device).candidates) for pair in wanted}
     total = sum(sizes.values())
     click.echo(f"{total} variants in {len(sizes)} spaces, some {total / VARIANTS_PER_SECOND:.0f} s in all")
-    if missing := record_all(PAIRS, device, db, output, limit):
+    if missing := record_all(wanted, device, db, output, limit):
         raise click.ClickException(f"not complete: {', '.join(missing)}; the same command goes on")
     click.echo(f"all recorded in {output}, {output.stat().st_size / 1024:.0f} KiB")
 
@@ -225,6 +269,12 @@ def model(output: Path) -> None:
 @click.option("--seeds", default=20, help="Starts of each space.")
 @click.option("--most", default=400, help="Trials after which a search is given up.")
 @click.option("--space", "spaces", multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file of searches that were made: none is made twice. Delete it when a sampler was changed.",
+)
+@click.option("--unaided", is_flag=True, help="Keep from our sampler what the cost model expects.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="An SVG file.")
 @click.option("--json", "as_json", is_flag=True)
 def compare(
@@ -233,6 +283,8 @@ def compare(
     seeds: int,
     most: int,
     spaces: tuple[str, ...],
+    keep: Path | None,
+    unaided: bool,
     picture: Path | None,
     as_json: bool,
 ) -> None:
@@ -246,7 +298,9 @@ def compare(
         wanted.remove(SamplerName.GP)
     made_up = any(r.is_modelled for r in recordings)
     title = "made-up times" if made_up else recordings[0].device.name
-    comparison = compare_all(recordings, wanted, seeds, most)
+    aided = SamplerName.CANDIDATES in wanted and not unaided
+    expected = held_out_times(recordings) if aided else {}
+    comparison = compare_all(recordings, wanted, seeds, most, Counts(keep), expected)
     judged = SamplerName.CANDIDATES in wanted and len(wanted) > 1
     verdict = comparison.verdict if judged else ""
     if picture is not None:
