@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
@@ -17,8 +16,6 @@ from sparsegen import arguments
 from sparsegen.cli.streams import visible
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.matrix.load import load_matrix
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,31 +62,6 @@ def family_names(context: click.Context, parameter: click.Parameter, begun: str)
 
 
 # --- options; each decorator names the parameter that the command receives ---
-
-
-def matrix_options(*, required: bool = True) -> Callable[[F], F]:
-    """What `load` takes: ``matrix``, ``tensor``, ``seed``, ``drop_zeros``, ``memory_limit``, ``transpose``.
-
-    The matrix may be None.
-    """
-
-    def decorate(function: F) -> F:
-        options = (
-            click.option(
-                "--matrix",
-                required=required,
-                type=click.Path(path_type=Path),
-                help="Sparse matrix: .npz, .npy, .mtx[.gz], .smtx[.gz] or .safetensors.",
-            ),
-            click.option("--tensor", help="Which array of a file that holds several."),
-            click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack."),
-            click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
-            memory_limit_option,
-            click.option("--transpose", is_flag=True, help="Take the matrix's transpose."),
-        )
-        return _apply(options, function)
-
-    return decorate
 
 
 def memory_limit_option(function: F) -> F:
@@ -149,26 +121,14 @@ def config_option(function: F) -> F:
     )(function)
 
 
-def _apply(options: Iterable[Callable[[F], F]], function: F) -> F:
+def apply_options(options: Iterable[Callable[[F], F]], function: F) -> F:
+    """The command with these options, in this order."""
     for option in reversed(tuple(options)):
         function = option(function)
     return function
 
 
 # --- from options to values ---
-
-
-def load(
-    matrix: Path,
-    tensor: str | None = None,
-    seed: int = 0,
-    drop_zeros: bool = False,
-    memory_limit: int | None = None,
-    transpose: bool = False,
-) -> CsrMatrix:
-    """The matrix of `matrix_options`."""
-    found = load_matrix(matrix, tensor=tensor, seed=seed, drop_zeros=drop_zeros, memory_limit=memory_limit)
-    return found.transposed() if transpose else found
 
 
 def even_features(m: int, k: int, density: float) -> Features:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,14 @@ from sparsegen.cli.common import (
     OUTPUT,
     Copied,
     F,
+    apply_options,
     db_option,
     emit,
     family_names,
     json_option,
-    load,
     memory_limit_option,
 )
+from sparsegen.cli.matrix_options import MatrixOptions
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_model, reading_shown
 from sparsegen.operators import DType, Epilogue, Layout
@@ -76,9 +76,7 @@ def job_options(function: F) -> F:
             help="Send the matrices' values along; else random ones are measured with.",
         ),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return apply_options(options, function)
 
 
 @click.group()
@@ -120,10 +118,11 @@ def export(
 
     Patterns go along without values unless --with-values says so.
     """
-    loads = [
-        partial(load, matrix, tensor, memory_limit=memory_limit, transpose=transpose) for matrix in matrices
+    files = [
+        MatrixOptions(file, tensor, memory_limit=memory_limit, transpose=transpose)
+        for file in matrices or (None,)
     ]
-    given = [wanted.workload(one) for one in loads] if loads else [wanted.workload(None)]
+    given = [wanted.workload(one.reader) for one in files]
     asked = [Wanted(matrix, problem, with_values) for matrix, problem in given]
     _export(asked, target, output, families, candidates, budget, db, as_json)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,9 +14,8 @@ from sparsegen.cli.common import (
     device_option,
     emit,
     json_option,
-    load,
-    matrix_options,
 )
+from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
@@ -25,7 +23,7 @@ from sparsegen.tuning_db.records import MeasuredAs
 
 
 @click.command()
-@matrix_options(required=False)
+@matrix_options
 @problem_options()
 @device_option
 @db_option
@@ -49,12 +47,7 @@ from sparsegen.tuning_db.records import MeasuredAs
 )
 @json_option
 def command(
-    matrix: Path | None,
-    tensor: str | None,
-    seed: int,
-    drop_zeros: bool,
-    memory_limit: int | None,
-    transpose: bool,
+    given: MatrixOptions,
     wanted: ProblemOptions,
     device: str | None,
     db: str | None,
@@ -65,12 +58,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
-    found, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-    )
-    given = found if problem.has_pattern else None
+    found, problem = wanted.workload(given.reader)
     choice = api.lookup(
-        given,
+        found if problem.has_pattern else None,
         problem,
         on_miss=on_miss,
         dense=dense,

@@ -10,7 +10,7 @@ import click
 import scipy.sparse
 
 from sparsegen import masks
-from sparsegen.cli.common import OUTPUT, emit, json_option
+from sparsegen.cli.common import OUTPUT, apply_options, emit, json_option
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.pruning.files.output import new_file
@@ -34,9 +34,7 @@ def mask_options(function: F) -> F:
         click.option("--force", is_flag=True, help="Overwrite the output."),
         json_option,
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return apply_options(options, function)
 
 
 def seed_option(function: F) -> F:

@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from sparsegen.cli.common import OUTPUT, EnumChoice, db_option, device_option, emit, json_option
+from sparsegen.cli.common import (
+    OUTPUT,
+    EnumChoice,
+    apply_options,
+    db_option,
+    device_option,
+    emit,
+    json_option,
+)
 from sparsegen.cli.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import Array
@@ -70,9 +78,7 @@ def inputs_options(function: F) -> F:
             "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the images."
         ),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return apply_options(options, function)
 
 
 def placement_options(function: F) -> F:
@@ -84,9 +90,7 @@ def placement_options(function: F) -> F:
         ),
         click.option("--devices", help="Deal inputs to several: all, or 0,1."),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return apply_options(options, function)
 
 
 @command.command()

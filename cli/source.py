@@ -19,11 +19,10 @@ from sparsegen.cli.common import (
     even_features,
     family_names,
     json_option,
-    load,
-    matrix_options,
     parse_config,
     to_json,
 )
+from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.cli.streams import visible
 from sparsegen.dispatch.choice import choose
@@ -47,7 +46,7 @@ class Choice:
 
 
 @click.command()
-@matrix_options(required=False)
+@matrix_options
 @problem_options(without_matrix=True)
 @click.option(
     "--family", "family_name", metavar="NAME", shell_complete=family_names, help="See `sparsegen families`."
@@ -66,12 +65,7 @@ class Choice:
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @json_option
 def command(
-    matrix: Path | None,
-    tensor: str | None,
-    seed: int,
-    drop_zeros: bool,
-    memory_limit: int | None,
-    transpose: bool,
+    given: MatrixOptions,
     wanted: ProblemOptions,
     family_name: str | None,
     config: tuple[str, ...],
@@ -88,21 +82,17 @@ def command(
     family's heuristic config; --config changes tunables of it, any valid one renders, and no GPU is
     needed.
     """
-    if transpose and matrix is None:
+    if given.transpose and given.file is None:
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
-    if matrix is None and wanted.problem_type.has_pattern:
+    if given.file is None and wanted.problem_type.has_pattern:
         density, wanted = wanted.values["density"], wanted.without("density")
         problem = wanted.problem_without_matrix()
         features = even_features(*problem.matrix_shape, DENSITY if density is None else density.share)
         fingerprint = ""  # a matrix that is not there has none, so nothing measured is its own
     else:
-        found, problem = wanted.workload(
-            None
-            if matrix is None
-            else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-        )
+        found, problem = wanted.workload(given.reader)
         features, fingerprint = problem.features(found), problem.fingerprint(found)
     where = backends.find_device(device)
     if family_name is not None:

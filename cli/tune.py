@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,16 +20,14 @@ from sparsegen.cli.common import (
     emit,
     family_names,
     json_option,
-    load,
-    matrix_options,
     overflow_option,
 )
 from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, command_line, repeatable_problem_options
 from sparsegen.cli.progress import shown
 from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
 from sparsegen.cli.tune_many import require_success, tune_many
-from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
@@ -48,7 +44,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 
 
 @click.command()
-@matrix_options(required=False)
+@matrix_options
 @repeatable_problem_options
 @click.option(
     "--family",
@@ -94,12 +90,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @deterministic_option
 @json_option
 def command(
-    matrix: Path | None,
-    tensor: str | None,
-    seed: int,
-    drop_zeros: bool,
-    memory_limit: int | None,
-    transpose: bool,
+    given: MatrixOptions,
     combinations: Sequence[ProblemOptions],
     families: tuple[str, ...],
     effort: Effort,
@@ -123,13 +114,8 @@ def command(
     Options that say what is computed may be repeated: each combination of them is a search of its own, and with
     --devices or --engine ray these are dealt to several devices.
     """
-
-    @cache
-    def read() -> CsrMatrix:
-        assert matrix is not None
-        return load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-
-    workloads = [wanted.workload(None if matrix is None else read) for wanted in combinations]
+    read = given.reader
+    workloads = [wanted.workload(read) for wanted in combinations]
     if target is not None:
         if places.named is not None or len(workloads) > 1:
             raise click.UsageError(
@@ -147,10 +133,10 @@ def command(
     def lookup_of(problem: Problem) -> str:
         file = (
             ""
-            if matrix is None
-            else f" --matrix {shlex.quote(str(matrix))}{' --transpose' if transpose else ''}"
+            if given.file is None
+            else f" --matrix {shlex.quote(str(given.file))}{' --transpose' if given.transpose else ''}"
         )
-        named = _options(tensor=tensor, device=places.named, db=db or _shown_place(place))
+        named = _options(tensor=given.tensor, device=places.named, db=db or _shown_place(place))
         return f"sparsegen lookup{file}{command_line(problem)}{named}"
 
     location = str(Location.parse(place))
@@ -162,7 +148,7 @@ def command(
             baselines=not no_baselines,
             even_if_finished=True,
             again=again,
-            seed=seed,
+            seed=given.seed,
             deterministic=deterministic,
             sampler=sampler,
             allow_overflow=allow_overflow,
@@ -188,7 +174,7 @@ def command(
             progress=progress,
             baselines=not no_baselines,
             again=again,
-            seed=seed,
+            seed=given.seed,
             deterministic=deterministic,
             sampler=sampler,
             allow_overflow=allow_overflow,

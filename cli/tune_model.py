@@ -13,6 +13,7 @@ from rich.text import Text
 from sparsegen.cli.common import (
     EnumChoice,
     F,
+    apply_options,
     db_option,
     json_option,
     make_console,
@@ -90,9 +91,7 @@ def model_layer_options(function: F) -> F:
             help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
         ),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return apply_options(options, function)
 
 
 @click.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 
 import click
 import numpy as np
@@ -16,11 +15,10 @@ from sparsegen.cli.common import (
     emit,
     family_names,
     json_option,
-    load,
-    matrix_options,
     overflow_option,
     parse_config,
 )
+from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import NoVariantError
@@ -31,7 +29,7 @@ from sparsegen.verify.variants import worst_error
 
 
 @click.command()
-@matrix_options(required=False)
+@matrix_options
 @problem_options()
 @click.option(
     "--family",
@@ -47,12 +45,7 @@ from sparsegen.verify.variants import worst_error
 @click.option("--inputs-seed", type=int, help="Of the inputs; default a random one, which is printed.")
 @json_option
 def command(
-    matrix: Path | None,
-    tensor: str | None,
-    seed: int,
-    drop_zeros: bool,
-    memory_limit: int | None,
-    transpose: bool,
+    given: MatrixOptions,
     wanted: ProblemOptions,
     family: str | None,
     config: tuple[str, ...],
@@ -69,9 +62,7 @@ def command(
     """
     if config and family is None:
         raise click.UsageError("--config needs --family")
-    found, problem = wanted.workload(
-        None if matrix is None else lambda: load(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-    )
+    found, problem = wanted.workload(given.reader)
     require_held(problem, found, allow_overflow=allow_overflow)
     where = backends.find_device(device)
     if family is None:

@@ -19,7 +19,6 @@ from sparsegen.cli.common import (
     emit,
     even_features,
     json_option,
-    load,
     parse_config,
 )
 from sparsegen.cli.problems import ProblemOptions, problem_options
@@ -66,12 +65,6 @@ def test_emit_prints_json_or_text() -> None:
     runner = CliRunner()
     assert json.loads(runner.invoke(command, ["--json"]).output) == {"path": "x"}
     assert runner.invoke(command, []).output == "first\n[bold]second[/bold]\n"
-
-
-def test_load_passes_its_flags(tmp_path: Path) -> None:
-    path = tmp_path / "w.mtx"
-    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 0\n2 2 1\n")
-    assert (load(path).nnz, load(path, drop_zeros=True).nnz) == (2, 1)
 
 
 def test_even_features() -> None:

@@ -1,0 +1,86 @@
+"""The options of commands that take a sparse matrix from a file: one value, read when it is needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from sparsegen.cli.common import F, apply_options, memory_limit_option
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.load import load_matrix
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixOptions:
+    """Where a sparse matrix comes from.
+
+    Attributes:
+        file: None where none was given.
+        tensor: which array of a file that holds several.
+        seed: of the values that .smtx files lack.
+        memory_limit: bytes that reading may take.
+    """
+
+    file: Path | None
+    tensor: str | None = None
+    seed: int = 0
+    drop_zeros: bool = False
+    memory_limit: int | None = None
+    transpose: bool = False
+
+    @property
+    def reader(self) -> Callable[[], CsrMatrix] | None:
+        """What reads the matrix, once however often it is called; None where no file was given."""
+        file = self.file
+        if file is None:
+            return None
+
+        @functools.cache
+        def read() -> CsrMatrix:
+            found = load_matrix(
+                file,
+                tensor=self.tensor,
+                seed=self.seed,
+                drop_zeros=self.drop_zeros,
+                memory_limit=self.memory_limit,
+            )
+            return found.transposed() if self.transpose else found
+
+        return read
+
+
+def matrix_options(function: F) -> F:
+    """``given``: `MatrixOptions`."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        matrix: Path | None,
+        tensor: str | None,
+        seed: int,
+        drop_zeros: bool,
+        memory_limit: int | None,
+        transpose: bool,
+        **others: Any,
+    ) -> Any:
+        given = MatrixOptions(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
+        return function(*args, given=given, **others)
+
+    options = (
+        click.option(
+            "--matrix",
+            type=click.Path(path_type=Path),
+            help="Sparse matrix: .npz, .npy, .mtx[.gz], .smtx[.gz] or .safetensors.",
+        ),
+        click.option("--tensor", help="Which array of a file that holds several."),
+        click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack."),
+        click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
+        memory_limit_option,
+        click.option("--transpose", is_flag=True, help="Take the matrix's transpose."),
+    )
+    return apply_options(options, cast(F, command))
