@@ -8,6 +8,7 @@ READY_TORCH := .venv/ready-torch
 READY_POSTGRES := .venv/ready-postgres
 READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # without bytecode every process compiles every module again, and pytest every test
 SECONDS ?= 60
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \

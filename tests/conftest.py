@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import expectations
 import pytest
 from patience import LONG
-from recorder import Observer, Recorder, Watch, import_everything
+from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
 from rings import FAST, sort_into_rings
 from sharing import DISTRIBUTION, IS_WORKER, scheduler
 
@@ -53,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
         watch = Watch(refuses=is_fast)
         watch.install()
         config.pluginmanager.register(Observer(watch))
+    if is_fast and not IS_WORKER:
+        config.pluginmanager.register(Unrecorded())
     if records:
         import_everything()
         if not IS_WORKER:
@@ -81,6 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # thousands of tests, which live to the end: the collector need not look at them again
     if not IS_WORKER and not session.config.option.collectonly:
         announce(session.config, len(session.items))
 

@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from costs import Costs, name_of
+from costs import SLOW, Costs, name_of
 
 import sparsegen
 from sparsegen.backends.cuda.compile_servers import CompileServers
@@ -40,6 +40,7 @@ COMPILERS: tuple[tuple[type, str], ...] = (
 REFUSAL = (
     "compiles or starts processes, so that it is not of the fast ring: record it with pytest --record-costs"
 )
+MUCH = 10 * SLOW  # CPU seconds: more than a test of the first ring takes that makes a shared fixture
 PROPERTY = (
     "sparsegen costs"  # what the report of a test's end carries from one of several processes to the first
 )
@@ -123,25 +124,52 @@ class Observer:
         return (yield)
 
 
-class Recorder:
-    """Takes what `Observer` found, in this process or in others, into costs.json when the run ends.
+class Found:
+    """What `Observer` found of each test, in this process or in others."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, tuple[float, bool]] = {}  # CPU seconds; whether it compiles or starts processes
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == PROPERTY and report.when == "teardown":
+                test, seconds, starts = value
+                self.tests[test] = (seconds, starts)
+
+
+class Recorder(Found):
+    """Takes what was found into costs.json when the run ends.
 
     Args:
         whole: it is a run of all tests.
     """
 
     def __init__(self, *, whole: bool) -> None:
+        super().__init__()
         self._whole = whole
-        self._found: dict[str, tuple[float, bool]] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, value in report.user_properties:
-            if name == PROPERTY and report.when == "teardown":
-                test, seconds, starts = value
-                self._found[test] = (seconds, starts)
 
     def pytest_sessionfinish(self) -> None:
-        Costs.read().updated(self._found, whole=self._whole).write()
+        Costs.read().updated(self.tests, whole=self._whole).write()
+
+
+class Unrecorded(Found):
+    """Names the tests that ran in the first ring and are not of it, as nobody recorded them."""
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for line in self.lines():
+            terminalreporter.write_line(line)
+
+    def lines(self) -> Iterator[str]:
+        found = {name: seconds for name, (seconds, starts) in self.tests.items() if starts or seconds >= MUCH}
+        if found:
+            files = " ".join(sorted({f"tests/{name.partition('::')[0]}" for name in found}))
+            yield (
+                f"{len(found)} tests are not of the fast ring and took {sum(found.values()):.1f} s of CPU time: "
+                f"record them with pytest --record-costs {files}"
+            )
+            yield from (
+                f"  {found[name]:5.2f} s  {name}" for name in sorted(found, key=found.__getitem__)[-5:]
+            )
 
 
 def has_a_cost(item: pytest.Item) -> bool:

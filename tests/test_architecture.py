@@ -72,26 +72,31 @@ ONLY = {  # third party -> the modules that may import it
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
-    """Every module's name, without ``sparsegen.``, and its syntax tree."""
+def files() -> dict[str, Path]:
+    """Every module's name, without ``sparsegen.``, and where it is."""
     found = {}
     for package, folder in PACKAGES.items():
         for file in folder.rglob("*.py"):
             parts = [*package.split("."), *file.relative_to(folder).with_suffix("").parts]
-            name = ".".join(part for part in parts[1:] if part != "__init__")
-            found[name] = ast.parse(file.read_text(), str(file))
+            found[".".join(part for part in parts[1:] if part != "__init__")] = file
     return found
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse(files()[name].read_text(), str(files()[name]))
 
 
 def imports(name: str) -> Iterator[str]:
     """The full names of the modules that a module imports, wherever in the file."""
-    for node in ast.walk(modules()[name]):
+    for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{name}: relative import"
             members = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from (m if m.removeprefix("sparsegen.") in modules() else node.module for m in members)
+            yield from (m if m.removeprefix("sparsegen.") in files() else node.module for m in members)
 
 
 def own_imports(name: str) -> set[str]:
@@ -110,7 +115,7 @@ def layer(name: str) -> int:
     return next(rank for rank, names in enumerate(LAYERS) if top in names)
 
 
-NAMES = sorted(modules().keys() - {""})  # sparsegen/__init__.py is the facade: it names everything, lazily
+NAMES = sorted(files().keys() - {""})  # sparsegen/__init__.py is the facade: it names everything, lazily
 
 
 def test_the_walk_sees_every_package() -> None:
@@ -187,7 +192,7 @@ def test_only_settings_reads_the_environment() -> None:
     """Others may hand the whole of it to a child process."""
     readers = set()
     for name in NAMES:
-        for node in ast.walk(modules()[name]):
+        for node in ast.walk(tree(name)):
             if isinstance(node, ast.Subscript | ast.Attribute) and _is_environ(node.value):
                 readers.add(name)
             if isinstance(node, ast.Attribute | ast.Name) and _last(node) == "getenv":
@@ -199,7 +204,7 @@ def test_only_the_command_line_prints() -> None:
     printing = {
         name
         for name in NAMES
-        for node in ast.walk(modules()[name])
+        for node in ast.walk(tree(name))
         if isinstance(node, ast.Call) and _last(node.func) == "print" and isinstance(node.func, ast.Name)
     }
     assert all(is_within(name, {"cli"}) for name in printing), printing

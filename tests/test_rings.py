@@ -15,7 +15,7 @@ import pytest
 import recorder
 import rings
 from costs import Costs
-from recorder import Observer, Recorder, Watch
+from recorder import Observer, Recorder, Unrecorded, Watch
 from rings import FAST, FAST_BUDGET
 
 ROOT = Path(__file__).parents[1]
@@ -249,3 +249,17 @@ def test_tests_that_share_a_fixture_count_as_what_it_does(monkeypatch: pytest.Mo
         frozenset(named(first=1)),
     )
     assert found == [expected]
+
+
+def test_what_is_not_of_the_first_ring_is_named_at_its_end() -> None:
+    ended = Unrecorded()
+    assert list(ended.lines()) == []
+    for name, seconds, starts in (("quick", 0.05, False), ("compiles", 0.01, True), ("slow", 1.8, False)):
+        property_of = (recorder.PROPERTY, (f"cli/test_some.py::{name}", seconds, starts))
+        ended.pytest_runtest_logreport(
+            SimpleNamespace(user_properties=[property_of], when="teardown")  # type: ignore[arg-type]
+        )
+    told = list(ended.lines())
+    assert told[0].startswith("2 tests are not of the fast ring and took 1.8 s of CPU time")
+    assert told[0].endswith("pytest --record-costs tests/cli/test_some.py")
+    assert [line.split("::")[1] for line in told[1:]] == ["compiles", "slow"]
