@@ -15,6 +15,7 @@ from sparsegen.system.device_memory import PlainDevice
 
 ROWS = 8
 PLACES = 64  # at the most, of each of them
+SPAN = 1 << 18  # elements, 3 MB: copied at once they take less time than 64 copies of one
 ROUNDING = 1e-9  # of the row's largest result: functions differ in their last places
 SUM_ROUNDING = 1e-12  # of sums in float64, relative to the magnitude
 MAGNITUDE_ROUNDING = 1e-4  # of magnitudes, which are in float32
@@ -48,10 +49,9 @@ def require_sample(
             right = lone.problem.reference(lone.matrix, lone.operands)
             exact, magnitude = right.exact.reshape(-1), right.magnitude.reshape(-1)
             allowed = ROUNDING * float(np.nanmax(np.abs(exact), initial=0.0)) + SUM_ROUNDING * magnitude
-            for place in rng.permutation(exact.size)[:PLACES].tolist():
-                where = i * each + int(lone.places[place])
-                one = found.part(where, 1).download((1,), device)
-                value, size = float(one.exact[0]), float(one.magnitude[0])
+            chosen = rng.permutation(exact.size)[:PLACES]
+            on_device = _downloaded(found, i * each + np.asarray(lone.places)[chosen], device)
+            for place, value, size in zip(chosen.tolist(), *on_device, strict=True):
                 if math.isnan(value) and math.isnan(exact[place]):
                     continue  # left as it was, whatever the magnitude
                 is_close = abs(value - exact[place]) <= allowed[place]
@@ -62,3 +62,17 @@ def require_sample(
                         f"row {row}, {float(exact[place])!r} (of {magnitude[place]:.6g}) on the host; nothing can be "
                         "verified on this device"
                     )
+
+
+def _downloaded(
+    found: DeviceReference, places: Array, device: PlainDevice
+) -> tuple[list[float], list[float]]:
+    """The exact results and magnitudes at some places; in one copy where they lie close to each other."""
+    if not places.size:
+        return [], []
+    first, last = int(places.min()), int(places.max())
+    if last - first < SPAN:
+        span = found.part(first, last - first + 1).download((last - first + 1,), device)
+        return span.exact[places - first].tolist(), span.magnitude[places - first].tolist()
+    each = [found.part(int(place), 1).download((1,), device) for place in places]
+    return [float(one.exact[0]) for one in each], [float(one.magnitude[0]) for one in each]

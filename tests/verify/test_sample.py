@@ -21,7 +21,8 @@ from sparsegen.operators import (
     SddmmProblem,
     SpmmProblem,
 )
-from sparsegen.verify.sample import require_sample
+from sparsegen.verify import sample
+from sparsegen.verify.sample import ROWS, require_sample
 
 MATRIX = random_rows(24, 40, 0.3, 0.6, 3)
 PROBLEMS: list[Problem] = [SpmmProblem(24, 40, 9), SddmmProblem(24, 40, 9), SpmmProblem(24, 40, 9, batch=3)]
@@ -72,6 +73,28 @@ def test_what_float32_would_give_is_no_reference(problem: Problem, change: dict[
 def test_nan_is_no_number(problem: Problem) -> None:
     with pytest.raises(SparsegenError, match=r"is wrong: nan"):
         check(problem, exact=np.nan)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_row_is_copied_at_once_unless_it_is_wide_apart(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    part = Computed.part
+
+    def counted(self: Computed, start: int, count: int) -> Computed:
+        copied.append(count)
+        return part(self, start, count)
+
+    monkeypatch.setattr(Computed, "part", counted)
+    check(problem)
+    assert len(copied) <= ROWS < sum(copied)
+    together = len(copied)
+    monkeypatch.setattr(sample, "SPAN", 0)
+    check(problem)
+    assert set(copied[together:]) == {1}
+    with pytest.raises(SparsegenError, match="is wrong"):
+        check(problem, exact=1 + 1e-6)
 
 
 def test_what_is_left_as_it_was_has_no_magnitude() -> None:
