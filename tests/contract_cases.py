@@ -172,6 +172,7 @@ class Kind:
         options = dict((*self.sizes, *self.traits, *self.parameters, ("batch", self.batch)))
         return self.problem_type.of(matrix.shape, **options)
 
+    @cache  # noqa: B019 - there are a few thousand
     def is_computed(self, family: AnyFamily) -> bool:
         """Whether the family computes such a problem of the smallest matrix, or of one of whole chunks."""
         return any(
@@ -232,10 +233,15 @@ def random_config(family: AnyFamily, rng: random.Random) -> Any:
 
 
 def random_valid_config(
-    family: AnyFamily, problem: Problem, matrix: CsrMatrix, rng: random.Random, **fixed: Any
+    family: AnyFamily,
+    problem: Problem,
+    matrix: CsrMatrix,
+    rng: random.Random,
+    start: Any = None,
+    **fixed: Any,
 ) -> Any | None:
-    """The heuristic with some tunables fixed and as many random changes as the constraints let pass."""
-    start = heuristic(family, problem, matrix).to_dict() | fixed
+    """A config, by default the heuristic, with some tunables fixed and as many random changes as are valid."""
+    start = (start or heuristic(family, problem, matrix)).to_dict() | fixed
     free = [t for t in family.config_type.tunables() if t.name not in fixed]
     for attempt in range(TRIES):
         changes = rng.sample(free, round(len(free) * (1 - attempt / TRIES)))
@@ -352,7 +358,8 @@ def sample(name: str) -> tuple[Variant, ...]:
     def drawn(kind: Kind, focus: str) -> Any | None:
         matrix = matrices()[focus]
         problem = kind.problem(matrix)
-        some = [random_valid_config(family, problem, matrix, rng) for _ in range(DRAWN)]
+        start = heuristic(family, problem, matrix)
+        some = [random_valid_config(family, problem, matrix, rng, start) for _ in range(DRAWN)]
         valid = [config for config in some if config is not None]
         new = {config: len(_pairs(config, kind) - met) for config in valid}
         best = max(valid, key=lambda config: new[config], default=None)
