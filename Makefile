@@ -10,6 +10,7 @@ READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every process compiles every module again, and pytest every test
 SECONDS ?= 60
+GPU_SECONDS ?= 240
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
@@ -17,7 +18,7 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope
 
-.PHONY: help demo test test-fast test-long test-all test-torch test-postgres test-ray test-fuzz fuzz lint types clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -25,6 +26,7 @@ help:
 	@echo 'make test-fast   6,000 of them in some 40 s: nothing that compiles, starts processes or takes 0.1 s'
 	@echo 'make test-long   what make test leaves out: most variants of the kernels, and tests that take long'
 	@echo 'make test-all    both'
+	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240; a line for each family'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
@@ -48,6 +50,9 @@ test-long: $(READY)
 
 test-all: $(READY)
 	$(PYTEST)
+
+test-gpu: $(READY)
+	$(PYTEST) -m gpu --gpu-budget $(GPU_SECONDS)
 
 test-torch: $(READY_TORCH)
 	$(BIN)/python -m pytest $(TORCH_TESTS)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import expectations
+import gpu_ring
 import pytest
 from patience import LONG
 from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
@@ -37,6 +38,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="GPU contract tests: barriers that racecheck follows (docs/notes/masked-products.md)",
     )
+    parser.addoption(
+        "--gpu-budget",
+        type=float,
+        default=0.0,
+        help="pytest -m gpu: seconds after which no test begins; the others are counted as not run",
+    )
+    parser.addoption(
+        "--gpu-device", choices=("cuda", "emulator"), default="cuda", help="what GPU contract tests run on"
+    )
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
     parser.addoption(
         "--fuzz-turns", type=int, default=1, help="turns of 100 attempts each, the same every time"
@@ -49,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("busy")
+    if config.option.markexpr == gpu_ring.RING:
+        gpu_ring.register(config, config.option.gpu_budget)
+    elif config.option.gpu_budget:
+        raise pytest.UsageError("--gpu-budget goes with -m gpu")
     is_fast, records = config.option.markexpr == FAST, config.getoption("--record-costs")
     if is_fast or records:
         watch = Watch(refuses=is_fast)
@@ -74,10 +88,12 @@ def why_no_gpu() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)  # before the rings are chosen by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort them into rings; skip those marked ``gpu`` where there is none, and say why."""
     sort_into_rings(items)
     needing = [item for item in items if item.get_closest_marker("gpu")]
+    if config.option.gpu_device == "emulator":
+        needing = [item for item in needing if item.path.name != gpu_ring.CONTRACT]
     if needing and why_no_gpu():
         for item in needing:
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
@@ -97,7 +113,8 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    return scheduler(config, log, why_no_gpu) if config.option.dist == DISTRIBUTION else None
+    has_gpu = config.option.gpu_device == "emulator" or not why_no_gpu()
+    return scheduler(config, log, has_gpu=has_gpu) if config.option.dist == DISTRIBUTION else None
 
 
 def announce(config: pytest.Config, tests: int) -> None:

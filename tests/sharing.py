@@ -1,13 +1,13 @@
 """How several processes share out a run's tests (pytest-xdist).
 
 A file's tests stay in one process, as they share fixtures. A variant of the contract tests goes by itself, so that all
-processes end at about the same time. One process has the device.
+processes end at about the same time. Of the other tests that need a GPU all are in one process.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,52 @@ IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of several processes
 DISTRIBUTION = "loadscope"  # what --dist says
 
 
+SPREAD = ("test_contract.py", "test_contract_gpu.py")  # files whose tests are dealt out one by one
+
+
 def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
     """What stays in one process with a test, of which ``test`` is pytest's name, relative to ``root``."""
     file, _, name = test.partition("::")
-    if has_gpu and "pytest.mark.gpu" in (root / file).read_text():
-        return "gpu"
-    return test if Path(file).name == "test_contract.py" and "[" in name else file
+    needs_gpu = _needs_gpu(root / file)
+    if Path(file).name in SPREAD and "[" in name and (has_gpu or not needs_gpu):
+        return test
+    return "gpu" if has_gpu and needs_gpu else file
 
 
-def scheduler(config: pytest.Config, log: Any, why_no_gpu: Callable[[], str]) -> Any:
-    """xdist's, with these scopes. (Its own marks for groups are lost on pytest 9.2.)"""
+@cache
+def _needs_gpu(file: Path) -> bool:
+    return "pytest.mark.gpu" in file.read_text()
+
+
+def scheduler(config: pytest.Config, log: Any, *, has_gpu: bool) -> Any:
+    """xdist's, with these scopes. (Its own marks for groups are lost on pytest 9.2.)
+
+    The test at which a process died has failed, and the others go on: by xdist's own scheduler the next process would
+    get that test again, or wait for ever.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return scope_of(nodeid, config.rootpath, has_gpu=not why_no_gpu())
+            return scope_of(nodeid, config.rootpath, has_gpu=has_gpu)
+
+        def remove_node(self, node: Any) -> str | None:
+            work = self.assigned_work[node]
+            unfinished = [
+                (unit, test) for unit in work.values() for test, is_done in unit.items() if not is_done
+            ]
+            for unit, test in unfinished[:1]:
+                unit[test] = True
+            self.assigned_work[node] = {scope: unit for scope, unit in work.items() if not all(unit.values())}
+            super().remove_node(node)
+            return unfinished[0][1] if unfinished else None
+
+        def schedule(self) -> None:
+            is_new_here = self.collection is not None  # a process in the place of one that died
+            super().schedule()
+            for node in self.nodes if is_new_here else ():
+                self._reschedule(
+                    node
+                )  # a process begins a test when it knows of another, or that there is none
 
     return FilesTogether(config, log)

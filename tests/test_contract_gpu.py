@@ -1,4 +1,6 @@
-"""The contract tests' variants on a GPU, and at sizes that fill one.
+"""The contract tests' variants on a GPU, and at sizes that fill one: most of `make test-gpu` (gpu_ring.py).
+
+The same tests on the emulator, which shows that they can run: -m gpu --gpu-device emulator -k adversarial.
 
 Under compute-sanitizer (each call is checked, so a few variants are enough), after a run without it: NVRTC's processes
 do not end in time under it, so that what they compile must be in the cache.
@@ -9,27 +11,35 @@ do not end in time under it, so that what they compile must be in the cache.
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from contract_cases import Variant, batches, kinds, matrices, sample
+from gpu_ring import LOST
 
 from sparsegen import backends
 from sparsegen.backends.executor import CompiledKernel, Executor, Toolchain
+from sparsegen.errors import LaunchError
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import bind_variant
+from sparsegen.render import render
 from sparsegen.verify.variants import worst_error
 
 pytestmark = pytest.mark.gpu
 VARIANTS = [variant for name in families() for variant in sample(name)]
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # that share the tests out
+PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
+THREADS = max(1, len(os.sched_getaffinity(0)) // PROCESSES)
 
 
 class EveryLaneArrives:
@@ -45,24 +55,75 @@ class EveryLaneArrives:
         return getattr(self._toolchain, name)
 
 
+class CompiledAhead:
+    """A toolchain that compiles in threads what tests will ask for, while they run; in their order.
+
+    Processes that share the tests out, and the cache, compile a share each. What no thread has begun when a test asks
+    for it is compiled for the test.
+    """
+
+    def __init__(self, toolchain: Toolchain, variants: Sequence[Variant]) -> None:
+        self._toolchain = toolchain
+        self._pool = ThreadPoolExecutor(THREADS)
+        mine = {v.source: v for v in variants[PROCESS::PROCESSES]}
+        self._ahead = {source: self._compiling(v.family, source) for source, v in mine.items()}
+
+    def _compiling(self, family: AnyFamily, source: str) -> Future[CompiledKernel]:
+        return self._pool.submit(self._toolchain.compile, family.name, family.entry, source)
+
+    def compile(self, family: str, entry: str, source: str) -> CompiledKernel:
+        ahead = self._ahead.get(source)
+        if ahead is not None and not ahead.cancel():
+            return ahead.result()
+        return self._toolchain.compile(family, entry, source)
+
+    def together(self, sources: Sequence[tuple[AnyFamily, str]]) -> None:
+        """Compile several at once, if not before what was submitted."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda one: self.compile(one[0].name, one[0].entry, one[1]), sources))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._toolchain, name)
+
+
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    executor = backends.open_executor(backends.find_device("cuda"))
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    executor = backends.open_executor(backends.find_device(request.config.option.gpu_device))
     yield executor
-    executor.close()
+    if LOST not in request.config.stash:
+        executor.close()
+
+
+@pytest.fixture(autouse=True)
+def noticed_if_lost(request: pytest.FixtureRequest, executor: Executor) -> Iterator[None]:
+    """After a fault every call of this process fails: the ring goes on in another one."""
+    yield
+    try:
+        executor.synchronize()
+    except LaunchError as error:
+        request.config.stash[LOST] = str(error)
 
 
 @pytest.fixture(scope="module")
-def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Toolchain:
-    """The toolchain, with all variants of the selected tests compiled."""
+def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Iterator[CompiledAhead]:
+    """The toolchain, which compiles the variants of the selected tests in the background."""
     toolchain = backends.toolchain(executor.device)
     if request.config.getoption("--every-lane-arrives"):
         toolchain = cast(Toolchain, EveryLaneArrives(toolchain))
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     wanted = [spec.params["variant"] for spec in specs if spec and "variant" in spec.params]
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda v: toolchain.compile(v.family.name, v.family.entry, v.source), wanted))
-    return toolchain
+    ahead = CompiledAhead(toolchain, wanted)
+    yield ahead
+    ahead.close()
+
+
+@cache
+def at_size() -> tuple[CsrMatrix, CsrMatrix]:
+    """Matrices that keep all of a device busy."""
+    return random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)
 
 
 def error_of(
@@ -71,15 +132,15 @@ def error_of(
     config: Any,
     matrix: CsrMatrix,
     executor: Executor,
-    toolchain: Toolchain,
+    toolchain: CompiledAhead,
 ) -> float:
     """Largest error over its bound, of a call on fresh inputs into memory that is filled with NaN."""
-    variant = bind_variant(config, problem, matrix, executor, toolchain)
+    variant = bind_variant(config, problem, matrix, executor, cast(Toolchain, toolchain))
     return worst_error(variant, problem, matrix, np.random.default_rng())
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: Toolchain) -> None:
+def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: CompiledAhead) -> None:
     for name in variant.matrices:
         matrix = matrices()[name]
         problem = variant.kind.problem(matrix)
@@ -90,13 +151,18 @@ def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: T
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
 @pytest.mark.parametrize("size", [1, 49, 256])
-def test_heuristics_at_size(family: AnyFamily, size: int, executor: Executor, toolchain: Toolchain) -> None:
+def test_heuristics_at_size(
+    family: AnyFamily, size: int, executor: Executor, toolchain: CompiledAhead
+) -> None:
     """Every kind of problem, with dense sizes that vectors divide and that they do not."""
+    cases = []
     for kind in (*kinds(family, random.Random(0)), *batches(family, random.Random(0))):
-        for matrix in (random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)):
+        for matrix in at_size():
             problem = kind.with_sizes(size).problem(matrix)
-            if not family.computes(problem):
-                continue
-            config = family.heuristic(problem, problem.features(matrix), executor.device)
-            assert family.broken_constraints(problem, config, executor.device) == []
-            assert error_of(family, problem, config, matrix, executor, toolchain) <= 1, kind
+            if family.computes(problem):
+                config = family.heuristic(problem, problem.features(matrix), executor.device)
+                assert family.broken_constraints(problem, config, executor.device) == []
+                cases.append((problem, config, matrix))
+    toolchain.together([(family, source) for source in {render(family, p, config) for p, config, _ in cases}])
+    for problem, config, matrix in cases:
+        assert error_of(family, problem, config, matrix, executor, toolchain) <= 1, problem

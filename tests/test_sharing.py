@@ -18,7 +18,7 @@ from pathlib import Path
 from sharing import scheduler
 
 def pytest_xdist_make_scheduler(config, log):
-    return scheduler(config, log, lambda: "there is none")
+    return scheduler(config, log, has_gpu=False)
 
 def pytest_runtest_call(item):
     with Path("ran").open("a") as file:
@@ -34,7 +34,7 @@ def pytest_runtest_call(item):
         ("tests/test_contract.py::test_a[uspmm]", False, "tests/test_contract.py::test_a[uspmm]"),
         ("tests/test_contract.py::test_a", False, "tests/test_contract.py"),
         ("tests/test_contract_gpu.py::test_a[uspmm]", False, "tests/test_contract_gpu.py"),
-        ("tests/test_contract_gpu.py::test_a[uspmm]", True, "gpu"),
+        ("tests/test_contract_gpu.py::test_a[uspmm]", True, "tests/test_contract_gpu.py::test_a[uspmm]"),
         ("tests/measure/test_clock.py::test_it", True, "gpu"),
     ],
 )
