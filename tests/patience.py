@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 LONG = 300.0  # seconds for what ends by an event, and is waited for only if something is broken
 
@@ -11,3 +14,19 @@ def patience(seconds: float) -> float:
     """A limit that a test waits for: as many times longer as there are processes for each core."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return round(seconds * max(1.0, waiting), 1)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = LONG) -> None:
+    """Come back when a condition holds; fail after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process has not ended; one that ended and that nobody waited for has closed all it had."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

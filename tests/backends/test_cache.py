@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import LONG
 
 from sparsegen.backends.cache import META_NAME, CompileCache, Entry, file_digest
 from sparsegen.errors import CacheError, CompileError
@@ -223,7 +224,7 @@ def test_what_a_killed_compile_left_is_swept(cache: CompileCache) -> None:
     def slow(work: Path) -> dict[str, object]:
         os.utime(work, (0, 0))
         goes_on.set()
-        assert done.wait(60)
+        assert done.wait(LONG)
         return build(work)
 
     thread = threading.Thread(
@@ -231,7 +232,7 @@ def test_what_a_killed_compile_left_is_swept(cache: CompileCache) -> None:
     )
     thread.start()
     try:
-        assert goes_on.wait(60)
+        assert goes_on.wait(LONG)
         assert list(cache.unfinished()) == [], "it may have been made just now"
         os.utime(left, (0, 0))
         assert list(cache.unfinished()) == [left]

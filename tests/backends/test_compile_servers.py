@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from patience import LONG, is_running, wait_until
 
 from sparsegen.backends.cuda.compile_servers import CompileServers
 from sparsegen.backends.cuda.nvrtc import Compilation, Installation, Source
@@ -18,7 +19,6 @@ from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.system.child import answer, requests
 
 NOWHERE = Installation(Path("/nowhere/libnvrtc.so.13"), Path("/nowhere/libnvrtc-builtins.so.13.0"), (13, 0))
-SECONDS = 20.0
 
 
 def serve(connection: Connection) -> None:
@@ -49,7 +49,7 @@ def servers() -> Iterator[CompileServers]:
     pool.close()
 
 
-def ask(servers: CompileServers, text: str, timeout: float = SECONDS) -> Compilation:
+def ask(servers: CompileServers, text: str, timeout: float = LONG) -> Compilation:
     return servers.compile(Source(text, "kernel.cu", ()), timeout=timeout)
 
 
@@ -125,17 +125,14 @@ def test_a_compiler_that_crashes_is_replaced(servers: CompileServers) -> None:
 def test_a_server_killed_while_idle_is_nobodys_error(servers: CompileServers) -> None:
     before = pid(servers)
     os.kill(before, signal.SIGKILL)
-    time.sleep(0.1)
+    wait_until(lambda: not is_running(before))
     assert pid(servers) != before
 
 
 def test_servers_without_work_end() -> None:
     pool = CompileServers(NOWHERE, "test_compile_servers:serve", idle_seconds=0.2)
     before = pid(pool)
-    deadline = time.monotonic() + SECONDS
-    while is_alive(before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(before)
+    wait_until(lambda: not is_running(before))
     assert pid(pool) != before
     pool.close()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import is_running, wait_until
 
 from sparsegen.backends.cuda import inspection
 from sparsegen.backends.cuda.compile_servers import compile_servers
@@ -134,5 +134,5 @@ def test_a_killed_server_is_replaced(real: CudaToolchain) -> None:
     servers = compile_servers(real.nvrtc.installation)
     for server, _ in servers._idle:
         os.kill(server.pid, signal.SIGKILL)
-    time.sleep(0.1)
+        wait_until(lambda pid=server.pid: not is_running(pid))  # type: ignore[misc]
     assert real.compile("family", "twice", SOURCE + "// again\n").registers

@@ -6,6 +6,7 @@ import ctypes
 from types import SimpleNamespace
 
 import pytest
+from patience import LONG
 
 from sparsegen.backends.cuda import early_init
 
@@ -17,7 +18,7 @@ def test_without_a_driver_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ctypes, "CDLL", missing)
     raised: list[object] = []
     monkeypatch.setattr("threading.excepthook", raised.append)
-    early_init.begin().join(10)
+    early_init.begin().join(LONG)
     assert not raised
 
 
@@ -25,5 +26,5 @@ def test_it_is_initialised_once_in_the_background(monkeypatch: pytest.MonkeyPatc
     asked: list[int] = []
     driver = SimpleNamespace(cuInit=lambda flags: asked.append(flags.value))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    early_init.begin().join(10)
+    early_init.begin().join(LONG)
     assert asked == [0]

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 import pytest
 from command_line import Command
+from patience import LONG
 
 import sparsegen
 from sparsegen import errors
@@ -134,7 +135,7 @@ def raise_in_child() -> NoReturn:
 def with_child(**_: Any) -> None:
     logging.getLogger("sparsegen.nowhere").debug("about to ask a child")
     with closing(ChildProcess("test_cli_main:serve")) as child:
-        child.receive(60.0)
+        child.receive(LONG)
 
 
 @pytest.fixture

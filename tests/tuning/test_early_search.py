@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from optuna.trial import TrialState
+from patience import LONG
 from tuning_fakes import DEVICE, PROBLEM, TOY, ToyConfig, told
 
 from sparsegen.errors import NoVariantError
@@ -28,7 +29,7 @@ class Held:
         self.go, self.error = threading.Event(), error
 
     def __call__(self) -> Search:
-        assert self.go.wait(30)
+        assert self.go.wait(LONG)
         if self.error:
             raise self.error
         return whole()
