@@ -55,7 +55,7 @@ test-gpu: $(READY)
 	$(PYTEST) -m gpu --gpu-budget $(GPU_SECONDS)
 
 test-torch: $(READY_TORCH)
-	$(BIN)/python -m pytest $(TORCH_TESTS)
+	$(PYTEST) $(TORCH_TESTS)
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)

@@ -48,6 +48,21 @@ void store_matrices(void* row, const unsigned (&fragments)[kMatrices], bool tran
     });
 }
 
+/// A lane's share of a product: rows r and r + 8 of the left matrix, two neighbouring columns of the right one, each along
+/// k. Each element is converted once; the kernel's memory is not touched here.
+template <unsigned kDepth>
+struct LaneProduct {
+    double left[2][kDepth], right[2][kDepth];
+
+    __attribute__((no_sanitize("address", "undefined"))) void add_to(float (&sum)[4]) const {
+        for (unsigned i = 0; i < 4; ++i) {
+            double total = static_cast<double>(sum[i]);
+            for (unsigned k = 0; k < kDepth; ++k) total += left[i / 2][k] * right[i % 2][k];
+            sum[i] = static_cast<float>(total);
+        }
+    }
+};
+
 struct MmaFragments {
     unsigned a[4];
     unsigned b[2];
@@ -60,22 +75,21 @@ void mma_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], 
     std::memcpy(mine.a, a, sizeof a);
     std::memcpy(mine.b, b, sizeof b);
     exchange(mine, line, [&](const MmaFragments* lanes) {
-        const auto element = [](unsigned word, int half) {
+        LaneProduct<16> product;
+        const auto convert = [](double (&elements)[16], unsigned k, unsigned word) {
             T pair[2];
             std::memcpy(pair, &word, sizeof pair);
-            return static_cast<double>(static_cast<float>(pair[half]));
+            for (unsigned i = 0; i < 2; ++i) elements[k + i] = static_cast<double>(static_cast<float>(pair[i]));
         };
         const unsigned group = lane() / 4, pair = lane() % 4 * 2;
-        for (unsigned i = 0; i < 4; ++i) {
-            const unsigned lower = i / 2, column = pair + i % 2;  // rows 8 to 15; column of the result
-            double total = static_cast<double>(sum[i]);
-            for (unsigned k = 0; k < 16; ++k) {
-                const unsigned upper = k / 8, from = k % 8 / 2;
-                total += element(lanes[group * 4 + from].a[upper * 2 + lower], k % 2) *
-                         element(lanes[column * 4 + from].b[upper], k % 2);
+        for (unsigned k = 0; k < 16; k += 2) {
+            const unsigned upper = k / 8, from = k % 8 / 2;
+            for (unsigned i = 0; i < 2; ++i) {
+                convert(product.left[i], k, lanes[group * 4 + from].a[upper * 2 + i]);
+                convert(product.right[i], k, lanes[(pair + i) * 4 + from].b[upper]);
             }
-            sum[i] = static_cast<float>(total);
         }
+        product.add_to(sum);
     });
 }
 
@@ -91,17 +105,16 @@ inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b
     std::memcpy(mine.a, a, sizeof a);
     std::memcpy(mine.b, b, sizeof b);
     exchange(mine, line, [&](const MmaFragments* lanes) {
+        LaneProduct<8> product;
         const auto element = [](unsigned word) { return static_cast<double>(static_cast<float>(Tf32{word})); };
         const unsigned group = lane() / 4, pair = lane() % 4 * 2;
-        for (unsigned i = 0; i < 4; ++i) {
-            const unsigned lower = i / 2, column = pair + i % 2;
-            double total = static_cast<double>(sum[i]);
-            for (unsigned k = 0; k < 8; ++k) {
-                total += element(lanes[group * 4 + k % 4].a[k / 4 * 2 + lower]) *
-                         element(lanes[column * 4 + k % 4].b[k / 4]);
+        for (unsigned k = 0; k < 8; ++k) {
+            for (unsigned i = 0; i < 2; ++i) {
+                product.left[i][k] = element(lanes[group * 4 + k % 4].a[k / 4 * 2 + i]);
+                product.right[i][k] = element(lanes[(pair + i) * 4 + k % 4].b[k / 4]);
             }
-            sum[i] = static_cast<float>(total);
         }
+        product.add_to(sum);
     });
 }
 
@@ -160,16 +173,18 @@ using e5m2 = Float8<5>;
 /// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k.
 template <class T, int kColumnTiles, class Matrix, class OfB = T>
 void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) {
+    constexpr unsigned kDepth = 32 / sizeof(T);
     const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
+    LaneProduct<kDepth> product;
+    for (unsigned i = 0; i < 2; ++i) {
+        for (unsigned k = 0; k < kDepth; ++k) product.left[i][k] = a.template element<T>(first_row + i * 8, k);
+    }
     for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
-        for (unsigned i = 0; i < 4; ++i) {
-            const unsigned row = first_row + i / 2 * 8, column = tile * 8 + lane() % 4 * 2 + i % 2;
-            double total = static_cast<double>(sums[tile][i]);
-            for (unsigned k = 0; k < 32 / sizeof(T); ++k) {
-                total += a.template element<T>(row, k) * b.template element<OfB>(column, k);
-            }
-            sums[tile][i] = static_cast<float>(total);
+        const unsigned first_column = tile * 8 + lane() % 4 * 2;
+        for (unsigned i = 0; i < 2; ++i) {
+            for (unsigned k = 0; k < kDepth; ++k) product.right[i][k] = b.template element<OfB>(first_column + i, k);
         }
+        product.add_to(sums[tile]);
     }
 }
 
