@@ -16,7 +16,8 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope
+# What KERNELS=... names keeps what was compiled, for the next ring.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels %)
 
 .PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz fuzz lint types clean
 

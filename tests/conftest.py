@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import expectations
@@ -46,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--gpu-device", choices=("cuda", "emulator"), default="cuda", help="what GPU contract tests run on"
+    )
+    parser.addoption(
+        "--kernels",
+        type=Path,
+        help="a folder with what earlier runs compiled; default one for this run alone",
     )
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help="how long tests/fuzz goes on, all of it")
     parser.addoption(
@@ -148,10 +154,12 @@ class PatientToolchain(EmulatorToolchain):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def emulator_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """The environment's settings with a cache that all of this run uses, in all its processes, and nobody else."""
+def emulator_settings(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
+    """The environment's settings with a cache of all of this run's processes; nobody else's but for ``--kernels``."""
     folder = tmp_path_factory.getbasetemp()
-    cache = (folder.parent if IS_WORKER else folder) / "cache"
+    cache = request.config.option.kernels or (folder.parent if IS_WORKER else folder) / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARSEGEN_CACHE", str(cache))
         yield replace(Settings.from_environment(), cache=cache)
