@@ -112,7 +112,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             p.padding.rows <= (size.rows - 1) // 2 and p.padding.columns <= (size.columns - 1) // 2,
             f"the padding ({p.padding}) is at most half of the filter ({size})",
         )
-        if p.mask_of is MaskOf.INPUT:
+        if p.mask_of.is_of_input:
             yield Constraint(
                 p.stride.rows == 1 and p.taps <= LONGEST_WORD,
                 f"with a mask of the input the stride is 1 and a filter has at most {LONGEST_WORD} taps ({p.taps})",
@@ -281,8 +281,9 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         taken = c.input_stages * 2 * c.group_units * place
         taken += -(-c.weight_stages * c.stage_taps * c.tile_n * row // ALIGNMENT) * ALIGNMENT
         taken += WARPS * 16 * min(64, c.tile_n) * ITEM_BYTES
-        listed = LISTED_UNITS * (2 if p.mask_of is MaskOf.INPUT else 1) + THREADS + THREADS // 32
-        taken += 4 * (listed + c.tile_n) + 8 * (2 * c.input_stages + 2 * c.weight_stages + 1)
+        listed = LISTED_UNITS * (2 if p.mask_of.is_of_input else 1) + THREADS + THREADS // 32
+        input_barriers = 3 if p.mask_of is MaskOf.ANY_INPUT else 2
+        taken += 4 * (listed + c.tile_n) + 8 * (input_barriers * c.input_stages + 2 * c.weight_stages + 1)
         return -(-taken // ALIGNMENT) * ALIGNMENT
 
 

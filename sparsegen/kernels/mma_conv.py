@@ -29,7 +29,7 @@ from sparsegen.kernels.layouts.masked_convolution import (
     units_of,
 )
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
+from sparsegen.operators import DType, MaskedConv2dProblem
 
 WARP = 32
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
@@ -123,7 +123,7 @@ class MmaConv(MaskedConvolution[MmaConvConfig]):
     def constants(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> Mapping[str, Value]:
         p, planes = problem, problem.layout.has_planes
         # Outputs that follow one another are stored together where the mask asks for all of them, or for none.
-        together = p.mask_of is MaskOf.INPUT or has_whole_units(p)
+        together = p.mask_of.is_of_input or has_whole_units(p)
         return {
             **geometry_constants(p),
             "whole_units": has_whole_units(p),
@@ -228,7 +228,7 @@ class MmaConv(MaskedConvolution[MmaConvConfig]):
         else:
             pixels, sums = c.tile_m * padded, c.tile_m * (c.tile_n + 8) * 4
         ring = max(c.stages * (pixels + c.tile_n * padded), sums)
-        units = LISTED_UNITS * (20 if p.mask_of is MaskOf.INPUT else 12)
+        units = LISTED_UNITS * (20 if p.mask_of.is_of_input else 12)
         listed = 16 * c.tile_m + units + 8 * SHEET_WORDS + 4 * c.warps_m * c.warps_n
         return ring + -(-listed // LOAD_BYTES) * LOAD_BYTES
 

@@ -64,6 +64,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
             f"there are at most {MOST_CHANNELS} channels ({p.channels}), {MOST_FILTERS} filters ({p.filters}) and "
             f"{MOST_WEIGHTS} weights ({weights})",
         )
+        yield Constraint(p.mask_of is not MaskOf.ANY_INPUT, "x is zero outside of a mask of the input")
         least = self._tiles(p, StripConvConfig(units_down=1, units_across=4))
         yield Constraint(least < LARGEST_GRID, "tiles are counted with 31 bits")
 

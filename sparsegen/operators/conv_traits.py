@@ -10,10 +10,20 @@ from sparsegen.operators.dtype import Array
 
 
 class MaskOf(StrEnum):
-    """What the mask says: which blocks of the input are not zero, or which blocks of the output are wanted."""
+    """What the mask says: which blocks of the input are not zero, or count, or which blocks of the output are wanted.
+
+    With ``INPUT`` the caller makes sure that x is zero elsewhere; with ``ANY_INPUT`` x counts as zero there, whatever
+    it holds.
+    """
 
     INPUT = "input"
     OUTPUT = "output"
+    ANY_INPUT = "any_input"
+
+    @property
+    def is_of_input(self) -> bool:
+        """Whether the mask lies over the input."""
+        return self is not MaskOf.OUTPUT
 
 
 class ConvEpilogue(StrEnum):

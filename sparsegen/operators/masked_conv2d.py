@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -23,6 +22,7 @@ from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.mask_words import as_mask_words
 from sparsegen.operators.masked import Density
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec
@@ -55,7 +55,7 @@ class MaskedConv2dOperator(Operator):
         Args:
             x: height × width × channels, or channels × height × width (`ImageLayout`), contiguous, of the problem's
                 dtype; with a batch one for each image, as are the result and the residual. Where the mask is of the
-                input, pixels outside its blocks are zero.
+                input, pixels outside its blocks are zero; of any input they count as zero.
             w: filters × rows × columns × channels of a group.
             mask: the words of one (`sparsegen.masks.words_of`), of the operands' library; of all images in turn. Of
                 PyTorch int64 will do, whose bits are taken.
@@ -69,7 +69,7 @@ class MaskedConv2dOperator(Operator):
                 f"{'a' if p.epilogue.has_residual else 'no'} residual (of the result's shape)"
             )
         p.rest.require_out(out)
-        given = [x, w, _as_words(mask), *(array for array in (bias, residual) if array is not None)]
+        given = [x, w, as_mask_words(mask), *(array for array in (bias, residual) if array is not None)]
         return self._run(tuple(given), out, stream)
 
 
@@ -80,7 +80,8 @@ class MaskedConv2dProblem(Problem):
     The items of a batch are images; each has a mask of its own, all have the same filters. With a mask M
 
     - over the output (SBNet's), Y = M · f(conv(X) + bias) + residual: elsewhere Y is zero, or the residual;
-    - over the input, X is zero outside of it, and Y = f(conv(X) + bias) + residual everywhere.
+    - over the input, X is zero outside of it, and Y = f(conv(X) + bias) + residual everywhere;
+    - over any input the same, with X that counts as zero outside of it, whatever it holds there.
 
     Where the rest is kept, outputs outside the mask's blocks (of the output) or in units of 8 × 8 outputs none of which
     reads a live block (of the input) are not written.
@@ -156,7 +157,7 @@ class MaskedConv2dProblem(Problem):
     @property
     def masked_shape(self) -> tuple[int, int]:
         """Rows and columns of pixels that the mask lies over."""
-        if self.mask_of is MaskOf.INPUT:
+        if self.mask_of.is_of_input:
             return self.height, self.width
         return self.out_height, self.out_width
 
@@ -185,6 +186,13 @@ class MaskedConv2dProblem(Problem):
         wide: Array = blocks.repeat(self.mask_block.rows, axis=0).repeat(self.mask_block.columns, axis=1)
         return wide[:height, :width]
 
+    def counted(self, image: Array, words: Array) -> Array:
+        """What counts of an image of height × width × channels: of any input that of live blocks alone."""
+        if self.mask_of is not MaskOf.ANY_INPUT:
+            return image
+        of_live: Array = np.where(self.live(words)[..., None], image, np.zeros(1, image.dtype))
+        return of_live
+
     def is_computed(self, words: Array) -> Array:
         """bool for each output of an image: whether the mask asks for it, or its unit reads a live block."""
         live = self.live(words)
@@ -192,7 +200,7 @@ class MaskedConv2dProblem(Problem):
             return live
         height, width = self.out_height, self.out_width
         reached = np.zeros((-(-height // UNIT) * UNIT, -(-width // UNIT) * UNIT), dtype=np.bool_)
-        for part, _ in self._taps_of(live):
+        for part, _ in self.taps_of(live):
             reached[:height, :width] |= part
         units = reached.reshape(reached.shape[0] // UNIT, UNIT, -1, UNIT).any(axis=(1, 3))
         return units.repeat(UNIT, axis=0).repeat(UNIT, axis=1)[:height, :width]
@@ -274,10 +282,11 @@ class MaskedConv2dProblem(Problem):
         }
         for name in {"x", "residual"} & real.keys():
             real[name] = self.layout.by_pixels(real[name])
+        real["x"] = self.counted(real["x"], operands["mask"])
         exact = np.zeros((self.out_height, self.out_width, self.filters))
         magnitude = np.zeros_like(exact)
         of_group, per_group = self.group_channels, self.filters // self.groups.count
-        for part, tap in self._taps_of(real["x"]):
+        for part, tap in self.taps_of(real["x"]):
             filters = real["w"][:, tap[0], tap[1]]
             for group in range(self.groups.count):
                 own = slice(group * per_group, (group + 1) * per_group)
@@ -301,7 +310,7 @@ class MaskedConv2dProblem(Problem):
             self.layout.stored(exact), self.layout.stored(magnitude), self.terms(matrix), self.dtype
         )
 
-    def _taps_of(self, image: Array) -> Any:
+    def taps_of(self, image: Array) -> Any:
         """For each tap, by row and column, what the outputs read of an image: zeros, or False, outside of it."""
         rows, columns = self.padding.rows, self.padding.columns
         margins = ((rows, rows), (columns, columns), *[(0, 0)] * (image.ndim - 2))
@@ -323,7 +332,9 @@ class MaskedConv2dProblem(Problem):
         computed = device.upload(self.is_computed(operands["mask"]).astype(np.uint8))
         nothing = np.zeros(1, np.float32)
         names = ("x", "w", "bias", "residual")
-        given = [device.upload(operands.get(name, nothing)) for name in names]
+        x = self.counted(self.layout.by_pixels(operands["x"]), operands["mask"])
+        images = operands["x"] if self.mask_of is not MaskOf.ANY_INPUT else self.layout.stored(x)
+        given = [device.upload({**operands, "x": images}.get(name, nothing)) for name in names]
         sizes = (
             *(self.height, self.width, self.channels, self.filters, self.out_height, self.out_width),
             *(self.filter_size.rows, self.filter_size.columns, self.stride.rows, self.stride.columns),
@@ -364,12 +375,12 @@ class MaskedConv2dProblem(Problem):
         )
         margins = ((self.padding.rows,) * 2, (self.padding.columns,) * 2, (0, 0))
         top, left = at_row * self.stride.rows, at_column * self.stride.columns
-        pixels = np.pad(self.layout.by_pixels(operands["x"]), margins)[
+        pixels = np.pad(self.counted(self.layout.by_pixels(operands["x"]), operands["mask"]), margins)[
             top : top + reach[0], left : left + reach[1]
         ]
         computed = bool(self.is_computed(operands["mask"])[at_row, at_column])
         # Of the input, an output that the mask does not reach is one of zeros, unless it is kept.
-        wanted = computed or (self.mask_of is MaskOf.INPUT and self.rest is Rest.FILLED)
+        wanted = computed or (self.mask_of.is_of_input and self.rest is Rest.FILLED)
         given = {
             "x": np.ascontiguousarray(pixels),
             "w": operands["w"],
@@ -384,14 +395,6 @@ class MaskedConv2dProblem(Problem):
         places = np.arange(self.filters)
         places = row + places * outputs if self.layout.has_planes else row * self.filters + places
         return LoneRow(alone, alone.without_pattern, given, places)
-
-
-def _as_words(mask: Any) -> Any:
-    """A mask as unsigned words."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(mask, torch.Tensor) and mask.dtype == torch.int64:
-        return mask.view(torch.uint64)
-    return mask
 
 
 PROBLEMS = (MaskedConv2dProblem,)

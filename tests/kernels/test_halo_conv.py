@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,12 +43,36 @@ def test_rows_of_more_blocks_than_a_word_has(mask_of: MaskOf, emulator_toolchain
 
 
 @pytest.mark.sanitizer
-def test_a_unit_reaches_into_the_blocks_around_it(emulator_toolchain: EmulatorToolchain) -> None:
+@pytest.mark.parametrize("mask_of", [MaskOf.INPUT, MaskOf.ANY_INPUT])
+def test_a_unit_reaches_into_the_blocks_around_it(
+    mask_of: MaskOf, emulator_toolchain: EmulatorToolchain
+) -> None:
     """Corners too, with filters that are not square."""
-    p = conv(40, 40, mask_of="input", filter_size="5x3", padding="2x1", mask_block="16x8")
+    p = conv(40, 40, mask_of=mask_of, filter_size="5x3", padding="2x1", mask_block="16x8")
     blocks = np.zeros((1, 3, 5), dtype=np.bool_)
     blocks[0, 1, 2] = True
     assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("rest", ["filled", "kept"])
+@pytest.mark.parametrize(
+    "sides",
+    [
+        {"filter_size": 3, "padding": 1, "mask_block": "16x8"},
+        {"filter_size": 4, "padding": 0, "mask_block": "8x24"},
+        {"filter_size": 5, "padding": "1x2", "mask_block": 16},
+        {"filter_size": 1, "padding": 0, "mask_block": 8},
+    ],
+)
+def test_what_lies_outside_of_the_mask_counts_as_zero(
+    sides: dict[str, Any], rest: str, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Several items of several chunks: boxes come again where zeros were written."""
+    p = conv(37, 44, channels=64, mask_of=MaskOf.ANY_INPUT, batch=2, density=0.3, rest=rest, **sides)
+    for chunk, stages in ((16, 3), (32, 2)):
+        config = replace(SMALL, chunk=chunk, group_units=2, input_stages=stages)
+        assert worst(p, config, emulator_toolchain, multiprocessors=1) <= 1
 
 
 @pytest.mark.sanitizer

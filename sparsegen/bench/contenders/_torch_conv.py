@@ -43,6 +43,15 @@ class Given:
         return {name: (of.rows, of.columns) for name, of in named}
 
 
+def open_cudnn(executor: Executor) -> dict[str, str]:
+    """PyTorch with cuDNN in benchmark mode and without TF32; the versions."""
+    versions = open_torch(executor)
+    torch = import_torch()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+    return {**versions, "cudnn": str(torch.backends.cudnn.version())}
+
+
 class TorchConvolution(Contender):
     """Where the mask is of the output, what lies elsewhere is not compared."""
 
@@ -58,11 +67,7 @@ class TorchConvolution(Contender):
         return None
 
     def open(self, executor: Executor) -> Mapping[str, str]:
-        versions = open_torch(executor)
-        torch = import_torch()
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False
-        return {**versions, "cudnn": str(torch.backends.cudnn.version())}
+        return open_cudnn(executor)
 
     @abstractmethod
     def convolution(self, given: Given) -> Callable[[], Any]:
@@ -70,9 +75,11 @@ class TorchConvolution(Contender):
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
         p = bench.problem_as(MaskedConv2dProblem)
-        stored = to_tensor(bench.operand("x"), p.dtype)
-        stored = stored.reshape(p.batch, *p.layout.shape(p.height, p.width, p.channels))
         masks = bench.operand("mask").reshape(p.batch, -1)
+        images = bench.operand("x").reshape(p.batch, *p.layout.shape(p.height, p.width, p.channels))
+        by_pixels = zip(p.layout.by_pixels(images), masks, strict=True)
+        counted = [p.layout.stored(p.counted(image, words)) for image, words in by_pixels]
+        stored = to_tensor(np.stack(counted), p.dtype)
         block = p.mask_block
         live = np.stack([p.live(words)[:: block.rows, :: block.columns] for words in masks])
         given = Given(

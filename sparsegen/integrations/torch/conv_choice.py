@@ -64,7 +64,8 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> tuple[float, flo
         return result
 
     def dense() -> Tensor:
-        found = functional.conv2d(x, weight, bias, stride, padding, dilation, p.groups.count)
+        images = zero_outside(x, mask, block) if p.mask_of is MaskOf.ANY_INPUT else x
+        found = functional.conv2d(images, weight, bias, stride, padding, dilation, p.groups.count)
         return zero_outside(found, mask, block) if p.mask_of is MaskOf.OUTPUT else found
 
     found = in_turn([masked, dense], where)

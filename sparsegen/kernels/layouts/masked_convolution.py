@@ -59,7 +59,7 @@ def countable_outputs(problem: MaskedConv2dProblem) -> Constraint:
 def live_share(problem: MaskedConv2dProblem) -> float:
     """The expected share of units that are live: with a mask of the input, a unit is where any of its pixels is."""
     share = problem.density.share
-    if problem.mask_of is MaskOf.INPUT:
+    if problem.mask_of.is_of_input:
         reach = (1 + UNIT / problem.mask_block.rows) * (1 + UNIT / problem.mask_block.columns)
         share = 1 - (1 - share) ** reach
     return share
@@ -90,9 +90,14 @@ def geometry_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
 
 
 def result_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
-    """The constants of every template: whose mask it is, what becomes of the other outputs, and the epilogue."""
+    """The constants of every template: whose mask it is, what becomes of the other outputs, and the epilogue.
+
+    Where x is zero outside of a mask of the input, the template need not know it.
+    """
+    over = MaskOf.INPUT if problem.mask_of.is_of_input else MaskOf.OUTPUT
     return {
-        "mask_of": problem.mask_of.value,
+        "mask_of": over.value,
+        **({"zeroes": True} if problem.mask_of is MaskOf.ANY_INPUT else {}),
         "rest": problem.rest.value,
         "epilogue": problem.epilogue.value,
     }
