@@ -1,0 +1,226 @@
+"""Masked convolutions on warps' tensor cores (sm_80 and later): all taps of a filter read one window of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.conv_units import (
+    PIXELS,
+    WARP,
+    active_share,
+    list_bytes,
+    mask_constants,
+    mask_sizes,
+    outputs_are_counted,
+    sides,
+    units_of,
+    window_pixels,
+)
+from sparsegen.kernels.layouts.limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+    whole_tiles,
+)
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.packed import Packed
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType, MaskedConv2dProblem
+
+MOST_TAPS = 64  # of a filter: one bit of a word for each
+# Expected, not measured yet: microseconds beside the products; the share of the tensor cores' rate, of which mma.sync
+# reaches about 0.6 on Hopper; and a factor that leaves measured families their place.
+START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 12.0, 0.5, 0.3, 2.5
+
+
+@dataclass(frozen=True)
+class WindowConvConfig(Config):
+    """One point of the tuning space of `WindowConv`."""
+
+    tile_m: int = tunable(256, (64, 128, 256), "outputs per thread block, in units of 8 x 8")
+    tile_n: int = tunable(128, (16, 32, 64, 128), "filters per thread block")
+    chunk: int = tunable(64, (16, 32, 64), "channels of a window in shared memory")
+    warps_m: int = tunable(4, (1, 2, 4), "warps side by side along the outputs")
+    warps_n: int = tunable(2, (1, 2, 4), "warps side by side along the filters")
+    stages: int = tunable(3, (2, 3, 4), "pipeline stages of weights, a tap each")
+    resident: int = tunable(1, (1, 2, 3), "thread blocks per multiprocessor")
+
+
+# From large tiles to small ones; the last ones have enough registers for float32.
+HEURISTIC_CONFIGS = (
+    WindowConvConfig(),
+    WindowConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4),
+    WindowConvConfig(tile_m=128, tile_n=128, chunk=32, warps_m=2, warps_n=4, resident=2),
+    WindowConvConfig(tile_m=128, tile_n=64, chunk=32, warps_m=4, warps_n=2, resident=2),
+    WindowConvConfig(tile_m=64, tile_n=64, chunk=32, warps_m=2, warps_n=2, resident=3),
+    WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=2, resident=2),
+    WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, resident=2),
+)
+
+
+class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
+    """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
+
+    For some channels at a time the pixels that a tile's outputs read, their window, come to shared memory once by
+    ``cp.async``, and all taps multiply them where they lie: a row of a fragment may begin at any pixel. Weights come
+    tap by tap in a ring of stages; two windows take turns, across items too. Pixels outside of the image are zeros, and
+    so are those outside of the mask where it says what counts of the input. float32 is split into two TF32 numbers, and
+    three of the four products are added.
+    """
+
+    name = "window_conv"
+    summary = "masked convolution on warps' tensor cores: taps are places in windows of pixels with a halo"
+    source = (
+        "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
+        "implicit GEMM: Chetlur et al., cuDNN, 2014; mma.sync with cp.async stages: NVIDIA, PTX ISA; float32 from "
+        "three TF32 products: Ootomo and Yokota, IJHPCA 2022"
+    )
+    template = "masked_conv2d/window_conv.cu.j2"
+    entry = "window_conv"
+    size_names = (
+        *("images", "height", "width", "channels", "filters"),
+        *("out_height", "out_width", "mask_rows", "mask_columns"),
+    )
+    packed_names = ()
+    problem_type = MaskedConv2dProblem
+    config_type = WindowConvConfig
+
+    def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
+        p = problem
+        yield Constraint(not p.layout.has_planes, f"channels are innermost (layout {p.layout})")
+        yield Constraint(p.taps <= MOST_TAPS, f"a filter has at most {MOST_TAPS} taps ({p.taps})")
+        yield outputs_are_counted(p)
+
+    def constraints(
+        self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        p, c, threads, taken = problem, config, self._threads(config), self._shared_bytes(problem, config)
+        yield capable(device, TENSOR_CORES)
+        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "outputs")
+        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "filters")
+        yield Constraint(
+            threads >= max(c.chunk, 2 * WARP),
+            f"threads ({threads}) are two warps at least, and bring whole chunks ({c.chunk})",
+        )
+        splits = 2 if p.dtype is DType.FLOAT32 else 1
+        operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
+        yield enough_registers(self._sums(c) + operands + 48, max(threads, 128) * c.resident, at_a_time=8)
+        yield shared_memory_fits("windows and stages", taken, device)
+        yield resident_blocks_fit(c.resident, taken, device)
+
+    def is_worth_trying(self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device) -> bool:
+        c, of_group = config, problem.filters // problem.groups.count
+        is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
+        return not is_large and self._sums(c) >= 16
+
+    def constants(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> Mapping[str, Value]:
+        p = problem
+        return {
+            "dtype": p.dtype.value,
+            **sides(p),
+            **mask_constants(p),
+            "rest": p.rest.value,
+            "epilogue": p.epilogue.value,
+            "vector_x": widest_vector(p.group_channels, p.dtype),
+            "vector_y": widest_vector(p.filters // p.groups.count, p.dtype),
+        }
+
+    def pack(
+        self, problem: MaskedConv2dProblem, config: WindowConvConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        return Packed(arrays={}, sizes=mask_sizes(problem), nnz=matrix.nnz)
+
+    def launch(
+        self,
+        problem: MaskedConv2dProblem,
+        config: WindowConvConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        """The launch has as many thread blocks as the device holds, the same number for each tile of filters."""
+        tiles = self._filter_tiles(problem, config)
+        parts = max(1, device.multiprocessors * config.resident // tiles)
+        return Launch(
+            grid=(parts * tiles, 1, 1),
+            block=(self._threads(config), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def analytic_us(
+        self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
+    ) -> float:
+        p, c, rates = problem, config, device.expected_rates
+        tiles, inner = self._filter_tiles(p, c), -(-p.group_channels // c.chunk) * c.chunk
+        parts = max(1, device.multiprocessors * c.resident // tiles)
+        items = -(-active_share(p) * units_of(p) * PIXELS // (c.tile_m * parts)) * parts * tiles
+        reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
+        products = items * c.tile_m * c.tile_n * inner * p.taps
+        computing = products / (reached * rates.tensor_products_per_us(p.dtype))
+        window = c.tile_m // PIXELS * window_pixels(p)
+        loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        return UNMEASURED * (rates.launch_us + START_US + max(computing, loading, moving))
+
+    def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> WindowConvConfig:
+        """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""
+        p, of_group = problem, problem.filters // problem.groups.count
+        outputs = p.density.share * p.batch * p.out_height * p.out_width
+        last = WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, stages=2, resident=1)
+        for config in HEURISTIC_CONFIGS:
+            found = self._narrow(p, config)
+            if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
+                continue
+            last = found
+            if outputs * self._filter_tiles(p, found) >= device.multiprocessors * found.tile_m:
+                return found
+        return last
+
+    def alternatives(
+        self, problem: MaskedConv2dProblem, features: Features, device: Device
+    ) -> tuple[WindowConvConfig, ...]:
+        """The other tiles: live units may come together or apart."""
+        some = dict.fromkeys(self._narrow(problem, c) for c in HEURISTIC_CONFIGS)
+        return tuple(
+            c
+            for c in some
+            if self.is_worth_trying(problem, c, device) and not self.broken_constraints(problem, c, device)
+        )
+
+    @staticmethod
+    def _narrow(problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
+        """With no wider chunks than there are channels; 16 of float32, whose products need more registers."""
+        most = 16 if problem.dtype is DType.FLOAT32 else problem.group_channels
+        return replace(config, chunk=next((n for n in (64, 32) if n <= min(config.chunk, most)), 16))
+
+    @staticmethod
+    def _threads(config: WindowConvConfig) -> int:
+        return WARP * config.warps_m * config.warps_n
+
+    @staticmethod
+    def _sums(config: WindowConvConfig) -> int:
+        """The sums that each thread keeps in registers."""
+        return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
+
+    @staticmethod
+    def _filter_tiles(problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
+        groups = problem.groups.count
+        return groups * -(-(problem.filters // groups) // config.tile_n)
+
+    def _shared_bytes(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
+        """The bytes of two windows, of the stages of weights, of the sums on their way out and of the list of units."""
+        p, c = problem, config
+        pitch = c.chunk * p.dtype.itemsize + LOAD_BYTES
+        windows = 2 * c.tile_m // PIXELS * window_pixels(p) * pitch
+        out = 4 * 16 * (min(32, c.tile_n // c.warps_n) + 8) * c.warps_m * c.warps_n
+        return windows + c.stages * c.tile_n * pitch + out + list_bytes(p, self._threads(c))
+
+
+FAMILY = WindowConv()
