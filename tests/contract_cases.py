@@ -35,6 +35,7 @@ from sparsegen.operators import (
     ItemValues,
     Layout,
     MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
     MaskedProblem,
     PointsProblem,
     Problem,
@@ -62,6 +63,7 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
     {"filter_size": "1x1", "padding": "0", "mask_block": "8x8"},
     {"filter_size": "5x3", "padding": "2x1", "mask_block": "16x8"},
     {"filter_size": "3x3", "padding": "1", "mask_block": "8x16", "stride": "2"},
+    {"filter_size": "1x7", "padding": "0x3", "mask_block": "8x16"},
     {"filter_size": "4x2", "padding": "3x1", "mask_block": "5x7", "stride": "1x2", "dilation": "2x1"},
 )
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
@@ -72,7 +74,8 @@ MOST_KINDS = 40  # in all; of more a third, in which every two traits still come
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 # Of convolutions, instead of these: the tile of every choice divides some, and products stay few.
-SIZES_OF = {"channels": (1, 7, 16, 32, 64), "filters": (3, 20, 32, 64, 128, 256)}
+SIZES_OF = {"channels": (1, 7, 16, 32, 64), "filters": (3, 20, 32, 64, 128, 256), "images": (1, 3)}
+CONVOLVED = (MaskedConv2dProblem, MaskedConv2dWeightsProblem)
 RANDOM_VARIANTS = 20  # of a family, shared out among its kinds
 MOST_OF_A_KIND = 2
 DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
@@ -209,7 +212,7 @@ def heuristic(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
     """Whether problems have such a shape: without a pattern none is empty, and images and lists of points are small."""
     rows, columns = matrix.shape
-    if problem_type is MaskedConv2dProblem and rows * columns > MOST_PIXELS:
+    if problem_type in CONVOLVED and rows * columns > MOST_PIXELS:
         return False
     if issubclass(problem_type, PointsProblem) and rows * columns > MOST_FEATURES:
         return False
@@ -276,7 +279,7 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
     density = ("density", rng.choice(DENSITIES))
     if issubclass(kind.problem_type, PointsProblem):
         return (("filter_volume", rng.choice(FILTER_VOLUMES)), density)
-    if kind.problem_type is MaskedConv2dProblem:
+    if kind.problem_type in CONVOLVED:
         some = [replace(kind, parameters=(*sides.items(), density)) for sides in CONVOLUTIONS]
         return rng.choice([one for one in some if one.is_computed(family)]).parameters
     if not issubclass(kind.problem_type, MaskedProblem):

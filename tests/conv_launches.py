@@ -13,13 +13,13 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import families
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf
 from sparsegen.render import render
 from sparsegen.verify.bounds import worst_error
 
 
 def worst(
-    p: MaskedConv2dProblem,
+    p: MaskedConv2dProblem | MaskedConv2dWeightsProblem,
     config: Any,
     toolchain: EmulatorToolchain,
     blocks: np.ndarray | None = None,
@@ -32,7 +32,7 @@ def worst(
     given = p.random_operands(np.random.default_rng(0), 0)
     if blocks is not None:
         given["mask"] = words_of(blocks).reshape(given["mask"].shape)
-        if p.mask_of is MaskOf.INPUT:
+        if isinstance(p, MaskedConv2dProblem) and p.mask_of is MaskOf.INPUT:
             assert p.batch == 1
             p.layout.by_pixels(given["x"])[~p.live(given["mask"])] = 0
     packed = family.pack(p, config, matrix)
@@ -47,3 +47,9 @@ def conv(height: int, width: int, **fields: Any) -> MaskedConv2dProblem:
     """A small problem; fields as of `MaskedConv2dProblem.of`."""
     usual = {"channels": 16, "filters": 32, "dtype": "float16", "mask_block": 8}
     return MaskedConv2dProblem.of((height, width), **{**usual, **fields})
+
+
+def weights(height: int, width: int, **fields: Any) -> MaskedConv2dWeightsProblem:
+    """The gradient of a small one by its weights."""
+    usual = {"channels": 16, "filters": 32, "images": 1, "dtype": "float16", "mask_block": 8}
+    return MaskedConv2dWeightsProblem.of((height, width), **{**usual, **fields})

@@ -35,6 +35,7 @@ from sparsegen.operators import (
     Layout,
     MaskBlock,
     MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
     MaskOf,
     Problem,
     Readout,
@@ -141,6 +142,9 @@ PROBLEMS: dict[str, Problem] = {
         M, K, 3, 1, mask_of=MaskOf.INPUT, rest=Rest.KEPT, mask_block=MaskBlock(8, 8)
     ),
     "conv-planes-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, layout=ImageLayout.NCHW),
+    "conv-any-input-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, mask_of=MaskOf.ANY_INPUT),
+    "conv-weights-bf16": MaskedConv2dWeightsProblem(M, K, 64, 64, 2, DType.BFLOAT16),
+    "conv-weights-fp32": MaskedConv2dWeightsProblem(M, K, 12, 20, 1, mask_block=MaskBlock(5, 7)),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
     "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
     "network-fp16-dying": SparseNetworkProblem(

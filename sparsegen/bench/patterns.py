@@ -21,7 +21,7 @@ from sparsegen.matrix.load import load_matrix
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, radixnet
-from sparsegen.operators import DType, MaskedConv2dProblem, Problem
+from sparsegen.operators import DType, MaskedConv2dProblem, MaskedConv2dWeightsProblem, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +214,12 @@ class Blobs(Drawn):
         Raises:
             SuiteError: the problem has no mask of spatial blocks.
         """
-        if not isinstance(problem, MaskedConv2dProblem):
+        if isinstance(problem, MaskedConv2dWeightsProblem):
+            shape = (problem.images, *problem.forward.mask_shape)
+        elif isinstance(problem, MaskedConv2dProblem):
+            shape = (problem.batch, *problem.mask_shape)
+        else:
             raise SuiteError(f"a pattern {self.kind!r} is for masks of images, not for {problem.operator}")
-        shape = (problem.batch, *problem.mask_shape)
         live = generators.blobs(shape, self.spacing, problem.density.share, self.seed)
         return problem.random_operands(rng, nnz, live)
 

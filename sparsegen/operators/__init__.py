@@ -22,6 +22,10 @@ from sparsegen.operators.float8 import FactorType, Float8
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import Block, Density, MaskedOperator, MaskedProblem
 from sparsegen.operators.masked_conv2d import MaskedConv2dOperator, MaskedConv2dProblem
+from sparsegen.operators.masked_conv2d_weights import (
+    MaskedConv2dWeightsOperator,
+    MaskedConv2dWeightsProblem,
+)
 from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Cost, HasDense, LoneRow, Problem, TensorSpec
 from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
@@ -85,6 +89,8 @@ __all__ = [
     "MaskOf",
     "MaskedConv2dOperator",
     "MaskedConv2dProblem",
+    "MaskedConv2dWeightsOperator",
+    "MaskedConv2dWeightsProblem",
     "MaskedOperator",
     "MaskedProblem",
     "Operator",

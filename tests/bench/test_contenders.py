@@ -135,6 +135,7 @@ def test_ours_come_first_and_are_not_their_own_peers() -> None:
         "cublas-layers",
         "cublas-tf32",
         "torch-conv2d",
+        "torch-conv2d-weights",
         "torch-linear",
         "torch-sdpa",
         "torch-softmax",

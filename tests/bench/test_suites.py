@@ -38,7 +38,7 @@ COUNTS = {
     "softmax": 10,
     "mixed": 48,
     "block": 24,
-    "convolution": 108,
+    "convolution": 118,
     "dlmc-like": 24,
     "gnn": 6,
     "llm": 48,

@@ -12,7 +12,7 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.patterns import Drawn, Independent, Pattern, RadixNet, SlidingWindow
+from sparsegen.bench.patterns import Blobs, Drawn, Independent, Pattern, RadixNet, SlidingWindow
 from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
@@ -25,6 +25,7 @@ from sparsegen.operators import (
     FactorType,
     Layout,
     MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
     Problem,
     Readout,
     SddmmProblem,
@@ -53,6 +54,9 @@ NARROW = DsdProblem(
     64, 128, 48, DType.BFLOAT16, Block(32, 32), w_layout=Layout.COLUMN, factor_type=FactorType.E4M3
 )
 NARROW_SDD = SddProblem(64, 128, 48, block=Block(32, 32), factor_type=FactorType.E5M2_E4M3)
+MASKED_WEIGHTS = MaskedConv2dWeightsProblem.of(
+    (19, 22), channels=4, filters=6, images=2, mask_block="4x5", padding="2x1", stride="2x1", groups=2
+)
 STRIDED = replace(MASKED, stride="2x1", dilation="1x2", groups=2, rest="kept", layout="nchw", epilogue="none")
 
 
@@ -91,6 +95,9 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
         ("torch-conv2d", MASKED, Drawn(19, 22), 1),
         ("torch-conv2d", replace(STRIDED, mask_of="input"), Drawn(19, 22), 1),
+        ("torch-conv2d", replace(STRIDED, mask_of="any_input"), Drawn(19, 22), 1),
+        ("torch-conv2d-weights", MASKED_WEIGHTS, Drawn(19, 22), 1),
+        ("torch-conv2d-weights", MASKED_WEIGHTS, Blobs(19, 22, spacing=2), 1),
         ("torch-gather-conv", MASKED, Drawn(19, 22), 1),
         ("torch-gather-conv", STRIDED, Drawn(19, 22), 1),
         ("torch-im2col", MASKED, Drawn(19, 22), 1),

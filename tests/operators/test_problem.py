@@ -28,6 +28,7 @@ from sparsegen.operators import (
     ItemValues,
     Layout,
     MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
     MaskOf,
     Parameter,
     Problem,
@@ -52,6 +53,7 @@ PROBLEMS: list[Problem] = [
     DsdProblem(3, 4, 5, DType.FLOAT16, Block(32, 16), epilogue=Epilogue.BIAS),
     DsdTransposedProblem(3, 4, 5, y_layout=Layout.COLUMN),
     MaskedConv2dProblem(3, 4, 5, 6, DType.BFLOAT16, density=Density(0.25), mask_of=MaskOf.INPUT),
+    MaskedConv2dWeightsProblem(3, 4, 5, 6, 2, DType.BFLOAT16, density=Density(0.25)),
     SddProblem(3, 4, 5, DType.BFLOAT16, density=Density(0.25)),
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
     SoftmaxProblem(3, 4, DType.FLOAT16),
@@ -86,7 +88,7 @@ def test_every_operator_is_registered_and_has_a_family() -> None:
         assert operator_named(name).operator == name and families_of(name)
     with pytest.raises(
         ConfigError,
-        match="no operator 'gemm'; there are spmm, dsd, dsd_transposed, masked_conv2d, sdd, sddmm",
+        match="no operator 'gemm'; there are spmm, dsd, dsd_transposed, masked_conv2d, masked_conv2d_weights, sdd",
     ):
         operator_named("gemm")
 

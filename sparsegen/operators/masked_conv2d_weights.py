@@ -1,0 +1,212 @@
+"""``masked_conv2d_weights``: the gradient of a masked convolution by its weights, over live blocks of the output."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.operators.dtype import Array, DType, WordType
+from sparsegen.operators.fields import element_type, items, parameter, size
+from sparsegen.operators.mask_words import as_mask_words
+from sparsegen.operators.masked import Density
+from sparsegen.operators.masked_conv2d import MaskedConv2dProblem
+from sparsegen.operators.operator import Operator
+from sparsegen.operators.problem import Cost, Problem, TensorSpec
+from sparsegen.operators.reference import Reference
+from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
+
+
+class MaskedConv2dWeightsOperator(Operator):
+    """The gradient of a convolution by its weights, with a mask of spatial blocks for every call."""
+
+    problem: MaskedConv2dWeightsProblem
+
+    def __call__(self, x: Any, dy: Any, mask: Any, out: Any = None, stream: Any = None) -> Any:
+        """Multiply tap by tap; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            x: images × height × width × channels, what was convolved.
+            dy: images × out_height × out_width × filters, the gradient of what came out. Outside of the mask it counts
+                as zero, whatever lies there.
+            mask: as of `MaskedConv2dOperator`, of the output.
+        """
+        return self._run((x, dy, as_mask_words(mask)), out, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedConv2dWeightsProblem(Problem):
+    """dw[f, t] = sum over the outputs p of live blocks of dy[p, f] · x[where tap t of p reads].
+
+    All images are summed over: they are no items of a batch. Each has a mask of its own.
+
+    Raises:
+        ConfigError: sizes or sides that do not go together.
+    """
+
+    operator: ClassVar[str] = "masked_conv2d_weights"
+    title: ClassVar[str] = "gradient of a masked convolution by its weights"
+    summary: ClassVar[str] = (
+        "dW of Y = conv(X, W), over the live blocks of a mask of Y, another one for every call"
+    )
+    matrix_sizes: ClassVar[tuple[str, str]] = ("height", "width")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("channels", "filters", "images")
+    has_pattern: ClassVar[bool] = False
+    operator_type: ClassVar[type[MaskedConv2dWeightsOperator]] = MaskedConv2dWeightsOperator
+
+    height: int = size("rows of the images", flags=("--image-height",))
+    width: int = size("columns of the images", flags=("--image-width",))
+    channels: int = size("channels of the images", usual=64)
+    filters: int = size("channels of the result", usual=64)
+    images: int = size("images, whose gradients are added up", usual=1)
+    dtype: DType = element_type()
+    filter_size: FilterSize = parameter(FilterSize(3, 3), "rows and columns of a filter")
+    stride: Stride = parameter(Stride(1, 1), "pixels from one output to the next")
+    padding: Padding = parameter(Padding(1, 1), "zeros on each side of the images")
+    dilation: Dilation = parameter(Dilation(1, 1), "pixels from one tap of a filter to the next")
+    groups: Groups = parameter(Groups(1), "groups of channels that are convolved apart")
+    mask_block: MaskBlock = parameter(MaskBlock(16, 16), "rows and columns of a block of the spatial mask")
+    density: Density = parameter(Density(0.5), "expected share of live blocks")
+    batch: int = items()
+
+    def __post_init__(self) -> None:
+        Problem.__post_init__(self)
+        _ = self.forward  # which checks that the sizes go together
+
+    @property
+    def forward(self) -> MaskedConv2dProblem:
+        """The convolution of the images that this is a gradient of."""
+        p = self
+        return MaskedConv2dProblem(
+            *(
+                p.height,
+                p.width,
+                p.channels,
+                p.filters,
+                p.dtype,
+                p.filter_size,
+                p.stride,
+                p.padding,
+                p.dilation,
+            ),
+            *(p.groups, p.mask_block, p.density),
+            batch=p.images,
+        )
+
+    @property
+    def out_height(self) -> int:
+        return self.forward.out_height
+
+    @property
+    def out_width(self) -> int:
+        return self.forward.out_width
+
+    @property
+    def taps(self) -> int:
+        return self.filter_size.rows * self.filter_size.columns
+
+    # --- its sparsity ---
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Those of the masks that are expected."""
+        return self.forward.features(matrix)
+
+    def fingerprint(self, matrix: CsrMatrix) -> str:
+        """A name of the masks that are expected; there is no pattern to have one."""
+        text = f"gradient by the weights, {self.forward.fingerprint(matrix)}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    # --- its operands ---
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        p = self.forward
+        masks = next(spec for spec in p.operands(nnz) if spec.name == "mask")
+        words = self.images * (int(np.prod(masks.shape)) // p.batch)
+        return (
+            TensorSpec("x", self.of_batch((p.batch, p.height, p.width, p.channels)), self.dtype, 16),
+            TensorSpec("dy", self.of_batch((p.batch, p.out_height, p.out_width, p.filters)), self.dtype, 16),
+            TensorSpec("mask", self.of_batch((words,)), WordType.UINT64, 8),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        p = self.forward
+        weights = (p.filters, p.filter_size.rows, p.filter_size.columns, p.group_channels)
+        return TensorSpec("dw", self.of_batch(weights), self.dtype, 16)
+
+    def random_operands(
+        self, rng: np.random.Generator, nnz: int, blocks: Array | None = None
+    ) -> dict[str, Array]:
+        """Masks at the expected density, and normal numbers; sums have about variance 1.
+
+        Args:
+            blocks: these masks instead, bool, images × rows × columns of blocks.
+        """
+        p = self.forward
+        found: dict[str, Array] = {}
+        for spec in self.operands(nnz):
+            if isinstance(spec.dtype, WordType):
+                if blocks is None:
+                    blocks = rng.random((self.batch * self.images, *p.mask_shape)) < self.density.share
+                found[spec.name] = words_of(blocks).reshape(spec.shape)
+                continue
+            numbers = rng.standard_normal(spec.shape, dtype=np.float32)
+            if spec.name == "dy":
+                live = max(1.0, self.density.share * self.images * p.out_height * p.out_width)
+                numbers /= np.float32(math.sqrt(live))
+            found[spec.name] = spec.dtype.to_storage(numbers)
+        return found
+
+    def in_words(self, density: float) -> str:
+        """The problem for people; it knows its density itself."""
+        return f"{self}, {self.density.share:.1%} of the blocks live"
+
+    # --- what it computes ---
+
+    def cost(self, nnz: int) -> Cost:
+        """Sums of live blocks alone; images and gradients by their live blocks."""
+        p, share = self.forward, self.density.share
+        pixels = round(share * self.images * p.out_height * p.out_width)
+        moved = sum(
+            spec.nbytes * (share if spec.name in ("x", "dy") else 1.0)
+            for spec in (*self.operands(nnz), self.result(nnz))
+        )
+        flop = 2 * pixels * p.filters * p.group_channels * p.taps
+        return Cost(flop=flop * self.batch, bytes=round(moved))
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        return np.full(1, self.images * self.out_height * self.out_width)
+
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        p, per_group = self.forward, self.filters // self.groups.count
+        exact = np.zeros(self.item.result(0).shape)
+        magnitude = np.zeros_like(exact)
+        for image, gradient, words in self._images(operands):
+            live = p.live(words)
+            of_live = gradient[live]
+            for part, (r, s) in p.taps_of(image):
+                read = part[live]
+                for group in range(self.groups.count):
+                    own = slice(group * per_group, (group + 1) * per_group)
+                    pixels = read[:, group * p.group_channels : (group + 1) * p.group_channels]
+                    exact[own, r, s] += of_live[:, own].T @ pixels
+                    magnitude[own, r, s] += np.abs(of_live[:, own]).T @ np.abs(pixels)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def _images(self, operands: dict[str, Array]) -> Iterator[tuple[Array, Array, Array]]:
+        """Of each image its pixels and gradient in float64, and the words of its mask."""
+        masks = operands["mask"].reshape(self.images, -1)
+        for image, gradient, words in zip(operands["x"], operands["dy"], masks, strict=True):
+            pixels, outputs = (
+                self.dtype.from_storage(array).astype(np.float64) for array in (image, gradient)
+            )
+            yield pixels, outputs, words
+
+
+PROBLEMS = (MaskedConv2dWeightsProblem,)
