@@ -62,25 +62,50 @@ def test_live_blocks_of_the_output_are_computed(
     torch.testing.assert_close(y.double(), exact, rtol=rough, atol=rough)
 
 
-def test_dead_blocks_of_the_input_are_zeros(place: str) -> None:
+@pytest.mark.parametrize("mask_of", ["input", "any_input"])
+def test_dead_blocks_of_the_input_are_zeros(place: str, mask_of: str) -> None:
     x, w, bias = tensors()
     mask = torch.rand(2, 4, 5) < 0.3
-    x = torch.where(pixels(mask, (4, 4), x), x, 0)
-    y = masked_conv2d(x, w, mask, bias, block=4, mask_of="input", padding=1)
-    torch.testing.assert_close(y, functional.conv2d(x, w, bias, padding=1), rtol=1e-4, atol=1e-4)
+    zeroed = torch.where(pixels(mask, (4, 4), x), x, 0)
+    y = masked_conv2d(zeroed if mask_of == "input" else x, w, mask, bias, block=4, mask_of=mask_of, padding=1)
+    torch.testing.assert_close(y, functional.conv2d(zeroed, w, bias, padding=1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("mask_of", ["output", "input"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mask_of", ["output", "any_input"])
 @pytest.mark.parametrize("sides", SIDES, ids=str)
+def test_gradients_of_kernels(place: str, sides: dict[str, Any], mask_of: str, dtype: Any) -> None:
+    """Held against float64's; what dead blocks of the incoming gradient hold does not count."""
+    x, w, bias = (t.requires_grad_() for t in tensors(dtype, sides.get("groups", 1)))
+    wide = [t.detach().double().requires_grad_() for t in (x, w, bias)]
+    like = functional.conv2d(x.float(), w.float(), **sides) if mask_of == "output" else x
+    mask = torch.rand(2, -(-like.shape[2] // 5), -(-like.shape[3] // 4)) < 0.5
+    found = []
+    for given in ((x, w, bias), wide):
+        y = masked_conv2d(*given[:2], mask, given[2], block="5x4", mask_of=mask_of, dense="never", **sides)
+        drawn = torch.Generator().manual_seed(1)
+        dy = torch.randn(y.shape, generator=drawn)
+        found.append(torch.autograd.grad(y, given, dy.to(dtype).to(y.dtype)))
+    rough = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}[dtype]
+    for ours, exact in zip(*found, strict=True):
+        assert ours.dtype is dtype
+        torch.testing.assert_close(ours.double(), exact, rtol=rough, atol=rough * exact.abs().max().item())
+
+
+@pytest.mark.parametrize("mask_of", ["output", "input", "any_input"])
+@pytest.mark.parametrize("sides", [*SIDES, {"padding": (0, 2), "groups": 2}, {"padding": 3}], ids=str)
 def test_gradients(sides: dict[str, Any], mask_of: str) -> None:
     x, w, bias = (t.double().requires_grad_() for t in tensors(groups=sides.get("groups", 1)))
-    like = x if mask_of == "input" else functional.conv2d(x, w, **sides)
+    like = functional.conv2d(x, w, **sides) if mask_of == "output" else x
     mask = torch.rand(2, -(-like.shape[2] // 4), -(-like.shape[3] // 4)) < 0.5
 
     def run(x: Any, w: Any, bias: Any) -> Any:
+        if mask_of == "input":
+            x = torch.where(pixels(mask, (4, 4), x), x, 0)
         return masked_conv2d(x, w, mask, bias, block=4, mask_of=mask_of, **sides)
 
     assert torch.autograd.gradcheck(run, (x, w, bias), fast_mode=True, atol=1e-5)
+    assert torch.autograd.gradgradcheck(run, (x, w, bias), fast_mode=True, atol=1e-5)
 
 
 def test_the_operator_is_one_that_pytorch_trusts() -> None:
@@ -93,6 +118,27 @@ def test_the_operator_is_one_that_pytorch_trusts() -> None:
         x.transpose(2, 3).contiguous().transpose(2, 3),
     ):
         torch.library.opcheck(torch.ops.sparsegen.masked_conv2d.default, (images, *others))
+
+
+def test_where_no_kernel_computes_the_gradient_by_the_weights_it_is_dense(place: str) -> None:
+    """A dilation that reaches further than shared memory."""
+    torch.manual_seed(0)
+    x, dy = torch.randn(1, 2, 130, 130), torch.randn(1, 3, 10, 10)
+    words = torch.tensor([[1], [2]], dtype=torch.int64)
+    sides = [3, 3], [1, 1], [0, 0], [60, 60], [5, 5], 1, 0.5
+    dw = torch.ops.sparsegen.masked_conv2d_weights(x, dy, words, *sides)
+    dy[..., :5, 5:], dy[..., 5:, :5] = 0, 0
+    w = torch.zeros(3, 2, 3, 3, requires_grad=True)
+    (exact,) = torch.autograd.grad(functional.conv2d(x, w, dilation=60), w, dy)
+    torch.testing.assert_close(dw, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_so_is_the_gradient_by_the_weights() -> None:
+    x, _, _ = tensors()
+    dy = torch.randn(2, 6, 13, 18)
+    words = torch.ones(2 * 4, 1, dtype=torch.int64)
+    given = (x, dy, words, [3, 3], [1, 1], [1, 1], [1, 1], [4, 4], 1, 0.5)
+    torch.library.opcheck(torch.ops.sparsegen.masked_conv2d_weights.default, given)
 
 
 def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:
@@ -110,7 +156,7 @@ def test_a_layer_takes_the_place_of_a_dense_one(place: str) -> None:
     assert layer.weight.grad is not None and layer.weight is dense.weight
 
 
-@pytest.mark.parametrize("mask_of", ["output", "input"])
+@pytest.mark.parametrize("mask_of", ["output", "input", "any_input"])
 def test_the_dense_convolution_gives_the_same(place: str, mask_of: str) -> None:
     x, w, bias = (t.requires_grad_() for t in tensors())
     mask = torch.rand(2, 4, 5) < 0.4

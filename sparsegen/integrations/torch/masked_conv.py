@@ -12,11 +12,11 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.conv_choice import masked_convolution_pays, sides_of, zero_outside
-from sparsegen.integrations.torch.masked_prepared import operators
+from sparsegen.integrations.torch.masked_conv_gradients import Sides, gradients, live_pixels
+from sparsegen.integrations.torch.masked_prepared import called, operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
-from sparsegen.integrations.torch.prepared import aligned, is_capturing
-from sparsegen.matrix.bits import WORD_BITS
+from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     ConvEpilogue,
@@ -52,9 +52,10 @@ def masked_conv2d(
     """The convolution of which a mask names the output blocks that are computed, or the input blocks that are not zero.
 
     Elsewhere the output is zero; with a mask of the input it is what a convolution of zeros gives, and x must be zero
-    outside the mask. Images in `torch.channels_last` and contiguous ones are read where they lie; the kernels for
-    the former are faster. Other images, such as slices, are copied to `torch.channels_last`. Gradients are right for
-    any mask, and are dense convolutions of the gradient where the mask is live: they take a dense layer's time.
+    outside the mask; of any input (``"any_input"``) x counts as zero there, whatever it holds. Images in
+    `torch.channels_last` and contiguous ones are read where they lie; the kernels for the former are faster. Other
+    images, such as slices, are copied to `torch.channels_last`. Gradients are kernels over live blocks too, but for the
+    one by x where the convolution has a stride, or a mask of the input: that one is dense.
 
     Args:
         x: images × channels × height × width.
@@ -113,6 +114,8 @@ def _dense(
     problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor
 ) -> Tensor:
     """By PyTorch's convolution, with its gradients."""
+    if problem.mask_of is MaskOf.ANY_INPUT:
+        x = zero_outside(x, mask, (problem.mask_block.rows, problem.mask_block.columns))
     found = functional.conv2d(x, weight, bias, groups=problem.groups.count, **_sides(problem))
     if problem.epilogue is ConvEpilogue.BIAS_RELU:
         found = found.relu()
@@ -289,20 +292,11 @@ def _masked_conv2d(
         return _plain(problem, x, weight, bias, words)
     operator = operators.get(problem, device, is_capturing(x))
     planes = problem.layout.has_planes
-    images = aligned(x if planes else x.permute(0, 2, 3, 1))
-    filters = aligned(weight.permute(0, 2, 3, 1))
     specs = {spec.name: spec for spec in problem.operands(0)}
-    given = [images.reshape(specs["x"].shape), filters, words.reshape(specs["mask"].shape).view(torch.uint64)]
-    added = {} if bias is None else {"bias": bias.contiguous()}
-    if x.is_cuda:
-        found = operator(*given, **added)
-    else:  # the emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not
-        sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
-        arrays = [tensor.to(sent).numpy() for tensor in given[:2]]
-        computed = operator(
-            *arrays, given[2].numpy(), **{name: t.to(sent).numpy() for name, t in added.items()}
-        )
-        found = torch.from_numpy(computed).to(x.dtype)
+    images = (x if planes else x.permute(0, 2, 3, 1)).reshape(specs["x"].shape)
+    added = {} if bias is None else {"bias": bias}
+    live = words.reshape(specs["mask"].shape).view(torch.uint64)
+    found = called(operator, [images, weight.permute(0, 2, 3, 1)], live, **added)
     shape = problem.layout.shape(problem.out_height, problem.out_width, problem.filters)
     result: Tensor = found.reshape(problem.batch, *shape)
     return result if planes else result.permute(0, 3, 1, 2)
@@ -331,48 +325,33 @@ def _plain(
     """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
     wide = x.dtype if x.dtype in WIDE else torch.float32
     added = None if bias is None else bias.detach().to(wide)
+    if problem.mask_of is MaskOf.ANY_INPUT:
+        x = torch.where(live_pixels(words, [problem.mask_block.rows, problem.mask_block.columns], x), x, 0)
     found = functional.conv2d(
         x.detach().to(wide), weight.detach().to(wide), added, groups=problem.groups.count, **_sides(problem)
     )
     if problem.epilogue is ConvEpilogue.BIAS_RELU:
         found = found.relu()
     if problem.mask_of is MaskOf.OUTPUT:
-        block = problem.mask_block.rows, problem.mask_block.columns
-        found = torch.where(_live(words, block, found), found, 0)
+        block = [problem.mask_block.rows, problem.mask_block.columns]
+        found = torch.where(live_pixels(words, block, found), found, 0)
     return found.to(x.dtype).contiguous(memory_format=_format(x))
 
 
-def _live(words: Tensor, block: tuple[int, int], like: Tensor) -> Tensor:
-    """bool for each pixel of images as ``like``, of a mask's words."""
-    images, _, height, width = like.shape
-    rows, columns = -(-height // block[0]), -(-width // block[1])
-    bits = words.view(torch.int64).reshape(images, rows, -1, 1) >> torch.arange(
-        WORD_BITS, device=words.device
-    )
-    blocks = (bits & 1).bool().reshape(images, 1, rows, -1)[..., :columns]
-    wide = blocks.repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
-    return wide[:, :, :height, :width]
-
-
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, _, relu = inputs
+    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
-    ctx.sides = stride, padding, dilation, block, groups
-    ctx.mask_of, ctx.has_bias = mask_of, bias is not None
+    ctx.sides = Sides(stride, padding, dilation, block, groups, density)
+    ctx.mask_of, ctx.has_bias = MaskOf(mask_of), bias is not None
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
-    stride, padding, dilation, block, groups = ctx.sides
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
-    if ctx.mask_of == MaskOf.OUTPUT:
-        dy = torch.where(_live(words, tuple(block), dy), dy, 0)
-    needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2]]
-    found = torch.ops.aten.convolution_backward(
-        *(dy, x, weight, [weight.shape[0]] if ctx.has_bias else None),
-        *(stride, padding, dilation, False, [0, 0], groups, needs),
-    )
+    by_x, by_weights, by_bias = ctx.needs_input_grad[:3]
+    needs = by_x, by_weights, ctx.has_bias and by_bias
+    found = gradients(dy, x, weight, words, ctx.sides, ctx.mask_of, needs)
     return (*found, *[None] * 9)
 
 

@@ -122,6 +122,23 @@ class Operators:
 operators = Operators()
 
 
+def called(operator: Any, given: list[Tensor], words: Tensor, **added: Tensor) -> Tensor:
+    """What an operator makes of tensors and of what names live places.
+
+    The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
+    """
+    tensors = [aligned(tensor) for tensor in given]
+    more = {name: tensor.contiguous() for name, tensor in added.items()}
+    if words.is_cuda:
+        result: Tensor = operator(*tensors, words, **more)
+        return result
+    dtype = given[0].dtype
+    sent = torch.float32 if dtype is torch.bfloat16 else dtype
+    arrays = [tensor.to(sent).numpy() for tensor in tensors]
+    found = operator(*arrays, words.numpy(), **{name: t.to(sent).numpy() for name, t in more.items()})
+    return torch.from_numpy(found).to(dtype)
+
+
 def run(
     call: Call,
     x: Tensor,

@@ -11,10 +11,10 @@ from torch.nn import functional, init
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.kernel_maps import KernelMap
-from sparsegen.integrations.torch.masked_prepared import operators
+from sparsegen.integrations.torch.masked_prepared import called, operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
-from sparsegen.integrations.torch.prepared import aligned, is_capturing
+from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.integrations.torch.tensor_checks import check_tensor
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.kernel_map import odd_sides
@@ -182,18 +182,9 @@ def _(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int], density: flo
 def _run(
     problem: Any, device: Device, given: list[Tensor], words: Tensor, added: dict[str, Tensor]
 ) -> Tensor:
-    """What the operator of a problem makes of tensors; the emulator takes NumPy arrays, which have no bfloat16."""
+    """What the operator of a problem makes of tensors."""
     operator = operators.get(problem, device, is_capturing(words))
-    tensors = [aligned(tensor) for tensor in given]
-    more = {name: tensor.contiguous() for name, tensor in added.items()}
-    if words.is_cuda:
-        result: Tensor = operator(*tensors, words, **more)
-        return result
-    dtype = given[0].dtype
-    sent = torch.float32 if dtype is torch.bfloat16 else dtype
-    arrays = [tensor.to(sent).numpy() for tensor in tensors]
-    found = operator(*arrays, words.numpy(), **{name: t.to(sent).numpy() for name, t in more.items()})
-    return torch.from_numpy(found).to(dtype)
+    return called(operator, given, words, **added)
 
 
 def _padded(x: Tensor, words: Tensor) -> Tensor:
