@@ -29,6 +29,7 @@ THREADS = 384
 WARPS = 8  # consumer warps
 LISTED_UNITS = 512  # that a thread block has room for in its list
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
+KINDS = 5  # of units, with a mask of the input
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -44,6 +45,11 @@ class HaloConvConfig(Config):
     weight_stages: int = tunable(4, (3, 4, 6, 9), "pipeline stages of weights in shared memory")
     stage_taps: int = tunable(1, (1, 3, 5), "filter taps per pipeline stage of weights")
     lead: int = tunable(0, (0, 3), "pipeline stages by which one consumer warpgroup runs ahead of the other")
+    unit_cost: int = tunable(
+        0,
+        (0, 1, 2, 3),
+        "with a mask of the input, what a unit costs beside its taps, in taps; blocks share units by costs, 0: evenly",
+    )
 
 
 # The fastest configs on an H100. Each tuple goes from problems with many live units to problems with few. LARGE is for
@@ -142,11 +148,14 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             c.lead < c.weight_stages and c.lead < c.input_stages * max(1, of_box),
             f"the lead ({c.lead}) is less than the stages that there are",
         )
+        yield Constraint(
+            not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
+        )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
         c, stages = config, self._weight_stages_in_all(problem, config)
-        if c.chunk < min(64, problem.channels & -problem.channels):
+        if c.chunk < min(64, problem.channels & -problem.channels) or (c.unit_cost and problem.taps == 1):
             return False
         return c.weight_stages <= max(stages, 3) and c.lead < max(2, stages)
 
@@ -203,7 +212,10 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         """One thread block per multiprocessor, or a multiple of that if the lists would not have room for all units."""
         tiles, units = problem.filters // config.tile_n, units_of(problem)
         parts = max(1, device.multiprocessors // tiles)
-        rounds = 1 + units // (parts * (LISTED_UNITS - 2 * config.group_units))
+        room = LISTED_UNITS - 2 * config.group_units
+        if cost := config.unit_cost:  # a block may get as many more units as the cheapest ones cost less
+            units, room = units * (problem.taps + cost) // (1 + cost), room - KINDS
+        rounds = 1 + units // (parts * room)
         return Launch(
             grid=(parts * rounds * tiles, 1, 1),
             block=(THREADS, 1, 1),
@@ -240,7 +252,11 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, device: Device
     ) -> tuple[HaloConvConfig, ...]:
         """The other configs for such filters: with some masks, they leave fewer multiprocessors idle."""
-        return self._fast(problem, device)
+        some = self._fast(problem, device)
+        if not problem.mask_of.is_of_input:
+            return some
+        by_costs = (replace(config, unit_cost=cost) for config in some[:2] for cost in (2, 1))
+        return (*some, *(c for c in by_costs if not self.broken_constraints(problem, c, device)))
 
     def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[HaloConvConfig, ...]:
         """The fast configs for such filters, with tiles and chunks that divide the problem's filters and channels."""

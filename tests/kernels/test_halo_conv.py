@@ -12,7 +12,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.halo_conv import FAMILY, LISTED_UNITS, UNIT, HaloConvConfig
+from sparsegen.kernels.halo_conv import FAMILY, KINDS, LISTED_UNITS, UNIT, HaloConvConfig
 from sparsegen.kernels.tile_conv import TileConvConfig
 from sparsegen.operators import MaskOf
 
@@ -76,6 +76,33 @@ def test_what_lies_outside_of_the_mask_counts_as_zero(
 
 
 @pytest.mark.sanitizer
+@pytest.mark.parametrize("mask_of", [MaskOf.INPUT, MaskOf.ANY_INPUT])
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.2, 0.6, 1.0])
+def test_units_are_shared_by_their_taps(
+    share: float, mask_of: MaskOf, emulator_toolchain: EmulatorToolchain
+) -> None:
+    config = replace(SMALL, unit_cost=2)
+    for sides in (
+        {"mask_block": 16},
+        {"mask_block": "8x24", "filter_size": "5x3", "padding": "2x1"},
+        {"mask_block": "24x8", "filter_size": 4, "padding": 0},
+        {"mask_block": 8, "filter_size": 1, "padding": 0},
+    ):
+        p = conv(61, 76, mask_of=mask_of, density=0.5, rest="kept" if share < 0.5 else "filled", **sides)
+        blocks = np.random.default_rng(1).random((1, *p.mask_shape)) < share
+        assert worst(p, config, emulator_toolchain, blocks, multiprocessors=7) <= 1
+
+
+@pytest.mark.sanitizer
+def test_they_are_in_rows_of_more_blocks_than_a_word_has(emulator_toolchain: EmulatorToolchain) -> None:
+    p = conv(24, 8 * 130 + 3, mask_of=MaskOf.INPUT, density=0.1)
+    blocks = np.zeros((1, 3, 131), dtype=np.bool_)
+    blocks[0, 1, [0, 63, 127, 130]] = True
+    blocks[0, 0, 64] = True
+    assert worst(p, replace(SMALL, unit_cost=1), emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
 def test_groups_dilation_and_channels_of_any_number(emulator_toolchain: EmulatorToolchain) -> None:
     p = conv(
         13,
@@ -103,6 +130,16 @@ def test_every_unit_has_a_place_however_many_there_are() -> None:
         parts = blocks // tiles
         rounds, left = divmod(units, parts * 2 * config.group_units)
         assert rounds * 2 * config.group_units + -(-left // parts) <= LISTED_UNITS
+
+
+def test_every_unit_has_a_place_where_some_cost_less() -> None:
+    """A block of the cheapest units alone, where all others are the dearest."""
+    config = HaloConvConfig(tile_n=64, group_units=1, input_stages=3, unit_cost=3)
+    for side, batch in ((64, 1), (256, 8), (512, 8), (1024, 16)):
+        p = conv(side, side, channels=64, filters=128, batch=batch, mask_of=MaskOf.INPUT)
+        cost = batch * (side // UNIT) ** 2 * (p.taps + config.unit_cost)
+        parts = FAMILY.launch(p, config, {}, H100).grid[0] // 2
+        assert -(-cost // parts) // (1 + config.unit_cost) + KINDS <= LISTED_UNITS
 
 
 def test_large_problems_get_large_tiles_and_the_fast_family() -> None:
