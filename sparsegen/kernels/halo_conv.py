@@ -20,7 +20,7 @@ from sparsegen.kernels.layouts.masked_convolution import (
 )
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
+from sparsegen.operators import DType, Given, MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
 
 ITEM_BYTES = 2
@@ -173,6 +173,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             **result_constants(p),
             "resident": self._is_resident(p, config),
             "list_units": LISTED_UNITS,
+            **({"waits_late": True} if p.given is Given.EARLIER else {}),
         }
 
     def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:

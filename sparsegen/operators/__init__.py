@@ -12,7 +12,7 @@ import pkgutil
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf
+from sparsegen.operators.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
 from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperator, DsdTransposedProblem
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
@@ -78,6 +78,7 @@ __all__ = [
     "FilterSize",
     "FilterVolume",
     "Float8",
+    "Given",
     "Groups",
     "HasDense",
     "ImageLayout",

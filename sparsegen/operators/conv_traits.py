@@ -26,6 +26,18 @@ class MaskOf(StrEnum):
         return self is not MaskOf.OUTPUT
 
 
+class Given(StrEnum):
+    """When mask, filters and bias were written.
+
+    ``LATEST``: perhaps by the kernel before on the stream. ``EARLIER``: all was written before that kernel began its
+    own work, as in a chain of convolutions whose masks are made beforehand; then a kernel may read them while the one
+    before still ends (programmatic dependent launch).
+    """
+
+    LATEST = "latest"
+    EARLIER = "earlier"
+
+
 class ConvEpilogue(StrEnum):
     """What is done to a sum before it is stored, in float32; the bias has one value for each output channel.
 

@@ -19,7 +19,7 @@ from sparsegen.matrix.bits import unpacked_rows, words_for
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators.conv_traits import ConvEpilogue, ImageLayout, MaskOf
+from sparsegen.operators.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.mask_words import as_mask_words
@@ -117,6 +117,7 @@ class MaskedConv2dProblem(Problem):
     )
     batch: int = items()
     layout: ImageLayout = trait(ImageLayout.NHWC, "memory order of images and result", later=True)
+    given: Given = trait(Given.LATEST, "when mask, filters and bias were written", near=True, later=True)
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
@@ -311,7 +312,7 @@ class MaskedConv2dProblem(Problem):
         )
 
     def taps_of(self, image: Array) -> Any:
-        """For each tap, by row and column, what the outputs read of an image: zeros, or False, outside of it."""
+        """What the outputs read of an image for each tap, by row and column: zeros, or False, outside of it."""
         rows, columns = self.padding.rows, self.padding.columns
         margins = ((rows, rows), (columns, columns), *[(0, 0)] * (image.ndim - 2))
         padded = np.pad(image, margins)

@@ -14,7 +14,7 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.halo_conv import FAMILY, KINDS, LISTED_UNITS, UNIT, HaloConvConfig
 from sparsegen.kernels.tile_conv import TileConvConfig
-from sparsegen.operators import MaskOf
+from sparsegen.operators import Given, MaskOf
 
 SMALL = HaloConvConfig(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3)
 
@@ -73,6 +73,19 @@ def test_what_lies_outside_of_the_mask_counts_as_zero(
     for chunk, stages in ((16, 3), (32, 2)):
         config = replace(SMALL, chunk=chunk, group_units=2, input_stages=stages)
         assert worst(p, config, emulator_toolchain, multiprocessors=1) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("rest", ["filled", "kept"])
+@pytest.mark.parametrize("mask_of", MaskOf)
+def test_masks_that_were_written_earlier(
+    mask_of: MaskOf, rest: str, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Blocks without work end before they wait, where nothing is filled."""
+    for share in (0.0, 0.1, 1.0):
+        p = conv(40, 44, mask_of=mask_of, rest=rest, epilogue="bias_residual", given=Given.EARLIER)
+        blocks = np.random.default_rng(2).random((1, *p.mask_shape)) < share
+        assert worst(p, SMALL, emulator_toolchain, blocks, multiprocessors=9) <= 1
 
 
 @pytest.mark.sanitizer

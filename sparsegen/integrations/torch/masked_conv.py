@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from sparsegen.operators import (
     Density,
     Dilation,
     FilterSize,
+    Given,
     Groups,
     ImageLayout,
     MaskBlock,
@@ -33,10 +35,26 @@ from sparsegen.operators import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PackedMask:
+    """A mask with its words, which several layers take without packing it again.
+
+    Attributes:
+        blocks: bools, images × rows × columns of blocks.
+        words: of the mask.
+        is_earlier: the words, and the layer's filters and bias, were written before the kernel began that comes before
+            the layer's on the stream; then that of the layer reads them while the other still ends.
+    """
+
+    blocks: Tensor
+    words: Tensor
+    is_earlier: bool = False
+
+
 def masked_conv2d(
     x: Tensor,
     weight: Tensor,
-    mask: Tensor,
+    mask: Tensor | PackedMask,
     bias: Tensor | None = None,
     *,
     block: Any = 16,
@@ -60,7 +78,7 @@ def masked_conv2d(
     Args:
         x: images × channels × height × width.
         weight: filters × channels of a group × rows × columns, of x's dtype and device.
-        mask: bools, images × rows × columns of blocks (`sparsegen.masks`).
+        mask: bools, images × rows × columns of blocks (`sparsegen.masks`); or packed beforehand, for several layers.
         bias: a value for each filter.
         block: pixels of a block of the mask: a number, two, or text such as ``"8x16"``.
         density: the expected share of live blocks, by which the kernel is chosen.
@@ -74,6 +92,8 @@ def masked_conv2d(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
+    packed = mask if isinstance(mask, PackedMask) else None
+    mask = mask.blocks if isinstance(mask, PackedMask) else mask
     relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
@@ -87,7 +107,8 @@ def masked_conv2d(
     ):  # a problem is no tensor: it is made, and checked, when the operator runs
         pairs = [_pair(value) for value in (stride, padding, dilation, block)]
         compiled: Tensor = torch.ops.sparsegen.masked_conv2d(
-            *(x, weight, bias, words_of(mask)), *pairs, groups, str(mask_of), density, relu
+            *(x, weight, bias, words_of(mask) if packed is None else packed.words),
+            *(*pairs, groups, str(mask_of), density, relu, packed is not None and packed.is_earlier),
         )
         return compiled
     problem = _problem(x, weight, bias, block, mask_of, stride, padding, dilation, groups, density, relu)
@@ -97,8 +118,8 @@ def masked_conv2d(
     if not _runs_masked(Dense.parse(dense), problem, x):
         return _dense(problem, x, weight, bias, mask)
     result: Tensor = torch.ops.sparsegen.masked_conv2d(
-        *(x, weight, bias, words_of(mask), *sides_of(problem)),
-        *(groups, str(problem.mask_of), density, relu),
+        *(x, weight, bias, words_of(mask) if packed is None else packed.words, *sides_of(problem)),
+        *(groups, str(problem.mask_of), density, relu, packed is not None and packed.is_earlier),
     )
     return result
 
@@ -258,7 +279,7 @@ def _format(x: Tensor) -> torch.memory_format:
     "sparsegen::masked_conv2d",
     mutates_args=(),
     schema="(Tensor x, Tensor weight, Tensor? bias, Tensor words, int[] stride, int[] padding, int[] dilation, "
-    "int[] block, int groups, str mask_of, float density, bool relu) -> Tensor",
+    "int[] block, int groups, str mask_of, float density, bool relu, bool earlier=False) -> Tensor",
 )
 def _masked_conv2d(
     x: Tensor,
@@ -273,6 +294,7 @@ def _masked_conv2d(
     mask_of: str,
     density: float,
     relu: bool,
+    earlier: bool = False,
 ) -> Tensor:
     problem = _problem(
         x,
@@ -290,6 +312,8 @@ def _masked_conv2d(
     device = kernel_device(x)
     if device is None:
         return _plain(problem, x, weight, bias, words)
+    if earlier:
+        problem = replace(problem, given=Given.EARLIER)
     operator = operators.get(problem, device, is_capturing(x))
     planes = problem.layout.has_planes
     specs = {spec.name: spec for spec in problem.operands(0)}
@@ -339,7 +363,7 @@ def _plain(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu = inputs
+    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu, _ = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
     ctx.sides = Sides(stride, padding, dilation, block, groups, density)
     ctx.mask_of, ctx.has_bias = MaskOf(mask_of), bias is not None
@@ -352,7 +376,7 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     by_x, by_weights, by_bias = ctx.needs_input_grad[:3]
     needs = by_x, by_weights, ctx.has_bias and by_bias
     found = gradients(dy, x, weight, words, ctx.sides, ctx.mask_of, needs)
-    return (*found, *[None] * 9)
+    return (*found, *[None] * 10)
 
 
 _masked_conv2d.register_autograd(_backward, setup_context=_remember)

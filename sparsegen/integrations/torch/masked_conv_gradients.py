@@ -108,7 +108,7 @@ def gradients(
     mask_of: MaskOf,
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """By x, by the weights and by the bias, those that are needed.
+    """The gradients by x, by the weights and by the bias, those that are needed.
 
     A mask of the output, or of any input, is one of the gradients too: dead blocks are neither read nor computed. By x
     of a convolution with a stride, or with a mask of the input, the gradient is a dense convolution's; so is the one by

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,8 +11,8 @@ from torch import Tensor, nn
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.integrations.torch.masked_conv import masked_conv2d
-from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize
+from sparsegen.integrations.torch.masked_conv import PackedMask, masked_conv2d
+from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize, words_of
 from sparsegen.operators import Density
 
 # Of zeros they make zeros, so that what the mask leaves out stays zero.
@@ -68,38 +70,45 @@ class MaskedSequential(nn.Module):
         Raises:
             OperandError, MatrixError: shapes that do not fit.
         """
-        number = 0
-        while number < len(self.layers):
-            layer = self.layers[number]
-            if isinstance(layer, nn.Conv2d):
-                x, mask, number = self._convolved(number, x, mask)
-            elif isinstance(layer, nn.BatchNorm2d):
-                x, number = masked_batch_norm(x, _pixels(mask, self.mask_block, x), layer), number + 1
-            else:
-                x, mask, number = layer(x), self._mask_behind(layer, x, mask), number + 1
-        return x, mask
+        steps, behind = self._steps((int(x.shape[2]), int(x.shape[3])), mask)
+        for step in steps:
+            x = step(x)
+        return x, behind
 
-    def _convolved(self, number: int, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, int]:
-        """With a norm that is folded in and a ReLU, behind the layer; the number of the next layer."""
-        conv = self.layers[number]
-        assert isinstance(conv, nn.Conv2d)
+    def _steps(self, size: tuple[int, int], mask: Tensor) -> tuple[list[_Step], Tensor]:
+        """What is computed one after another, and the mask behind the last layer.
+
+        All masks are made and packed, and all weights laid out, before the first layer runs: nothing lies between the
+        kernels of layers, and one can read them while the one before still ends.
+        """
+        steps: list[_Step] = []
+        packed: list[PackedMask] = []
+        number, convolutions = 0, 0
+        while number < len(self.layers):
+            layer, own = self.layers[number], number
+            number += 1
+            mask, size = self._mask_behind(layer, size, mask)
+            if isinstance(layer, nn.BatchNorm2d):
+                steps.append(_Norm(layer, mask, self.mask_block))
+            elif not isinstance(layer, nn.Conv2d):
+                steps.append(layer)
+            else:
+                if not packed or packed[-1].blocks is not mask:
+                    packed.append(PackedMask(mask, words_of(mask)))
+                weight, bias, number, relu = self._weights(own, layer)
+                live = replace(packed[-1], is_earlier=convolutions > 0)
+                steps.append(_Convolution(layer, weight, bias, relu, live, self.mask_block, self.density))
+                convolutions += 1
+        return steps, mask
+
+    def _weights(self, number: int, conv: nn.Conv2d) -> tuple[Tensor, Tensor | None, int, bool]:
+        """Weight and bias with a norm that is folded in, the number of the next layer, whether a ReLU is fused."""
         weight, bias, after = conv.weight, conv.bias, number + 1
         norm = self.layers[after] if after < len(self.layers) else None
         if isinstance(norm, nn.BatchNorm2d) and not norm.training and norm.track_running_stats:
             (weight, bias), after = self._with_norm(number, conv, norm), after + 1
         relu = bias is not None and after < len(self.layers) and isinstance(self.layers[after], nn.ReLU)
-        mask = self._mask_behind(conv, x, mask)
-        found = masked_conv2d(
-            *(x, weight, mask, bias),
-            block=self.mask_block,
-            stride=conv.stride,
-            padding=conv.padding,
-            dilation=conv.dilation,
-            groups=conv.groups,
-            density=self.density,
-            relu=relu,
-        )
-        return found, mask, after + relu
+        return weight.contiguous(memory_format=torch.channels_last), bias, after + relu, relu
 
     def _with_norm(self, number: int, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
         """Weight and bias with the norm in them; kept while nothing changes and no gradient is recorded."""
@@ -114,30 +123,71 @@ class MaskedSequential(nn.Module):
         shift = -mean if conv.bias is None else conv.bias - mean
         bias = shift * scale + (0 if norm.bias is None else norm.bias)
         dtype = conv.weight.dtype
-        found = (conv.weight * scale.reshape(-1, 1, 1, 1)).to(dtype), bias.to(dtype)
+        folded = (conv.weight * scale.reshape(-1, 1, 1, 1)).to(dtype)
+        found = folded.contiguous(memory_format=torch.channels_last), bias.to(dtype)
         if keeps:
             self._folded[number] = state, found
         return found
 
-    def _mask_behind(self, layer: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-        """The mask of what a layer makes of images as ``x``; of a pool or upsampling ``x`` is what went in."""
-        size = (int(x.shape[2]), int(x.shape[3]))
+    def _mask_behind(
+        self, layer: nn.Module, size: tuple[int, int], mask: Tensor
+    ) -> tuple[Tensor, tuple[int, int]]:
+        """The mask of what a layer makes of images of a size, and its size."""
         if isinstance(layer, nn.Upsample):
             scale = layer.scale_factor
             rows, columns = scale if isinstance(scale, tuple) else (scale, scale)
             out = (int(size[0] * rows), int(size[1] * columns))
-            resized: Tensor = resize(mask, size, self.mask_block, out)
-            return resized
+            return resize(mask, size, self.mask_block, out), out
         if not isinstance(layer, (nn.Conv2d, *POOLS)):
-            return mask
+            return mask, size
         reach = reach_of(layer)
+        out = reach.output_size(size)
         if isinstance(layer, nn.Conv2d) and not self.grows:
-            if reach.stride == (1, 1) and reach.output_size(size) == size:
-                return mask
-            coarser: Tensor = resize(mask, size, self.mask_block, reach.output_size(size))
-            return coarser
-        dilated: Tensor = dilate(mask, size, self.mask_block, reach)
-        return dilated
+            if reach.stride == (1, 1) and out == size:
+                return mask, size
+            return resize(mask, size, self.mask_block, out), out
+        return dilate(mask, size, self.mask_block, reach), out
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """A convolution with what is folded into it and its mask."""
+
+    layer: nn.Conv2d
+    weight: Tensor
+    bias: Tensor | None
+    relu: bool
+    mask: PackedMask
+    block: tuple[int, int]
+    density: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        return masked_conv2d(
+            *(x, self.weight, self.mask, self.bias),
+            block=self.block,
+            stride=layer.stride,
+            padding=layer.padding,
+            dilation=layer.dilation,
+            groups=layer.groups,
+            density=self.density,
+            relu=self.relu,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """A batch norm of the live pixels."""
+
+    layer: nn.BatchNorm2d
+    mask: Tensor
+    block: tuple[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return masked_batch_norm(x, _pixels(self.mask, self.block, x), self.layer)
+
+
+_Step = Callable[[Tensor], Tensor]
 
 
 def masked_sequential(*layers: nn.Module, **options: Any) -> MaskedSequential:
