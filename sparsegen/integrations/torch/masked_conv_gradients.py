@@ -44,7 +44,7 @@ class Sides:
     density: float
 
     def transposed(self, filter_size: tuple[int, int]) -> Sides | None:
-        """Of the convolution that is the gradient by x; None where it is no convolution."""
+        """The sides of the convolution that is the gradient by x; None where it is no convolution."""
         reach = [self.dilation[i] * (filter_size[i] - 1) for i in range(2)]
         if self.stride != [1, 1] or any(self.padding[i] > reach[i] for i in range(2)):
             return None
