@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.conv_units import (
-    PIXELS,
-    WARP,
-    active_share,
-    list_bytes,
-    mask_constants,
-    mask_sizes,
-    outputs_are_counted,
-    sides,
-    units_of,
-    window_pixels,
-)
 from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
     capable,
@@ -29,9 +17,19 @@ from sparsegen.kernels.layouts.limits import (
     whole_tiles,
 )
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
-from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.layouts.masked_convolution import (
+    UNIT_OUTPUTS,
+    MaskedConvolution,
+    countable_outputs,
+    filter_tiles,
+    geometry_constants,
+    has_whole_units,
+    live_share,
+    result_constants,
+    units_of,
+)
+from sparsegen.kernels.layouts.unit_windows import WARP, list_bytes, window_pixels
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dProblem
 
 MOST_TAPS = 64  # of a filter: one bit of a word for each
@@ -65,7 +63,7 @@ HEURISTIC_CONFIGS = (
 )
 
 
-class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
+class WindowConv(MaskedConvolution[WindowConvConfig]):
     """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
 
     For some channels at a time the pixels that a tile's outputs read, their window, come to shared memory once by
@@ -88,15 +86,13 @@ class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
         *("images", "height", "width", "channels", "filters"),
         *("out_height", "out_width", "mask_rows", "mask_columns"),
     )
-    packed_names = ()
-    problem_type = MaskedConv2dProblem
     config_type = WindowConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         p = problem
         yield Constraint(not p.layout.has_planes, f"channels are innermost (layout {p.layout})")
         yield Constraint(p.taps <= MOST_TAPS, f"a filter has at most {MOST_TAPS} taps ({p.taps})")
-        yield outputs_are_counted(p)
+        yield countable_outputs(p)
 
     def constraints(
         self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device
@@ -124,19 +120,12 @@ class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
     def constants(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> Mapping[str, Value]:
         p = problem
         return {
-            "dtype": p.dtype.value,
-            **sides(p),
-            **mask_constants(p),
-            "rest": p.rest.value,
-            "epilogue": p.epilogue.value,
+            **geometry_constants(p),
+            "whole_units": has_whole_units(p),
+            **result_constants(p),
             "vector_x": widest_vector(p.group_channels, p.dtype),
             "vector_y": widest_vector(p.filters // p.groups.count, p.dtype),
         }
-
-    def pack(
-        self, problem: MaskedConv2dProblem, config: WindowConvConfig, matrix: CsrMatrix
-    ) -> Packed[Array]:
-        return Packed(arrays={}, sizes=mask_sizes(problem), nnz=matrix.nnz)
 
     def launch(
         self,
@@ -146,7 +135,7 @@ class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
         device: Device,
     ) -> Launch:
         """The launch has as many thread blocks as the device holds, the same number for each tile of filters."""
-        tiles = self._filter_tiles(problem, config)
+        tiles = filter_tiles(problem, config.tile_n)
         parts = max(1, device.multiprocessors * config.resident // tiles)
         return Launch(
             grid=(parts * tiles, 1, 1),
@@ -158,13 +147,13 @@ class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        tiles, inner = self._filter_tiles(p, c), -(-p.group_channels // c.chunk) * c.chunk
+        tiles, inner = filter_tiles(p, c.tile_n), -(-p.group_channels // c.chunk) * c.chunk
         parts = max(1, device.multiprocessors * c.resident // tiles)
-        items = -(-active_share(p) * units_of(p) * PIXELS // (c.tile_m * parts)) * parts * tiles
+        items = -(-live_share(p) * units_of(p) * UNIT_OUTPUTS // (c.tile_m * parts)) * parts * tiles
         reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
         products = items * c.tile_m * c.tile_n * inner * p.taps
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
-        window = c.tile_m // PIXELS * window_pixels(p)
+        window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
         loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         return UNMEASURED * (rates.launch_us + START_US + max(computing, loading, moving))
@@ -179,7 +168,7 @@ class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
             if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
                 continue
             last = found
-            if outputs * self._filter_tiles(p, found) >= device.multiprocessors * found.tile_m:
+            if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
                 return found
         return last
 
@@ -209,16 +198,11 @@ class WindowConv(Family[MaskedConv2dProblem, WindowConvConfig]):
         """The sums that each thread keeps in registers."""
         return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
 
-    @staticmethod
-    def _filter_tiles(problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
-        groups = problem.groups.count
-        return groups * -(-(problem.filters // groups) // config.tile_n)
-
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
         """The bytes of two windows, of the stages of weights, of the sums on their way out and of the list of units."""
         p, c = problem, config
         pitch = c.chunk * p.dtype.itemsize + LOAD_BYTES
-        windows = 2 * c.tile_m // PIXELS * window_pixels(p) * pitch
+        windows = 2 * c.tile_m // UNIT_OUTPUTS * window_pixels(p) * pitch
         out = 4 * 16 * (min(32, c.tile_n // c.warps_n) + 8) * c.warps_m * c.warps_n
         return windows + c.stages * c.tile_n * pitch + out + list_bytes(p, self._threads(c))
 

@@ -9,16 +9,6 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.conv_units import (
-    PIXELS,
-    list_bytes,
-    mask_constants,
-    mask_sizes,
-    outputs_are_counted,
-    sides,
-    units_of,
-    window_pixels,
-)
 from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
     capable,
@@ -28,6 +18,16 @@ from sparsegen.kernels.layouts.limits import (
     whole_tiles,
 )
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.masked_convolution import (
+    UNIT_OUTPUTS,
+    countable_outputs,
+    geometry_constants,
+    has_whole_units,
+    mask_constants,
+    mask_sizes,
+    units_of,
+)
+from sparsegen.kernels.layouts.unit_windows import list_bytes, window_pixels
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -88,7 +88,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
         yield one_item(problem)
-        yield outputs_are_counted(problem.forward)
+        yield countable_outputs(problem.forward)
 
     def constraints(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
@@ -127,8 +127,8 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         p = problem
         filters, channels = self._of_group(p)
         return {
-            "dtype": p.dtype.value,
-            **sides(p.forward),
+            **geometry_constants(p.forward),
+            "whole_units": has_whole_units(p.forward),
             **mask_constants(p.forward),
             "a_by_inner": False,
             "b_by_inner": False,
@@ -139,8 +139,8 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
     def pack(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        scratch = self._scratch(problem, config)
-        return Packed(arrays={}, sizes=mask_sizes(problem.forward), nnz=matrix.nnz, scratch=scratch)
+        sizes = {name: size for name, size in mask_sizes(problem.forward).items() if name in self.size_names}
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=self._scratch(problem, config))
 
     def launch(
         self,
@@ -216,9 +216,9 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         p, c, rates = problem, config, device.expected_rates
         units, tiles = p.density.share * units_of(p.forward), self._tiles(p, c)
         idle = max(1.0, device.multiprocessors / (tiles * c.parts))
-        products = units * PIXELS * tiles * c.tile_m * c.tile_n * c.taps
+        products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.taps
         computing = idle * products / (REACHED * rates.tensor_products_per_us(p.dtype))
-        of_unit = PIXELS * c.tile_m + window_pixels(p.forward) * c.tile_n
+        of_unit = UNIT_OUTPUTS * c.tile_m + window_pixels(p.forward) * c.tile_n
         loading = units * tiles * of_unit * p.dtype.itemsize / device.l2_bytes_per_us
         sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us if c.parts > 1 else 0.0
         # The last block of a tile reads its parts alone, at about twice its multiprocessor's share of the rate.
@@ -259,7 +259,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
     def _shared_bytes(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> int:
         """The bytes of all stages, or of the sums that take their place, and of the list of units."""
         p, c, size = problem, config, problem.dtype.itemsize
-        gradient = PIXELS * (c.tile_m * size + LOAD_BYTES)
+        gradient = UNIT_OUTPUTS * (c.tile_m * size + LOAD_BYTES)
         window = window_pixels(p.forward) * (c.tile_n * size + LOAD_BYTES)
         sums = 4 * (c.warps_k - 1) * c.tile_m * c.tile_n * c.taps
         ring = max(c.stages * (gradient + window), sums)

@@ -41,12 +41,12 @@ class FakeCuda:
         self.allowed.append(value)
         return 0
 
-    def cuLaunchKernel(self, function: Any, *given: Any) -> int:  # noqa: N802
-        self.launched.append(given[6].value)
-        return 0
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
 
-    def cuLaunchKernelEx(self, configuration: int, *given: Any) -> int:  # noqa: N802
-        found = launches._Configuration.from_address(configuration)
+    def cuLaunchKernelEx(self, configuration: ctypes.c_void_p, *given: Any) -> int:  # noqa: N802
+        assert configuration.value
+        found = launches._Configuration.from_address(configuration.value)
         self.launched.append(found.shared_bytes)
         return 0
 
@@ -90,7 +90,7 @@ def test_leave_is_asked_for_before_a_launch_that_needs_it(
 ) -> None:
     bound = BoundLaunch(kernel(static), Launch((2, 1, 1), (32, 1, 1), dynamic, starts_early=early), [1, None])
     assert cuda.allowed == ([dynamic] if asks else []) and not cuda.launched
-    bound(0, ctypes.addressof(ctypes.create_string_buffer(16)))
+    bound.launch(0, ctypes.addressof(ctypes.create_string_buffer(16)))
     assert cuda.launched == [dynamic]
 
 
@@ -103,7 +103,7 @@ def test_launches_of_one_kernel_raise_its_limit_and_never_lower_it(cuda: FakeCud
 
 def test_clusters_are_counted_with_leave(cuda: FakeCuda) -> None:
     launch = Launch((8, 1, 1), (32, 1, 1), 64 * KIB, persistent_cluster=4)
-    BoundLaunch(kernel(static=0), launch, [])(0)
+    BoundLaunch(kernel(static=0), launch, []).launch(0)
     assert cuda.allowed == cuda.launched == [64 * KIB]
 
 

@@ -26,17 +26,21 @@ class MaskedConvolution(Family[MaskedConv2dProblem, C]):
 
     def pack(self, problem: MaskedConv2dProblem, config: C, matrix: CsrMatrix) -> Packed[Array]:
         """No arrays, and those of the kernel's sizes that are no fields of the problem."""
-        rows, columns = problem.mask_shape
-        known = {
-            "images": problem.batch,
-            "out_height": problem.out_height,
-            "out_width": problem.out_width,
-            "mask_rows": rows,
-            "mask_columns": columns,
-            "mask_words": rows * words_for(columns),
-        }
-        sizes = {name: known[name] for name in self.size_names if name in known}
+        sizes = {name: size for name, size in mask_sizes(problem).items() if name in self.size_names}
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz)
+
+
+def mask_sizes(problem: MaskedConv2dProblem) -> dict[str, int]:
+    """The sizes of images, results and masks that are no fields of the problem."""
+    rows, columns = problem.mask_shape
+    return {
+        "images": problem.batch,
+        "out_height": problem.out_height,
+        "out_width": problem.out_width,
+        "mask_rows": rows,
+        "mask_columns": columns,
+        "mask_words": rows * words_for(columns),
+    }
 
 
 def units_of_image(problem: MaskedConv2dProblem) -> int:
@@ -89,18 +93,15 @@ def geometry_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
     }
 
 
-def result_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
-    """The constants of every template: whose mask it is, what becomes of the other outputs, and the epilogue.
-
-    Where x is zero outside of a mask of the input, the template need not know it.
-    """
+def mask_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
+    """The constants of a mask: whose it is. Where x is zero outside of it, the template need not know that."""
     over = MaskOf.INPUT if problem.mask_of.is_of_input else MaskOf.OUTPUT
-    return {
-        "mask_of": over.value,
-        **({"zeroes": True} if problem.mask_of is MaskOf.ANY_INPUT else {}),
-        "rest": problem.rest.value,
-        "epilogue": problem.epilogue.value,
-    }
+    return {"mask_of": over.value, **({"zeroes": True} if problem.mask_of is MaskOf.ANY_INPUT else {})}
+
+
+def result_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
+    """The constants of every template: whose mask it is, what becomes of the other outputs, and the epilogue."""
+    return {**mask_constants(problem), "rest": problem.rest.value, "epilogue": problem.epilogue.value}
 
 
 def filter_tiles(problem: MaskedConv2dProblem, tile_n: int) -> int:

@@ -1,0 +1,25 @@
+"""What families of masked convolutions share that list live units and bring the windows of pixels that these read."""
+
+from __future__ import annotations
+
+from sparsegen.kernels.layouts.loads import LOAD_BYTES
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.operators.masked_conv2d import UNIT
+
+WARP = 32
+LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
+
+
+def window_pixels(problem: MaskedConv2dProblem) -> int:
+    """Pixels that the outputs of a unit read, with those between them."""
+    p, size = problem, problem.filter_size
+    rows = (UNIT - 1) * p.stride.rows + (size.rows - 1) * p.dilation.rows + 1
+    columns = (UNIT - 1) * p.stride.columns + (size.columns - 1) * p.dilation.columns + 1
+    return rows * columns
+
+
+def list_bytes(problem: MaskedConv2dProblem, threads: int, behind: int = 0) -> int:
+    """Bytes of shared memory for the list of units, the counts of a sheet, and of what lies behind them."""
+    units = LISTED_UNITS * (12 if problem.mask_of is MaskOf.OUTPUT else 20)
+    taken = units + 8 * SHEET_WORDS + 4 * (threads // WARP) + behind
+    return -(-taken // LOAD_BYTES) * LOAD_BYTES
