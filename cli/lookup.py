@@ -47,7 +47,7 @@ from sparsegen.tuning_db.records import MeasuredAs
 )
 @json_option
 def command(
-    given: MatrixOptions,
+    matrix_file: MatrixOptions,
     wanted: ProblemOptions,
     device: str | None,
     db: str | None,
@@ -58,7 +58,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Say what would run for this matrix, and why. Nothing is compiled or measured."""
-    found, problem = wanted.workload(given.reader)
+    found, problem = wanted.workload(matrix_file.reader)
     choice = api.lookup(
         found if problem.has_pattern else None,
         problem,

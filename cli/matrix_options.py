@@ -55,7 +55,7 @@ class MatrixOptions:
 
 
 def matrix_options(function: F) -> F:
-    """``given``: `MatrixOptions`."""
+    """``matrix_file``: `MatrixOptions`."""
 
     @functools.wraps(function)
     def command(
@@ -69,7 +69,7 @@ def matrix_options(function: F) -> F:
         **others: Any,
     ) -> Any:
         given = MatrixOptions(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
-        return function(*args, given=given, **others)
+        return function(*args, matrix_file=given, **others)
 
     options = (
         click.option(

@@ -65,7 +65,7 @@ class Choice:
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @json_option
 def command(
-    given: MatrixOptions,
+    matrix_file: MatrixOptions,
     wanted: ProblemOptions,
     family_name: str | None,
     config: tuple[str, ...],
@@ -82,17 +82,17 @@ def command(
     family's heuristic config; --config changes tunables of it, any valid one renders, and no GPU is
     needed.
     """
-    if given.transpose and given.file is None:
+    if matrix_file.transpose and matrix_file.file is None:
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
         raise click.UsageError("--config needs --family")
-    if given.file is None and wanted.problem_type.has_pattern:
+    if matrix_file.file is None and wanted.problem_type.has_pattern:
         density, wanted = wanted.values["density"], wanted.without("density")
         problem = wanted.problem_without_matrix()
         features = even_features(*problem.matrix_shape, DENSITY if density is None else density.share)
         fingerprint = ""  # a matrix that is not there has none, so nothing measured is its own
     else:
-        found, problem = wanted.workload(given.reader)
+        found, problem = wanted.workload(matrix_file.reader)
         features, fingerprint = problem.features(found), problem.fingerprint(found)
     where = backends.find_device(device)
     if family_name is not None:

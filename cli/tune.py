@@ -90,7 +90,7 @@ EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say no
 @deterministic_option
 @json_option
 def command(
-    given: MatrixOptions,
+    matrix_file: MatrixOptions,
     combinations: Sequence[ProblemOptions],
     families: tuple[str, ...],
     effort: Effort,
@@ -114,7 +114,7 @@ def command(
     Options that say what is computed may be repeated: each combination of them is a search of its own, and with
     --devices or --engine ray these are dealt to several devices.
     """
-    read = given.reader
+    read = matrix_file.reader
     workloads = [wanted.workload(read) for wanted in combinations]
     if target is not None:
         if places.named is not None or len(workloads) > 1:
@@ -133,10 +133,10 @@ def command(
     def lookup_of(problem: Problem) -> str:
         file = (
             ""
-            if given.file is None
-            else f" --matrix {shlex.quote(str(given.file))}{' --transpose' if given.transpose else ''}"
+            if matrix_file.file is None
+            else f" --matrix {shlex.quote(str(matrix_file.file))}{' --transpose' if matrix_file.transpose else ''}"
         )
-        named = _options(tensor=given.tensor, device=places.named, db=db or _shown_place(place))
+        named = _options(tensor=matrix_file.tensor, device=places.named, db=db or _shown_place(place))
         return f"sparsegen lookup{file}{command_line(problem)}{named}"
 
     location = str(Location.parse(place))
@@ -148,7 +148,7 @@ def command(
             baselines=not no_baselines,
             even_if_finished=True,
             again=again,
-            seed=given.seed,
+            seed=matrix_file.seed,
             deterministic=deterministic,
             sampler=sampler,
             allow_overflow=allow_overflow,
@@ -174,7 +174,7 @@ def command(
             progress=progress,
             baselines=not no_baselines,
             again=again,
-            seed=given.seed,
+            seed=matrix_file.seed,
             deterministic=deterministic,
             sampler=sampler,
             allow_overflow=allow_overflow,

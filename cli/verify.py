@@ -45,7 +45,7 @@ from sparsegen.verify.variants import worst_error
 @click.option("--inputs-seed", type=int, help="Of the inputs; default a random one, which is printed.")
 @json_option
 def command(
-    given: MatrixOptions,
+    matrix_file: MatrixOptions,
     wanted: ProblemOptions,
     family: str | None,
     config: tuple[str, ...],
@@ -62,7 +62,7 @@ def command(
     """
     if config and family is None:
         raise click.UsageError("--config needs --family")
-    found, problem = wanted.workload(given.reader)
+    found, problem = wanted.workload(matrix_file.reader)
     require_held(problem, found, allow_overflow=allow_overflow)
     where = backends.find_device(device)
     if family is None:

@@ -137,6 +137,7 @@ def test_ours_come_first_and_are_not_their_own_peers() -> None:
         "torch-conv2d",
         "torch-conv2d-weights",
         "torch-linear",
+        "torch-scaled-mm",
         "torch-sdpa",
         "torch-softmax",
     }

@@ -48,6 +48,7 @@ def test_every_family_renders_without_a_gpu(family: str, run: Command) -> None:
         **{"m": ("--m", "64"), "k": ("--k", "32"), "n": ("-n", "16")},
         **{"height": ("--image-height", "20"), "width": ("--image-width", "30")},
         **{"channels": ("--channels", "16"), "filters": ("--filters", "32"), "points": ("--points", "64")},
+        **{"images": ("--images", "2")},
     }
     given = [word for name in (*problem.matrix_sizes, *problem.dense_sizes) for word in sizes[name]]
     arguments = (

@@ -52,8 +52,8 @@ def test_a_command_gets_one_value(file: Path) -> None:
     @click.command()
     @matrix_options
     @click.option("--other", default=1)
-    def command(given: MatrixOptions, other: int) -> None:
-        received.append(given)
+    def command(matrix_file: MatrixOptions, other: int) -> None:
+        received.append(matrix_file)
 
     words = ["--matrix", str(file), "--tensor", "t", "--seed", "7", "--drop-zeros", "--transpose"]
     assert CliRunner().invoke(command, [*words, "--memory-limit", "1GiB"]).exit_code == 0
