@@ -17,8 +17,8 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
-# What KERNELS=... names keeps what was compiled, for the next ring.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels %)
+# What KERNELS=... names keeps what was compiled, for the next ring. (Behind a space pytest would take it for a test.)
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%)
 
 .PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz fuzz lint types clean
 
