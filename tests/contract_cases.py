@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -70,7 +70,7 @@ MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
 MOST_FEATURES = 9000  # of all points
 OWN_KINDS = ("item_values", "factor_type", "given")  # traits that few kinds have other than by default
-MOST_KINDS = 40  # in all; of more a third, in which every two traits still come together
+MOST_KINDS = 40  # in all; of more as few as have every two traits together
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 # Of convolutions, instead of these: the tile of every choice divides some, and products stay few.
@@ -325,9 +325,20 @@ def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum]
     fields = fields_of(problem_type).items()
     traits = {name: field.kind for name, field in fields if field.is_trait and name not in OWN_KINDS}
     combinations = list(itertools.product(*traits.values()))
-    for members in combinations:
-        if len(combinations) <= MOST_KINDS or sum(map(_place, members)) % 3 == 0:
-            yield tuple(zip(traits, members, strict=True))
+    for members in combinations if len(combinations) <= MOST_KINDS else in_pairs(combinations):
+        yield tuple(zip(traits, members, strict=True))
+
+
+def in_pairs(combinations: Sequence[tuple[StrEnum, ...]]) -> list[tuple[StrEnum, ...]]:
+    """Few of them, in which every two members that come together do so, in order."""
+    pairs = {members: set(itertools.combinations(enumerate(members), 2)) for members in combinations}
+    missing = set().union(*pairs.values())
+    chosen = set()
+    while missing:
+        best = max(combinations, key=lambda members: len(pairs[members] & missing))
+        chosen.add(best)
+        missing -= pairs[best]
+    return [members for members in combinations if members in chosen]
 
 
 @cache

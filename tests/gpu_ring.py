@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import signal
 import sys
 import threading
 import time
@@ -135,6 +136,9 @@ class Ledger:
         self._outcomes = {**dict.fromkeys(tests, "not run"), **self._outcomes}
         if self._deadline is not None and self._watch is None:
             left = max(0.0, self._deadline + GRACE - time.monotonic())
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+                # As in a job in the background, which nothing would interrupt.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             self._watch = threading.Timer(left, _thread.interrupt_main)
             self._watch.daemon = True
             self._watch.start()
