@@ -66,6 +66,7 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
     {"filter_size": "1x7", "padding": "0x3", "mask_block": "8x16"},
     {"filter_size": "4x2", "padding": "3x1", "mask_block": "5x7", "stride": "1x2", "dilation": "2x1"},
 )
+Traits = tuple[tuple[str, StrEnum], ...]
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
 MOST_FEATURES = 9000  # of all points
@@ -76,11 +77,12 @@ SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 # Of convolutions, instead of these: the tile of every choice divides some, and products stay few.
 SIZES_OF = {"channels": (1, 7, 16, 32, 64), "filters": (3, 20, 32, 64, 128, 256), "images": (1, 3)}
 CONVOLVED = (MaskedConv2dProblem, MaskedConv2dWeightsProblem)
-RANDOM_VARIANTS = 20  # of a family, shared out among its kinds
+RANDOM_VARIANTS = 12  # of a family, shared out among its kinds
 MOST_OF_A_KIND = 2
 DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
 SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
+TURNS = 4  # in which kinds are drawn for a choice that none has made yet
 
 
 def csr(dense: Array) -> CsrMatrix:
@@ -255,15 +257,19 @@ def random_valid_config(
 
 
 def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
-    """Every dtype, layout and epilogue that the family computes, each with some sizes."""
-    for traits in traits_of(family.problem_type):
-        computed = [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
-        if computed:
-            names = family.problem_type.dense_sizes
-            kind = Kind(family.problem_type, tuple((name, rng.choice(computed)) for name in names), traits)
-            for name in names:
-                kind = _resized(family, kind, name, rng)
-            yield replace(kind, parameters=_parameters(family, kind, rng))
+    """Every dtype, layout and epilogue that the family computes, each with some sizes; of very many, some."""
+    sizes_of = {
+        traits: [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
+        for traits in traits_of(family.problem_type)
+    }
+    some = [traits for traits, computed in sizes_of.items() if computed]
+    names = family.problem_type.dense_sizes
+    for traits in some if len(some) <= MOST_KINDS else in_pairs(some):
+        sizes = tuple((name, rng.choice(sizes_of[traits])) for name in names)
+        kind = Kind(family.problem_type, sizes, traits)
+        for name in names:
+            kind = _resized(family, kind, name, rng)
+        yield replace(kind, parameters=_parameters(family, kind, rng))
 
 
 def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Kind:
@@ -320,25 +326,24 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
                 own = () if own else (("item_values", ItemValues.OWN),)
 
 
-def traits_of(problem_type: type[Problem]) -> Iterator[tuple[tuple[str, StrEnum], ...]]:
-    """Every combination of the traits that an operator's problems of one item have; of very many, some."""
+def traits_of(problem_type: type[Problem]) -> Iterator[Traits]:
+    """Every combination of the traits that an operator's problems of one item have."""
     fields = fields_of(problem_type).items()
     traits = {name: field.kind for name, field in fields if field.is_trait and name not in OWN_KINDS}
-    combinations = list(itertools.product(*traits.values()))
-    for members in combinations if len(combinations) <= MOST_KINDS else in_pairs(combinations):
+    for members in itertools.product(*traits.values()):
         yield tuple(zip(traits, members, strict=True))
 
 
-def in_pairs(combinations: Sequence[tuple[StrEnum, ...]]) -> list[tuple[StrEnum, ...]]:
-    """Few of them, in which every two members that come together do so, in order."""
-    pairs = {members: set(itertools.combinations(enumerate(members), 2)) for members in combinations}
+def in_pairs(combinations: Sequence[Traits]) -> list[Traits]:
+    """Few of them, in which every two traits that come together do so, in order."""
+    pairs = {traits: set(itertools.combinations(traits, 2)) for traits in combinations}
     missing = set().union(*pairs.values())
     chosen = set()
     while missing:
-        best = max(combinations, key=lambda members: len(pairs[members] & missing))
+        best = max(combinations, key=lambda traits: len(pairs[traits] & missing))
         chosen.add(best)
         missing -= pairs[best]
-    return [members for members in combinations if members in chosen]
+    return [traits for traits in combinations if traits in chosen]
 
 
 @cache
@@ -380,6 +385,14 @@ def sample(name: str) -> tuple[Variant, ...]:
         is_needed = kind.traits not in {variant.kind.traits for variant in found.values()}
         return best if best is not None and (new[best] or is_needed) else None
 
+    def made(tunable: Tunable, choice: Any, kind: Kind, focus: str) -> bool:
+        """Whether a config has this choice for this kind and matrix; it is added then."""
+        fixed = {tunable.name: choice}
+        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
+        if config is not None:
+            add(config, kind, focus)
+        return config is not None
+
     for kind in kinds(family, rng):
         focus = fitting(kind)
         if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
@@ -396,14 +409,9 @@ def sample(name: str) -> tuple[Variant, ...]:
     for tunable, choice in missing_choices(family, found.values()):
         if (tunable, choice) not in missing_choices(family, found.values()):
             continue  # an earlier one of these brought it along
-        places = list(itertools.product(kinds(family, rng), usable))
-        for kind, focus in rng.sample(places, len(places)):
-            fixed = {tunable.name: choice}
-            config = random_valid_config(
-                family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed
-            )
-            if config is not None:
-                add(config, kind, focus)
+        for _ in range(TURNS):
+            places = list(itertools.product(kinds(family, rng), usable))
+            if any(made(tunable, choice, *place) for place in rng.sample(places, len(places))):
                 break
     of_batches = [name for name in BATCH_MATRICES if name in usable]
     for kind, focus in zip(batches(family, rng), of_batches, strict=False):
