@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError, SparsegenError
 from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.readers.files import check_readable
 from sparsegen.networks.network import Network
 from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.publish import publish_file
@@ -42,11 +43,10 @@ def load_network(file: Path) -> Network:
     Raises:
         MatrixError: there is none, it is something else, cut off, or damaged.
     """
+    check_readable(file)
     try:
         with load_numpy(file) as stored:
             arrays = {name: stored[name] for name in NAMES}
-    except FileNotFoundError:
-        raise MatrixError("there is no such file", source=str(file)) from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise MatrixError(f"is no file of a network, or cut off: {error}", source=str(file)) from None
     if int(arrays["version"]) != VERSION:
