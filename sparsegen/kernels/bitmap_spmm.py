@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.bitmaps import TILE_K, TILE_M, bitmaps
-from sparsegen.kernels.layouts.block_tiles import whole_chunks
+from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_tiles import (
-    BARRIER_BYTES,
-    MOST_ROWS,
-    OUTPUT_BYTES,
     PIECE,
     REACHED,
-    RING_BYTES,
+    SHARED_BYTES,
     THREADS,
 )
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 
 ITEM_BYTES = 2
 WIDEST = 256  # columns of a tile
@@ -59,6 +56,16 @@ class BitmapConfig(Config):
     )
 
 
+# All of the space, the defaults first.
+_TUNABLES = BitmapConfig.tunables()
+CONFIGS = tuple(
+    BitmapConfig.parse(dict(zip((t.name for t in _TUNABLES), values, strict=True)))
+    for values in itertools.product(
+        *(sorted(t.choices, key=lambda v, t=t: v != t.default) for t in _TUNABLES)  # type: ignore[misc]
+    )
+)
+
+
 class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     """Warps put A's nonzeros to their places among zeros in registers, where tensor cores take them as they are.
 
@@ -85,17 +92,13 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     config_type = BitmapConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
-        yield Constraint(problem.k > 0, "A has columns")
-        yield Constraint(problem.m <= MOST_ROWS, f"C has at most {MOST_ROWS} rows (m = {problem.m})")
-        yield whole_chunks(problem)
+        return copied_scope(problem)
 
     def constraints(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c = config
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield shared_memory_fits("tiles", RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES, device)
+        yield shared_memory_fits("tiles", SHARED_BYTES, device)
         steps = -(-problem.k // TILE_K)
         yield Constraint(
             c.splits <= steps, f"each of splits ({c.splits}) parts has some of {steps} steps along k"
@@ -132,20 +135,10 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         }
 
     def tensor_map(self, problem: SpmmProblem, config: BitmapConfig, name: str) -> TensorMap:
-        rows, columns = {"b": (problem.k, problem.n), "c": (problem.m, problem.n)}[name]
-        by_columns = problem.layout is Layout.COLUMN
-        sizes = (rows, columns) if by_columns else (columns, rows)
-        box_rows = PIECE
-        if name == "b":  # each block of a cluster sends its part
-            box_rows = (config.tile_n if by_columns else TILE_K) // config.cluster
-        return TensorMap(
-            array=name,
-            dtype=problem.dtype,
-            sizes=sizes,
-            strides=(sizes[0] * ITEM_BYTES,),
-            box=(PIECE, box_rows),
-            swizzle=Swizzle.BYTES_128,
-        )
+        if name == "c":
+            return copied_map(problem, name, PIECE)
+        rows = config.tile_n if problem.layout is Layout.COLUMN else TILE_K
+        return copied_map(problem, name, rows // config.cluster)  # each block of a cluster sends its part
 
     def pack(self, problem: SpmmProblem, config: BitmapConfig, matrix: CsrMatrix) -> Packed[Array]:
         laid = bitmaps(matrix, config.granule)
@@ -180,18 +173,16 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         return Launch(
             grid=(clusters * c.cluster, 1, 1),
             block=(THREADS, 1, 1),
-            shared_memory_bytes=RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES,
+            shared_memory_bytes=SHARED_BYTES,
             starts_early=True,
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BitmapConfig:
         """The valid config that should take the least time."""
-        typical = device.typical
-        return min(
-            self.space(problem, device, whole=True),
-            key=lambda config: self.analytic_us(problem, features, config, typical),
-            default=self.config(),
-        )
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        ordered = sorted(CONFIGS, key=lambda config: self.analytic_us(problem, features, config, typical))
+        valid = (config for config in ordered if not self.broken_constraints(problem, config, device))
+        return next(valid, self.config())
 
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: BitmapConfig, device: Device

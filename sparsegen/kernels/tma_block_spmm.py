@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, TILE_K, packed_blocks, whole_chunks
+from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, TILE_K, packed_blocks
+from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_tiles import (
-    BARRIER_BYTES,
     COUNTER_BYTES,
-    MOST_ROWS,
-    OUTPUT_BYTES,
     PIECE,
     REACHED,
-    RING_BYTES,
+    SHARED_BYTES,
     START_US,
     THREADS,
     TILE_M,
@@ -28,10 +25,10 @@ from sparsegen.kernels.layouts.copied_tiles import (
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
 from sparsegen.kernels.packed import Packed
-from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 
 ITEM_BYTES = 2
 UNMEASURED = (
@@ -67,11 +64,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     config_type = TmaBlockSpmmConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
-        yield Constraint(problem.k > 0, "A has columns")
-        yield Constraint(problem.m <= MOST_ROWS, f"C has at most {MOST_ROWS} rows (m = {problem.m})")
-        yield whole_chunks(problem)
+        return copied_scope(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device
@@ -79,7 +72,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         yield from self.scope(problem)
         c = config
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield shared_memory_fits("tiles", RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES, device)
+        yield shared_memory_fits("tiles", SHARED_BYTES, device)
         yield Constraint(
             c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
         )
@@ -104,17 +97,8 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         }
 
     def tensor_map(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, name: str) -> TensorMap:
-        rows, columns = {"b": (problem.k, problem.n), "c": (problem.m, problem.n)}[name]
         by_columns = problem.layout is Layout.COLUMN
-        sizes = (rows, columns) if by_columns else (columns, rows)
-        return TensorMap(
-            array=name,
-            dtype=problem.dtype,
-            sizes=sizes,
-            strides=(sizes[0] * ITEM_BYTES,),
-            box=(PIECE, config.tile_n if name == "b" and by_columns else PIECE),
-            swizzle=Swizzle.BYTES_128,
-        )
+        return copied_map(problem, name, config.tile_n if name == "b" and by_columns else PIECE)
 
     def pack(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         return replace(packed_blocks(problem, TILE_M, matrix), scratch={"counters": COUNTER_BYTES})
@@ -132,7 +116,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         return Launch(
             grid=(clusters * config.cluster, 1, 1),
             block=(THREADS, 1, 1),
-            shared_memory_bytes=RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES,
+            shared_memory_bytes=SHARED_BYTES,
             starts_early=True,
         )
 

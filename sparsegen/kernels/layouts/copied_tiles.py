@@ -28,6 +28,7 @@ PIECE_BYTES = PIECE * ROW_BYTES
 RING_BYTES = 24 * PIECE_BYTES
 OUTPUT_BYTES = 4 * PIECE_BYTES
 BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
+SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # of a thread block
 COUNTER_BYTES = 8
 CHUNK_BYTES = 16
 MOST_ITEMS = 0xFFFF  # that a note can refer to
@@ -140,7 +141,7 @@ class CopiedTiles(Family[P, C]):
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield shared_memory_fits("tiles", RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES, device)
+        yield shared_memory_fits("tiles", SHARED_BYTES, device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
         side = Side.of(problem)
@@ -207,7 +208,7 @@ class CopiedTiles(Family[P, C]):
         return Launch(
             grid=(clusters * config.cluster, 1, 1),
             block=(THREADS, 1, 1),
-            shared_memory_bytes=RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES,
+            shared_memory_bytes=SHARED_BYTES,
             starts_early=True,
         )
 
