@@ -201,7 +201,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         brought = column_tiles * (read + of_b) / device.l2_bytes_per_us
 
         units = _row_tiles(problem) * column_tiles * c.splits
-        rounds = math.ceil(units / (device.multiprocessors // c.cluster * c.cluster))
+        rounds = math.ceil(units / (max(1, device.multiprocessors // c.cluster) * c.cluster))
         of_one = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         multiplied = TILE_M * c.tile_n * TILE_K / (REACHED[c.tile_n] * of_one)
         decoded = DECODE_CYCLES[c.granule] * device.multiprocessors / device.cycles_per_us
