@@ -17,6 +17,8 @@ enum Bug {
   kShuffleFromExited,
   kShuffleDiverged,
   kShuffleFromOutsideMask,
+  kProductWithoutALane,
+  kWarpgroupProductOverflow,
   kMisalignedVector,
   kMisalignedCopy,
   kEndlessLoop,
@@ -114,6 +116,20 @@ extern "C" __global__ void __launch_bounds__(64) bugs(int bug, const float* __re
     case kShuffleFromOutsideMask:
       if (t < 16) x = __shfl_sync(0x0000ffffu, x, 20);
       break;
+    case kProductWithoutALane: {
+      float sum[4] = {};
+      const unsigned a[4] = {}, b[2] = {};
+      if (t != 40) e::mma_16bit<__half>(sum, a, b);
+      x = sum[0];
+      break;
+    }
+    case kWarpgroupProductOverflow: {
+      float sums[1][4] = {};
+      const unsigned a[4] = {};
+      e::wgmma_16bit<__half, 1>(sums, a, e::SwizzledMatrix{dynamic, true});
+      x = sums[0][0];
+      break;
+    }
     case kMisalignedVector:
       if (t == 0) x = reinterpret_cast<const float4*>(in + 1)->x;
       break;

@@ -48,48 +48,68 @@ void store_matrices(void* row, const unsigned (&fragments)[kMatrices], bool tran
     });
 }
 
-/// A lane's share of a product: rows r and r + 8 of the left matrix, two neighbouring columns of the right one, each along
-/// k. Each element is converted once; the kernel's memory is not touched here.
-template <unsigned kDepth>
-struct LaneProduct {
-    double left[2][kDepth], right[2][kDepth];
+/// What a lane brings to a product of its warp: fragments of the factors, where they are in registers, and its sums, of
+/// each 8 columns those of rows lane / 4 and lane / 4 + 8 and of columns lane % 4 · 2 and the next.
+struct LaneOfProduct {
+    const unsigned* a;
+    const unsigned* b;
+    float (*sums)[4];
+};
 
-    __attribute__((no_sanitize("address", "undefined"))) void add_to(float (&sum)[4]) const {
-        for (unsigned i = 0; i < 4; ++i) {
-            double total = static_cast<double>(sum[i]);
-            for (unsigned k = 0; k < kDepth; ++k) total += left[i / 2][k] * right[i % 2][k];
-            sum[i] = static_cast<float>(total);
+/// Adds left × right to the lanes' sums: 16 rows by `tiles` times 8 columns, over `depth` elements of k, in their order.
+void add_product(const LaneOfProduct* lanes, const double* left, const double* right, unsigned depth, unsigned tiles);
+
+/// The factors of a warp's product, each element converted once.
+template <unsigned kDepth, unsigned kTiles>
+struct WarpFactors {
+    double left[16][kDepth];
+    double right[kDepth][kTiles * 8];
+
+    /// Multiplies for the whole warp, whose lanes have met: `left_at(row, k)` and `right_at(k, column)` give the elements.
+    template <class LeftAt, class RightAt>
+    static void multiply(const LaneOfProduct* lanes, LeftAt left_at, RightAt right_at) {
+        static thread_local WarpFactors factors;  // too large for a thread's stack
+        for (unsigned row = 0; row < 16; ++row) {
+            for (unsigned k = 0; k < kDepth; ++k) factors.left[row][k] = left_at(row, k);
         }
+        for (unsigned k = 0; k < kDepth; ++k) {
+            for (unsigned column = 0; column < kTiles * 8; ++column) factors.right[k][column] = right_at(k, column);
+        }
+        add_product(lanes, factors.left[0], factors.right[0], kDepth, kTiles);
     }
 };
 
-struct MmaFragments {
-    unsigned a[4];
-    unsigned b[2];
-};
+/// One lane multiplies for its warp: `multiply(lanes)` is called once, with what all of them brought.
+template <class Multiply>
+void multiply_in_warp(const LaneOfProduct& mine, int line, Multiply multiply) {
+    exchange(mine, line, [&](const LaneOfProduct* lanes) {
+        if (lane() == 0) multiply(lanes);
+    });
+}
+
+/// One of the two 16-bit elements of a register.
+template <class T>
+double element_of(unsigned word, unsigned i) {
+    T pair[2];
+    std::memcpy(pair, &word, sizeof pair);
+    return static_cast<double>(static_cast<float>(pair[i]));
+}
+
+/// An element of 16 rows of 16-bit elements that lie in the lanes' registers, as mma.sync has its left matrix.
+template <class T>
+double fragment_element(const LaneOfProduct* lanes, unsigned row, unsigned k) {
+    return element_of<T>(lanes[row % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + row / 8], k % 2);
+}
 
 /// mma.sync.m16n8k16 of half or bfloat16 elements, added up in float.
 template <class T>
 void mma_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
-    MmaFragments mine;
-    std::memcpy(mine.a, a, sizeof a);
-    std::memcpy(mine.b, b, sizeof b);
-    exchange(mine, line, [&](const MmaFragments* lanes) {
-        LaneProduct<16> product;
-        const auto convert = [](double (&elements)[16], unsigned k, unsigned word) {
-            T pair[2];
-            std::memcpy(pair, &word, sizeof pair);
-            for (unsigned i = 0; i < 2; ++i) elements[k + i] = static_cast<double>(static_cast<float>(pair[i]));
-        };
-        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
-        for (unsigned k = 0; k < 16; k += 2) {
-            const unsigned upper = k / 8, from = k % 8 / 2;
-            for (unsigned i = 0; i < 2; ++i) {
-                convert(product.left[i], k, lanes[group * 4 + from].a[upper * 2 + i]);
-                convert(product.right[i], k, lanes[(pair + i) * 4 + from].b[upper]);
-            }
-        }
-        product.add_to(sum);
+    multiply_in_warp({a, b, &sum}, line, [](const LaneOfProduct* lanes) {
+        WarpFactors<16, 1>::multiply(
+            lanes, [&](unsigned row, unsigned k) { return fragment_element<T>(lanes, row, k); },
+            [&](unsigned k, unsigned column) {
+                return element_of<T>(lanes[column * 4 + k % 8 / 2].b[k / 8], k % 2);
+            });
     });
 }
 
@@ -101,20 +121,12 @@ struct Tf32 {
 
 /// mma.sync.m16n8k8 of TF32 elements.
 inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
-    MmaFragments mine;
-    std::memcpy(mine.a, a, sizeof a);
-    std::memcpy(mine.b, b, sizeof b);
-    exchange(mine, line, [&](const MmaFragments* lanes) {
-        LaneProduct<8> product;
+    multiply_in_warp({a, b, &sum}, line, [](const LaneOfProduct* lanes) {
         const auto element = [](unsigned word) { return static_cast<double>(static_cast<float>(Tf32{word})); };
-        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
-        for (unsigned k = 0; k < 8; ++k) {
-            for (unsigned i = 0; i < 2; ++i) {
-                product.left[i][k] = element(lanes[group * 4 + k % 4].a[k / 4 * 2 + i]);
-                product.right[i][k] = element(lanes[(pair + i) * 4 + k % 4].b[k / 4]);
-            }
-        }
-        product.add_to(sum);
+        WarpFactors<8, 1>::multiply(
+            lanes,
+            [&](unsigned row, unsigned k) { return element(lanes[row % 8 * 4 + k % 4].a[k / 4 * 2 + row / 8]); },
+            [&](unsigned k, unsigned column) { return element(lanes[column * 4 + k % 4].b[k / 4]); });
     });
 }
 
@@ -170,68 +182,48 @@ struct Float8 {
 using e4m3 = Float8<4>;
 using e5m2 = Float8<5>;
 
-/// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k.
+/// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k; each warp has 16 of its rows.
 template <class T, int kColumnTiles, class Matrix, class OfB = T>
-void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b) {
-    constexpr unsigned kDepth = 32 / sizeof(T);
-    const unsigned first_row = running_thread->number / kWarpSize % 4 * 16 + lane() / 4;
-    LaneProduct<kDepth> product;
-    for (unsigned i = 0; i < 2; ++i) {
-        for (unsigned k = 0; k < kDepth; ++k) product.left[i][k] = a.template element<T>(first_row + i * 8, k);
-    }
-    for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
-        const unsigned first_column = tile * 8 + lane() % 4 * 2;
-        for (unsigned i = 0; i < 2; ++i) {
-            for (unsigned k = 0; k < kDepth; ++k) product.right[i][k] = b.template element<OfB>(first_column + i, k);
-        }
-        product.add_to(sums[tile]);
-    }
+void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b, int line) {
+    multiply_in_warp({nullptr, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
+        const unsigned first_row = running_thread->number / kWarpSize % 4 * 16;
+        WarpFactors<32 / sizeof(T), kColumnTiles>::multiply(
+            lanes, [&](unsigned row, unsigned k) { return a.template element<T>(first_row + row, k); },
+            [&](unsigned k, unsigned column) { return b.template element<OfB>(column, k); });
+    });
 }
 
 /// wgmma.mma_async.m64nNk16 with both matrices in shared memory, done at once: a missing wait is not seen here.
 template <class T, int kColumnTiles>
-void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
-    wgmma_of<T>(sums, a, b);
+void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b, int line = __builtin_LINE()) {
+    wgmma_of<T>(sums, a, b, line);
+}
+
+template <class T, int kColumnTiles>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledRows a, SwizzledRows b, int line = __builtin_LINE()) {
+    wgmma_of<T>(sums, a, b, line);
 }
 
 /// wgmma.mma_async.m64nNk8 of TF32 elements, which must lie along k in both matrices.
 template <int kColumnTiles>
-void wgmma_tf32(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
-    wgmma_of<Tf32>(sums, a, b);
+void wgmma_tf32(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b, int line = __builtin_LINE()) {
+    wgmma_of<Tf32>(sums, a, b, line);
 }
 
 /// wgmma.mma_async.m64nNk32 of 8-bit elements, which must lie along k in both matrices.
 template <class A, class B, int kColumnTiles>
-void wgmma_8bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b) {
-    wgmma_of<A, kColumnTiles, SwizzledMatrix, B>(sums, a, b);
-}
-
-template <class T, int kColumnTiles>
-void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledRows a, SwizzledRows b) {
-    wgmma_of<T>(sums, a, b);
+void wgmma_8bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix b, int line = __builtin_LINE()) {
+    wgmma_of<A, kColumnTiles, SwizzledMatrix, B>(sums, a, b, line);
 }
 
 /// The same with A in registers: of each warp 16 rows, as fragments of mma.sync.
 template <class T, int kColumnTiles>
-void wgmma_16bit(float (&sums)[kColumnTiles][4], const unsigned (&a)[4], SwizzledMatrix b, int line = __builtin_LINE()) {
-    struct Fragment {
-        unsigned words[4];
-    };
-    Fragment mine;
-    std::memcpy(mine.words, a, sizeof a);
-    exchange(mine, line, [&](const Fragment* lanes) {
-        for (unsigned tile = 0; tile < kColumnTiles; ++tile) {
-            for (unsigned i = 0; i < 4; ++i) {
-                const unsigned column = tile * 8 + lane() % 4 * 2 + i % 2;
-                double total = static_cast<double>(sums[tile][i]);
-                for (unsigned k = 0; k < 16; ++k) {
-                    T pair[2];
-                    std::memcpy(pair, &lanes[lane() / 4 * 4 + k % 8 / 2].words[k / 8 * 2 + i / 2], sizeof pair);
-                    total += static_cast<double>(static_cast<float>(pair[k % 2])) * b.element<T>(column, k);
-                }
-                sums[tile][i] = static_cast<float>(total);
-            }
-        }
+void wgmma_16bit(float (&sums)[kColumnTiles][4], const unsigned (&a)[4], SwizzledMatrix b,
+                 int line = __builtin_LINE()) {
+    multiply_in_warp({a, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
+        WarpFactors<16, kColumnTiles>::multiply(
+            lanes, [&](unsigned row, unsigned k) { return fragment_element<T>(lanes, row, k); },
+            [&](unsigned k, unsigned column) { return b.element<T>(column, k); });
     });
 }
 

@@ -63,6 +63,7 @@ RUNTIME = (
     "launch.cpp",
     "shared_memory.cpp",
     "stacks.cpp",
+    "tensor_core.cpp",
     "tensor_map.cpp",
 )
 PLAIN = Flavour("kernel.so", ("-O2",), ("-shared",), RUNTIME)
