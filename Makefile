@@ -20,6 +20,9 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 # What KERNELS=... names keeps what was compiled, for the next ring. (Behind a space pytest would take it for a test.)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%)
 
+# Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
+test test-fast test-long test-all test-torch: export OPENBLAS_NUM_THREADS := 1
+
 .PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz fuzz lint types clean
 
 help:
