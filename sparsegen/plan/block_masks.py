@@ -17,7 +17,7 @@ from sparsegen.system.device_memory import WARP
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
 BAND = 32  # rows of a thread block
-COUNTER_WORDS = 2  # of scratch, before the bits of rows and columns
+COUNTER_WORDS = 2  # of scratch; behind it two for each band, and the bits of rows and columns
 
 
 class Given(StrEnum):
@@ -30,8 +30,9 @@ class Given(StrEnum):
 class BlockMaskMaker:
     """Makes masks of one layout on one device.
 
-    Every launch writes a whole buffer of ``layout.words`` words. Launches of one maker must not overlap: they share
-    scratch memory. None waits for the host, and CUDA graphs capture them.
+    Every launch writes a whole buffer of ``layout.words`` words. Launches of one maker must follow each other on a
+    stream, or wait for each other: they share scratch memory. Two of these take turns, so that a launch may begin while
+    the one before still ends. None waits for the host, and CUDA graphs capture them.
 
     Raises:
         MatrixError: more rows or columns of blocks than `MOST_LINES`.
@@ -46,18 +47,23 @@ class BlockMaskMaker:
                 f"{layout.columns}; take larger blocks, or make it on the host by BlockMask.from_blocks"
             )
         self.layout, self._executor = layout, executor
-        bits = layout.rows * layout.row_words + layout.columns * layout.column_words
-        self._scratch = executor.allocate(8 * (COUNTER_WORDS + bits))
-        executor.fill(self._scratch, 0)
+        self._scratch = [executor.allocate(8 * scratch_words(layout)) for _ in range(2)]
+        self._turn = 0
+        for scratch in self._scratch:
+            executor.fill(scratch, 0)
         executor.synchronize()  # launches may come on other streams
 
-    def bind_draw(self, draw: MaskDraw) -> Callable[..., None]:
+    def bind_draw(self, draw: MaskDraw, *, early: bool = False) -> Callable[..., None]:
         """A launch for one thread to start many times: ``bound(stream, state, mask)``, the latter two addresses.
 
         The state is two 64-bit words, a seed and a step (`new_state`); every launch draws the mask that these name, and
         adds one to the step. The mask is that of `sparsegen.matrix.block_mask_draw.draw_blocks`, on every device.
+
+        Args:
+            early: the mask is made while the kernel before may still run, and stored when that has ended. It pays if
+                the state is older than that kernel; otherwise the kernel behind sets itself up sooner without.
         """
-        return self._bind(f"draw_{draw.drawn}", as_signed(draw.amount(self.layout)), None)
+        return self._bind(f"draw_{draw.drawn}", as_signed(draw.amount(self.layout)), int(early), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
         """Likewise ``bound(stream, given, mask)``: the mask of live blocks that lie on the device."""
@@ -67,8 +73,20 @@ class BlockMaskMaker:
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
         grid, block = (-(-self.layout.rows // BAND), 1, 1), (WARP * BAND, 1, 1)
         launch = Launch(grid, block, starts_early=may_start_early(self._executor))
-        sizes = (self.layout.rows, self.layout.columns)
-        return self._executor.bind(kernel, launch, [*sizes, *arguments, self._scratch, None])
+        given = (self.layout.rows, self.layout.columns, *arguments)
+        bound = [self._executor.bind(kernel, launch, [*given, scratch, None]) for scratch in self._scratch]
+
+        def start(stream: int, *addresses: int) -> None:
+            bound[self._turn](stream, *addresses)
+            self._turn = 1 - self._turn  # not where the launch was refused
+
+        return start
+
+
+def scratch_words(layout: BlockMaskLayout) -> int:
+    """64-bit words of scratch memory that a launch needs."""
+    bits = layout.rows * layout.row_words + layout.columns * layout.column_words
+    return COUNTER_WORDS + 2 * -(-layout.rows // BAND) + bits
 
 
 def may_start_early(executor: Executor) -> bool:

@@ -1,4 +1,4 @@
-"""Launches of clusters that share all work: as many as the driver says are resident at once."""
+"""Attributes of launches: clusters that are resident at once, kernels that begin early."""
 
 from __future__ import annotations
 
@@ -60,3 +60,22 @@ def test_a_cluster_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     driver(monkeypatch, 5, status=1)
     with pytest.raises(LaunchError, match="cannot tell how many clusters of 4 blocks are resident"):
         launches.resident(KERNEL, LAUNCH)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_kernel_begins_early_if_its_launch_says_so(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[list[tuple[int, int]]] = []
+
+    def launch(configuration: ctypes.c_void_p, *_: Any) -> int:
+        assert configuration.value
+        given = launches._Configuration.from_address(configuration.value)
+        attributes = given.attributes[: given.attribute_count] if given.attribute_count else []
+        launched.append([(attribute.id, attribute.value[0]) for attribute in attributes])
+        return 0
+
+    monkeypatch.setattr(launches, "libcuda", lambda: {"cuLaunchKernelEx": launch})
+    kernel: Any = SimpleNamespace(handle=ctypes.c_void_p(7), allow_shared_memory=lambda _: None)
+    bound = launches.BoundLaunch(kernel, Launch((3, 1, 1), (64, 1, 1), starts_early=early), [1])
+    bound.launch(0)
+    bound.launch(0)
+    assert launched == [[(launches.PROGRAMMATIC_STREAM_SERIALIZATION, 1)] if early else []] * 2

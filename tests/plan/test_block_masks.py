@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import plain_source
-from sparsegen.errors import MatrixError
+from sparsegen.errors import LaunchError, MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.bits import packed_rows
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
 from sparsegen.matrix.csr import Array
-from sparsegen.plan.block_masks import BlockMaskMaker, Given, as_signed, new_state
+from sparsegen.plan import block_masks
+from sparsegen.plan.block_masks import BlockMaskMaker, Given, as_signed, new_state, scratch_words
+from sparsegen.system.device_memory import Address
 
+WAIT = "if (early) wait_for_kernel_before();"
 LAYOUTS = [(1, 1), (3, 5), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]
 SOURCE = plain_source("block_mask.cu")
 
@@ -40,9 +44,10 @@ def downloaded(executor: Executor, buffer: object, words: int) -> Array:
     return found
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("drawn", Drawn)
 @pytest.mark.parametrize(("rows", "columns"), LAYOUTS)
-def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn) -> None:
+def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn, early: bool) -> None:
     layout = BlockMaskLayout(rows, columns)
     maker, seed, first = BlockMaskMaker(layout, executor), 2**63 + 5, 2**32 - 2
     state, mask = new_state(executor, seed, first), executor.allocate(layout.nbytes)
@@ -50,10 +55,125 @@ def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn) 
     for p in (0.3, 0.0, 0.9, 0.5):
         draw, step = MaskDraw(p, drawn), next(steps)
         executor.fill(mask, 0xFF)
-        maker.bind_draw(draw)(0, state.address, mask.address)
+        maker.bind_draw(draw, early=early)(0, state.address, mask.address)
         expected = draw_blocks(layout, draw, seed, step)
         np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(expected))
     assert downloaded(executor, state, 2).tolist() == [seed, first + 4]
+
+
+def test_draws_follow_each_other(executor: Executor) -> None:
+    """Early ones and others, of one state, with nothing in between that would wait for them."""
+    layout, draw, steps = BlockMaskLayout(200, 90), MaskDraw(0.4), 30
+    maker, state = BlockMaskMaker(layout, executor), new_state(executor, 12)
+    masks = [executor.allocate(layout.nbytes) for _ in range(steps)]
+    launches = [maker.bind_draw(draw, early=early) for early in (True, True, True, False)]
+    for step, mask in enumerate(masks):
+        launches[step % 4](0, state.address, mask.address)
+    for step, mask in enumerate(masks):
+        expected = packed(draw_blocks(layout, draw, 12, step))
+        np.testing.assert_array_equal(downloaded(executor, mask, layout.words), expected)
+
+
+def launched_by_hand(
+    toolchain: EmulatorToolchain, source: str, drawn: Drawn, layout: BlockMaskLayout, draw: MaskDraw
+) -> tuple[Array, Array]:
+    """The state and the mask after an early draw of seed 9, step 1; both begin as 0xFF … where nothing is written."""
+    executor = EmulatorExecutor()
+    kernel = executor.load(toolchain.compile("plain", f"draw_{drawn}", source))
+    state, mask = new_state(executor, 9, 1), executor.allocate(layout.nbytes)
+    executor.fill(mask, 0xFF)
+    scratch = executor.upload(np.zeros(scratch_words(layout), dtype=np.uint64))
+    launch = Launch((-(-layout.rows // 32), 1, 1), (1024, 1, 1))
+    amount = as_signed(draw.amount(layout))
+    executor.launch(kernel, launch, [layout.rows, layout.columns, amount, 1, state, scratch, mask])
+    return downloaded(executor, state, 2), downloaded(executor, mask, layout.words)
+
+
+@pytest.mark.parametrize("drawn", Drawn)
+def test_an_early_draw_writes_neither_mask_nor_state_before_it_waits(
+    emulator_toolchain: EmulatorToolchain, drawn: Drawn
+) -> None:
+    """Kernels before may still read and write both."""
+    ended = SOURCE.replace(WAIT, "if (early) return;")
+    assert ended.count("if (early) return;") == 1
+    layout = BlockMaskLayout(70, 90)
+    state, mask = launched_by_hand(emulator_toolchain, ended, drawn, layout, MaskDraw(0.5, drawn))
+    assert state.tolist() == [9, 1] and (mask == 2**64 - 1).all()
+
+
+@pytest.mark.parametrize("drawn", Drawn)
+def test_a_state_that_the_kernel_before_changes_is_drawn_from_as_it_is_then(
+    emulator_toolchain: EmulatorToolchain, drawn: Drawn
+) -> None:
+    changed = SOURCE.replace(WAIT, "if (early) { state[0] = 77, state[1] = 3; __syncthreads(); }")
+    layout, draw = BlockMaskLayout(70, 90), MaskDraw(0.5, drawn)
+    state, mask = launched_by_hand(emulator_toolchain, changed, drawn, layout, draw)
+    assert state.tolist() == [77, 4]
+    np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 77, 3)))
+
+
+def test_a_state_that_changes_between_the_bands_is_noticed(emulator_toolchain: EmulatorToolchain) -> None:
+    """The last thread block may have seen what counts, and another one not."""
+    torn = SOURCE.replace(
+        "const Random seen = named_by(state);",
+        "const Random seen = blockIdx.x == 0 ? Random(4, 4) : named_by(state);",
+    )
+    assert torn != SOURCE
+    layout, draw = BlockMaskLayout(70, 90), MaskDraw(0.5)
+    for _ in range(8):  # the first thread block is not always the last one to finish
+        state, mask = launched_by_hand(emulator_toolchain, torn, Drawn.BERNOULLI, layout, draw)
+        assert state.tolist() == [9, 2]
+        np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 9, 1)))
+
+
+class Refusing:
+    """An executor whose launches say which scratch memory they were bound to, and which may be refused."""
+
+    def __init__(self, compute_capability: tuple[int, int]) -> None:
+        self.device = SimpleNamespace(compute_capability=compute_capability)
+        self.launched: list[tuple[int, bool]] = []
+        self.refuses = False
+        self._allocated = 0
+
+    def allocate(self, nbytes: int) -> Address:
+        self._allocated += 1
+        return Address(self._allocated)
+
+    def fill(self, buffer: object, byte: int) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def bind(self, kernel: object, launch: Launch, arguments: list[object]) -> Callable[..., None]:
+        scratch = next(argument for argument in arguments if isinstance(argument, Address))
+
+        def start(stream: int, *addresses: int) -> None:
+            if self.refuses:
+                raise LaunchError("refused")
+            self.launched.append((scratch.address, launch.starts_early))
+
+        return start
+
+
+@pytest.mark.parametrize(("capability", "starts_early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
+def test_two_scratch_memories_take_turns(
+    capability: tuple[int, int], starts_early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is launched: a draw may begin while the launch before it still reads its own."""
+    monkeypatch.setattr(block_masks, "compiled_kernels", lambda *_: [None])
+    executor = Refusing(capability)
+    maker = BlockMaskMaker(BlockMaskLayout(70, 90), executor)  # type: ignore[arg-type]
+    draws = [maker.bind_draw(MaskDraw(0.5), early=early) for early in (True, False)]
+    finish = maker.bind_finish(Given.BITS)
+    for launch in (draws[0], draws[0], draws[1], finish, draws[0]):
+        launch(0, 1, 2)
+    executor.refuses = True
+    with pytest.raises(LaunchError):
+        finish(0, 1, 2)
+    executor.refuses = False
+    finish(0, 1, 2)
+    assert executor.launched == [(turn, starts_early) for turn in (1, 2, 1, 2, 1, 2)]
 
 
 @pytest.mark.parametrize(("rows", "columns"), LAYOUTS)
@@ -111,9 +231,9 @@ def test_equal_words(emulator_toolchain: EmulatorToolchain, drawn: Drawn) -> Non
         live = MaskDraw(p, drawn).amount(layout)
         grouped = words if drawn == Drawn.EXACT_ROWS else words.reshape(1, -1)
         expected = smallest(grouped, live).reshape(words.shape)
-        scratch = executor.upload(np.zeros(2 + 37 * 3 + 150, dtype=np.uint64))
+        scratch = executor.upload(np.zeros(scratch_words(layout), dtype=np.uint64))
         mask = executor.allocate(layout.nbytes)
-        arguments = [37, 150, live, new_state(executor, 9, 1), scratch, mask]
+        arguments = [37, 150, live, 0, new_state(executor, 9, 1), scratch, mask]
         executor.launch(kernel, Launch((2, 1, 1), (1024, 1, 1)), arguments)
         np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(expected))
 
@@ -127,13 +247,13 @@ def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str
     for rows, columns in ((1, 1), (37, 150), (70, 3)):
         layout = BlockMaskLayout(rows, columns)
         live = draw_blocks(layout, MaskDraw(0.5), 4, 0)
-        scratch = np.zeros(2 + rows * layout.row_words + columns * layout.column_words, dtype=np.uint64)
+        scratch = np.zeros(scratch_words(layout), dtype=np.uint64)
         mask = np.full(layout.words, 2**64 - 1, dtype=np.uint64)
         given: list[int | Array] = [packed_rows(live)] if entry == "finish_bits" else [live.astype(np.uint8)]
         if entry.startswith("draw"):
             draw = MaskDraw(0.5, Drawn(entry.removeprefix("draw_")))
             live = draw_blocks(layout, draw, 4, 0)
-            given = [as_signed(draw.amount(layout)), np.array([4, 0], dtype=np.uint64)]
+            given = [as_signed(draw.amount(layout)), int(rows < 70), np.array([4, 0], dtype=np.uint64)]
         launch = Launch((-(-rows // 32), 1, 1), (1024, 1, 1))
         *_, left, found = run_sanitized(compiled.binary, launch, [rows, columns, *given, scratch, mask])
         np.testing.assert_array_equal(found, packed(live))

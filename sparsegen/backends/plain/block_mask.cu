@@ -2,8 +2,9 @@
 //
 // One launch: each thread block makes a band of 32 rows, a warp for each row, and turns it on its side. The last one to
 // finish ranks rows and columns by their live blocks and writes both halves of the buffer. Scratch is zero before the first
-// launch and its counter again after each; it holds the counter (two words of 64 bits), the rows' words in their own order,
-// and the columns'. The random words are those of sparsegen/matrix/block_mask_draw.py.
+// launch and its counter again after each; it holds the counter (two words of 64 bits), for each band the seed and step that
+// it was drawn from, the rows' words in their own order, and the columns'. The random words are those of
+// sparsegen/matrix/block_mask_draw.py.
 #if !defined(SPARSEGEN_EMULATOR)
 #define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #endif
@@ -24,8 +25,10 @@ struct Shape {
   __device__ Shape(int rows, int columns)
       : rows(rows), columns(columns), row_words((columns + 63) / 64), column_words((rows + 63) / 64) {}
   __device__ int quads() const { return (columns + 3) / 4; }
-  __device__ Word* row_bits(Word* scratch) const { return scratch + 2; }
-  __device__ Word* column_bits(Word* scratch) const { return scratch + 2 + static_cast<long long>(rows) * row_words; }
+  __device__ int bands() const { return (rows + kBand - 1) / kBand; }
+  __device__ Word* drawn_from(Word* scratch) const { return scratch + 2; }
+  __device__ Word* row_bits(Word* scratch) const { return drawn_from(scratch) + 2 * bands(); }
+  __device__ Word* column_bits(Word* scratch) const { return row_bits(scratch) + static_cast<long long>(rows) * row_words; }
 };
 
 // What exact counts compare: the smallest are live, of equal ones the first.
@@ -193,8 +196,8 @@ struct Bools {
 
 // A band's rows to scratch, and on their side; the band's bits lie in shared memory in between.
 template <class Source>
-__device__ void make_band(const Shape& shape, Source source, Word* scratch, unsigned* bits) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = blockIdx.x * kBand + warp;
+__device__ void make_band(const Shape& shape, int band, Source source, Word* scratch, unsigned* bits) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = band * kBand + warp;
   const int halves = 2 * shape.row_words, stride = halves + 1;  // odd: no two rows in one bank
   unsigned* const rows = reinterpret_cast<unsigned*>(shape.row_bits(scratch));
   for (int half = 0; half < halves; half += 4) {
@@ -218,7 +221,7 @@ __device__ void make_band(const Shape& shape, Source source, Word* scratch, unsi
       if (lane == column) own = turned;
     }
     const int column = kWarp * half + lane;
-    if (column < shape.columns) columns[2LL * column * shape.column_words + blockIdx.x] = own;
+    if (column < shape.columns) columns[2LL * column * shape.column_words + band] = own;
   }
 }
 
@@ -306,8 +309,12 @@ __device__ void write_side(int lines, int words, const Word* __restrict__ bits, 
   }
 }
 
-// Ranks both sides; keys have room for two times the longer one, rounded up to a power of two.
-__device__ void finish(const Shape& shape, Word* scratch, unsigned* keys, Word* mask) {
+// The lines of both sides by rank; keys have room for two times the longer one, rounded up to a power of two.
+struct Ranks {
+  const unsigned *rows, *columns;
+};
+
+__device__ Ranks rank_lines(const Shape& shape, Word* scratch, unsigned* keys) {
   int padded = 2 * kWarp;
   while (padded < max(shape.rows, shape.columns)) padded *= 2;
   name_lines(shape.rows, keys, padded);
@@ -322,66 +329,126 @@ __device__ void finish(const Shape& shape, Word* scratch, unsigned* keys, Word* 
   } else {
     sort_both(keys, padded);
   }
-  write_side(shape.rows, shape.row_words, shape.row_bits(scratch), keys, mask);
+  return {keys, keys + padded};
+}
+
+__device__ void write_mask(const Shape& shape, Word* scratch, const Ranks& ranks, Word* mask) {
+  write_side(shape.rows, shape.row_words, shape.row_bits(scratch), ranks.rows, mask);
   const long long half = static_cast<long long>(shape.rows) * shape.row_words + (shape.rows + 1) / 2;
-  write_side(shape.columns, shape.column_words, shape.column_bits(scratch), keys + padded, mask + half);
+  write_side(shape.columns, shape.column_words, shape.column_bits(scratch), ranks.columns, mask + half);
 }
 
 constexpr int kPool = kBand * kHistogram > 2 * kMostLines ? kBand * kHistogram : 2 * kMostLines;
 static_assert(kPool >= kBand * (kMostLines / 32 + 1), "a band's bits fit");
 
-// The product that takes the mask may set itself up while the mask is made.
-__device__ __forceinline__ void start() {
-  wait_for_kernel_before();
-  let_next_kernel_begin();
+// Past the first-level cache, which keeps what it read before another kernel ended.
+__device__ __forceinline__ Random named_by(const Word* state) { return Random(__ldcg(state), __ldcg(state + 1)); }
+
+// Whether all bands were drawn from this; each warp finds out by itself.
+__device__ __forceinline__ bool drew_all(const Random& random, const Shape& shape, Word* scratch) {
+  bool differs = false;
+  for (int band = threadIdx.x % kWarp; band < shape.bands(); band += kWarp) {
+    const Word* const from = shape.drawn_from(scratch) + 2 * band;
+    differs |= __ldcg(from) != random.seed || __ldcg(from + 1) != random.step;
+  }
+  return !__any_sync(kWholeWarp, differs);
+}
+
+// The mask that a state names; the state then names the next one. `make(random, band)` makes a band.
+//
+// Early: the mask is made and ranked while the kernel before may still run, from what the state is by then, and stored when
+// that kernel has ended. If the state is another one then, the last thread block makes the whole mask anew. Until then this
+// kernel writes to scratch alone. That is safe with two of them in turn: it begins when the launch before on these has
+// waited for all kernels before it, so that the last but one has ended. Therefore no thread block lets the next kernel begin
+// before it has waited itself; and it does so when the state is stored, so that another draw from it begins with the right
+// one. Thread blocks that end early need not wait, as the last one does.
+template <class MakeBand>
+__device__ __forceinline__ void draw(const Shape& shape, bool early, Word* state, Word* scratch, unsigned* pool, unsigned* told,
+                                     Word* named, Word* mask, const MakeBand& make) {
+  if (!early) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+  }
+  const Random seen = named_by(state);
+  make(seen, static_cast<int>(blockIdx.x));
+  if (threadIdx.x == 0) {
+    Word* const from = shape.drawn_from(scratch) + 2 * blockIdx.x;
+    from[0] = seen.seed, from[1] = seen.step;
+  }
+  if (!is_last(scratch, told)) return;
+  const bool agreed = drew_all(seen, shape, scratch);
+  Ranks ranks = rank_lines(shape, scratch, pool);
+  if (early) wait_for_kernel_before();
+  if (threadIdx.x == 0) {
+    const Random now = named_by(state);
+    state[1] = now.step + 1;
+    __threadfence();
+    if (early) let_next_kernel_begin();
+    named[0] = now.seed, named[1] = now.step;
+    *told = agreed && now.seed == seen.seed && now.step == seen.step;
+  }
+  write_mask(shape, scratch, ranks, mask);
+  __syncthreads();
+  if (*told) return;
+  const Random now(named[0], named[1]);
+  for (int band = 0; band < shape.bands(); ++band) {
+    make(now, band);
+    __syncthreads();  // the pool is the next band's
+  }
+  ranks = rank_lines(shape, scratch, pool);
+  write_mask(shape, scratch, ranks, mask);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    draw_bernoulli(int rows, int columns, unsigned threshold, Word* state, Word* scratch, Word* mask) {
+    draw_bernoulli(int rows, int columns, unsigned threshold, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  start();
+  SPARSEGEN_SHARED(Word, named, 2);
   const Shape shape(rows, columns);
-  const Random random(state);
-  make_band(shape, Independent{random, threshold}, scratch, pool);
-  if (!is_last(scratch, told)) return;
-  if (threadIdx.x == 0) state[1] = random.step + 1;
-  finish(shape, scratch, pool, mask);
+  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
+    make_band(shape, band, Independent{random, threshold}, scratch, pool);
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    draw_exact_rows(int rows, int columns, int live, Word* state, Word* scratch, Word* mask) {
+    draw_exact_rows(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  start();
+  SPARSEGEN_SHARED(Word, named, 2);
   const Shape shape(rows, columns);
-  const Random random(state);
-  const int warp = threadIdx.x / kWarp, row = blockIdx.x * kBand + warp;
-  Cut cut{};
-  if (row < rows) cut = cut_after<kWarp>(live, shape, random, row, 1, pool + warp * kHistogram);
-  __syncthreads();  // the pool becomes the band's
-  make_band(shape, BelowCut{random, cut, columns, 0}, scratch, pool);
-  if (!is_last(scratch, told)) return;
-  if (threadIdx.x == 0) state[1] = random.step + 1;
-  finish(shape, scratch, pool, mask);
+  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
+    const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
+    Cut cut{};
+    if (row < rows) cut = cut_after<kWarp>(live, shape, random, row, 1, pool + warp * kHistogram);
+    __syncthreads();  // the pool becomes the band's
+    make_band(shape, band, BelowCut{random, cut, columns, 0}, scratch, pool);
+  });
 }
 
 // Every thread block finds the cut for itself, for it would have to wait for another one's.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    draw_exact_whole(int rows, int columns, int live, Word* state, Word* scratch, Word* mask) {
+    draw_exact_whole(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  start();
+  SPARSEGEN_SHARED(Word, named, 2);
   const Shape shape(rows, columns);
-  const Random random(state);
-  const int row = blockIdx.x * kBand + threadIdx.x / kWarp;
-  const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
-  const int before = cut.has_more_equals ? equals_before(cut, shape, random, min(row, rows)) : 0;
-  __syncthreads();  // the pool becomes the band's
-  make_band(shape, BelowCut{random, cut, columns, before}, scratch, pool);
-  if (!is_last(scratch, told)) return;
-  if (threadIdx.x == 0) state[1] = random.step + 1;
-  finish(shape, scratch, pool, mask);
+  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
+    const int row = band * kBand + threadIdx.x / kWarp;
+    const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
+    const int before = cut.has_more_equals ? equals_before(cut, shape, random, min(row, rows)) : 0;
+    __syncthreads();  // the pool becomes the band's
+    make_band(shape, band, BelowCut{random, cut, columns, before}, scratch, pool);
+  });
+}
+
+// The mask of live blocks that are given.
+template <class Source>
+__device__ __forceinline__ void finish(const Shape& shape, const Source& live, Word* scratch, unsigned* pool, unsigned* told,
+                                       Word* mask) {
+  wait_for_kernel_before();
+  let_next_kernel_begin();  // the product that takes the mask may set itself up
+  make_band(shape, blockIdx.x, live, scratch, pool);
+  if (is_last(scratch, told)) write_mask(shape, scratch, rank_lines(shape, scratch, pool), mask);
 }
 
 // Rows of bits in their own order.
@@ -389,10 +456,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bits(int rows, int columns, const unsigned* words, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  start();
   const Shape shape(rows, columns);
-  make_band(shape, Bits{words, shape.row_words}, scratch, pool);
-  if (is_last(scratch, told)) finish(shape, scratch, pool, mask);
+  finish(shape, Bits{words, shape.row_words}, scratch, pool, told, mask);
 }
 
 // A byte for each block, live unless it is zero.
@@ -400,8 +465,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bools(int rows, int columns, const unsigned char* live, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  start();
   const Shape shape(rows, columns);
-  make_band(shape, Bools{live, columns}, scratch, pool);
-  if (is_last(scratch, told)) finish(shape, scratch, pool, mask);
+  finish(shape, Bools{live, columns}, scratch, pool, told, mask);
 }

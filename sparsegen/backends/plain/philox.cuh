@@ -17,7 +17,8 @@ __device__ __forceinline__ uint4 philox(uint4 counter, unsigned key, unsigned ot
 // Each block's random word, four neighbours at a time.
 struct Random {
   Word seed, step;
-  __device__ explicit Random(const Word* state) : seed(state[0]), step(state[1]) {}
+  __device__ Random(Word seed, Word step) : seed(seed), step(step) {}
+  __device__ explicit Random(const Word* state) : Random(state[0], state[1]) {}
   __device__ __forceinline__ uint4 operator()(int row, int quad) const {
     const uint4 counter = make_uint4(quad, row, static_cast<unsigned>(step), static_cast<unsigned>(step >> 32));
     return philox(counter, static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));

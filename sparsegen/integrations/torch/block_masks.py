@@ -120,6 +120,9 @@ def draw_block_mask(
 ) -> BlockMaskTensor:
     """A random mask, drawn on its device in one launch, which waits for nothing and which CUDA graphs capture.
 
+    With a state, it is drawn while the kernel before on the stream may still run, and stored when that has ended
+    (programmatic dependent launch, on Hopper).
+
     Args:
         shape: rows and columns of elements.
         block: rows and columns of a block.
@@ -136,9 +139,22 @@ def draw_block_mask(
     shape, block = checked_blocks(shape, block)
     draw = MaskDraw(p, drawn)  # type: ignore[arg-type]  # it checks words itself
     if state is None:
-        state = new_state(device)
+        return mask_of(new_state(device), shape, block, draw, early=False)
+    return mask_of(state, shape, block, draw, early=True)
+
+
+def mask_of(
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw, *, early: bool
+) -> BlockMaskTensor:
+    """The mask that a state names; one is added to the state's step.
+
+    Args:
+        early: whether the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
+    """
     layout = grid(shape, block)
-    words = torch.ops.sparsegen.draw_block_mask(state, layout.rows, layout.columns, draw.p, str(draw.drawn))
+    words = torch.ops.sparsegen.draw_block_mask(
+        state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
+    )
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
@@ -153,18 +169,18 @@ def new_state(device: torch.device | str | None = None) -> Tensor:
 @torch.library.custom_op(
     "sparsegen::draw_block_mask",
     mutates_args=("state",),
-    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn) -> Tensor",
+    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
 )
-def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str) -> Tensor:
+def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
     if state.dtype != torch.int64 or tuple(state.shape) != (2,):
         raise OperandError(
             f"a state is a seed and a step: 2 × torch.int64, got {state.dtype} of shape {tuple(state.shape)}"
         )
-    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)))
+    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
 
 
 @_draw.register_fake
-def _(state: Tensor, rows: int, columns: int, p: float, drawn: str) -> Tensor:
+def _(state: Tensor, rows: int, columns: int, *_: Any) -> Tensor:
     return state.new_empty(BlockMaskLayout(rows, columns).words, dtype=torch.uint64)
 
 

@@ -28,21 +28,25 @@ class _Makers(threading.local):
 
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
-        self.launches: dict[tuple[Key, MaskDraw | Given], Callable[..., None]] = {}
+        self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
         self.drops: dict[tuple[Device, int, Dropout], Callable[..., None]] = {}
 
-    def launch(self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given) -> Callable[..., None]:
+    def launch(
+        self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given, early: bool = False
+    ) -> Callable[..., None]:
         key = device, device.index, layout
-        if (key, what) not in self.launches:
+        if (key, what, early) not in self.launches:
             executor = shared_executor(device)
             with executor.entered():
                 if key not in self.makers:
                     self.makers[key] = BlockMaskMaker(layout, executor)
                 executor.activate()
                 maker = self.makers[key]
-                bound = maker.bind_draw(what) if isinstance(what, MaskDraw) else maker.bind_finish(what)
-            self.launches[key, what] = bound
-        return self.launches[key, what]
+                bound = (
+                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
+                )
+            self.launches[key, what, early] = bound
+        return self.launches[key, what, early]
 
     def drop(self, device: Device, what: Dropout) -> Callable[..., None]:
         key = device, device.index, what
@@ -57,8 +61,12 @@ class _Makers(threading.local):
 _here = _Makers()
 
 
-def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw) -> Tensor:
-    """The buffer of the mask that a state names, where the state lies; one is added to its step."""
+def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
+    """The buffer of the mask that a state names, where the state lies; one is added to its step.
+
+    Args:
+        early: see `BlockMaskMaker.bind_draw`.
+    """
     device = kernel_device_of(state.device)
     if device is None:
         seed, step = (int(word) & (1 << 64) - 1 for word in state.tolist())
@@ -66,7 +74,7 @@ def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw) -> Tensor:
         state[1] += 1
         return words
     words = torch.empty(layout.words, dtype=torch.uint64, device=state.device)
-    _here.launch(device, layout, draw)(_stream(state), state.data_ptr(), words.data_ptr())
+    _here.launch(device, layout, draw, early)(_stream(state), state.data_ptr(), words.data_ptr())
     return words
 
 
