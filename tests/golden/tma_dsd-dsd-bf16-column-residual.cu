@@ -283,14 +283,15 @@ __device__ __forceinline__ void store_box_wait() {
 #endif
 }
 
-// Before the first access to what earlier kernels wrote: waits until the one before has ended or says that it may go on.
+// Before the first access to memory that earlier kernels touch: waits until the one before has ended.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
 
-// The kernel behind this one may begin; it still waits for all that this one writes.
+// The kernel behind this one may begin when each block has said so or ended; it still waits for this one's end. Said by a thread that
+// has waited itself, so that all kernels before this one have ended then: one that begins early overlaps with no other one.
 __device__ __forceinline__ void let_next_kernel_begin() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
@@ -1026,6 +1027,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   Tile tile;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
+    let_next_kernel_begin();  // where blocks of this one end: all of them are there
     tile = tiles.find(numbers.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
@@ -1045,7 +1047,6 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
         number = numbers.take();
         tile = tiles.find(number);
       }
-      let_next_kernel_begin();
       shared.ring.say(producer.stage, kEnd);
       numbers.end();
     }
