@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,6 +136,76 @@ def test_checkpoints_see_the_same_mask(place: str, reentrant: bool) -> None:
         grads.append((y.detach(), x.grad.clone(), found.weight.grad.clone()))
     for one, other in zip(*grads, strict=True):
         assert torch.equal(one, other)
+
+
+def steps_of(found: DropoutLinear, x: Any, count: int) -> list[tuple[Any, ...]]:
+    """Result and gradients of so many calls."""
+    results = []
+    for _ in range(count):
+        y = found(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), (x, *found.parameters()))))
+    return results
+
+
+def test_a_seed_of_the_layer_s_own(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the masks, whichever products run, and the generator is asked once."""
+    x = torch.randn(320, 48, requires_grad=True)
+    runs = []
+    for masked in (True, False):
+        monkeypatch.setattr(dropout, "masked_products_pay", lambda *_, masked=masked: masked)
+        found = layer(own_seed=True)
+        torch.manual_seed(3)
+        first = steps_of(found, x, 2)
+        before = torch.get_rng_state()
+        later = steps_of(found, x, 2)
+        assert torch.equal(torch.get_rng_state(), before)
+        runs.append(first + later)
+    results = [step[0] for step in runs[0]]
+    assert all(not torch.equal(one, other) for one, other in pairwise(results))
+    for masked_step, dense_step in zip(*runs, strict=True):
+        for mine, theirs in zip(masked_step, dense_step, strict=True):
+            assert torch.linalg.vector_norm(mine - theirs) < 5e-3 * torch.linalg.vector_norm(theirs)
+
+
+def test_a_seed_of_its_own_is_another_one_for_each_layer(place: str) -> None:
+    torch.manual_seed(3)
+    x = torch.ones(320, 48, requires_grad=True)
+    first, second = (DropoutLinear(48, 40, 0.5, 16, own_seed=True) for _ in range(2))
+    masks = [torch.autograd.grad(found(x).sum(), x)[0] != 0 for found in (first, second)]
+    assert not torch.equal(*masks)
+    assert "own_seed=True" in repr(first) and "own_seed" not in repr(layer())
+    shared = DropoutLinear.from_linear(nn.Linear(48, 40), 0.5, 16, own_seed=True)
+    assert shared.own_seed and not torch.equal(shared(x), shared(x))
+    assert set(shared.state_dict()) == {"weight", "bias"}
+    with pytest.raises(OperandError, match="own_seed"):
+        DropoutLinear(48, 40, own_seed="yes")
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_cannot_draw_a_mask_of_its_own_again(place: str, reentrant: bool) -> None:
+    x = torch.randn(320, 48, requires_grad=True)
+    y = checkpoint(layer(own_seed=True), x, use_reentrant=reentrant)
+    with pytest.raises(OperandError, match="own_seed=False inside of checkpoints"):
+        y.sum().backward()
+
+
+def test_a_seed_of_its_own_outlives_inference(place: str) -> None:
+    found, x = layer(own_seed=True), torch.randn(320, 48)
+    with torch.inference_mode():
+        inferred = found(x)
+    assert not torch.equal(found(x), inferred)
+
+
+def test_one_graph_with_a_seed_of_its_own(place: str) -> None:
+    found = layer(own_seed=True)
+    x = torch.randn(320, 48, requires_grad=True)
+    found(x)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(found, backend=counter, fullgraph=True)
+    results = [compiled(x) for _ in range(3)]
+    results[0].sum().backward()
+    assert counter.frame_count == 1 and x.grad is not None
+    assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
 
 
 def test_one_graph(place: str) -> None:

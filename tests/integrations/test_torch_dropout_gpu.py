@@ -14,6 +14,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("pycuda")
 
+from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
     DropoutLinear,
@@ -114,6 +115,87 @@ def test_a_replayed_step_draws_what_eager_steps_draw() -> None:
     stream.synchronize()
     assert torch.equal(torch.stack(replayed), eager)
     assert eager[:, 0].unique().numel() > 990
+
+
+def test_draws_and_products_follow_each_other() -> None:
+    """Nothing but these two on the stream, and memory that the allocator hands out again while a kernel still runs."""
+    state = torch.tensor([11, 0], dtype=torch.int64, device="cuda")
+    x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16)
+    weight = torch.randn(OUT, IN, device="cuda", dtype=torch.float16)
+
+    def chain(count: int) -> list[Any]:
+        return [
+            dsd(x, weight, draw_block_mask((TOKENS, IN), (64, 64), 0.4, state=state)) for _ in range(count)
+        ]
+
+    def right(step: int) -> Any:
+        layout = draw_block_mask((TOKENS, IN), (64, 64), 0.4, state=state.clone()).layout
+        live = torch.from_numpy(draw_blocks(layout, MaskDraw(0.4), 11, step)).cuda()
+        whole = live.repeat_interleave(64, 0).repeat_interleave(64, 1)[:TOKENS, :IN]
+        return torch.where(whole, x, 0).double() @ weight.double().t()
+
+    chain(2)
+    found = chain(50)
+    for step, y in enumerate(found):
+        assert_close(y, right(2 + step), torch.float16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain(7)
+    for turn in range(30):
+        graph.replay()
+        if turn % 10 == 9:
+            last = [y.clone() for y in captured]
+            for step, y in enumerate(last):
+                assert_close(y, right(52 + 7 * turn + step), torch.float16)
+            found = chain(1)  # and again behind a graph
+            assert_close(found[0], right(52 + 7 * (turn + 1)), torch.float16)
+            state[1] -= 1
+
+
+def test_a_seed_of_its_own_is_not_drawn_in_a_graph() -> None:
+    found, x = layer(own_seed=True), torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(OperandError, match="once before a CUDA graph is captured"), torch.cuda.graph(graph):
+        found(x)
+    assert found(x).shape == (TOKENS, OUT)
+
+
+def test_a_replayed_step_with_seeds_of_the_layers_own() -> None:
+    """Two layers, whose masks are drawn behind each other's products, in one graph and outside it."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"own_seed": True, "device": "cuda", "dtype": torch.float16}
+    first = DropoutLinear(IN, OUT, 0.4, "64x64", activation="relu", **options)
+    second = DropoutLinear(OUT, IN, 0.4, "64x64", **options)
+    x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16, requires_grad=True)
+
+    def step() -> tuple[Any, ...]:
+        y = second(first(x))
+        return y, *torch.autograd.grad(y, (x, first.weight, second.weight), torch.ones_like(y))
+
+    def sums(results: tuple[Any, ...]) -> Any:
+        return torch.stack([part.double().abs().sum() for part in results])
+
+    def rewind(to: list[Any]) -> None:
+        for found, state in zip((first, second), to, strict=True):
+            found._state.copy_(state)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            results = step()
+        start = [found._state.clone() for found in (first, second)]
+        eager = torch.stack([sums(step()) for _ in range(300)])
+        rewind(start)
+        replayed = []
+        for _ in range(300):
+            graph.replay()
+            replayed.append(sums(results))
+    stream.synchronize()
+    assert torch.equal(torch.stack(replayed), eager)
+    assert eager[:, 0].unique().numel() > 290
 
 
 def test_compiled_with_inductor() -> None:

@@ -16,9 +16,10 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
-from sparsegen.integrations.torch.block_masks import draw_block_mask, new_state
+from sparsegen.integrations.torch.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.masked_products import dsd
+from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import Block
 
 
@@ -49,11 +50,16 @@ class DropoutLinear(nn.Linear):
     tried when sizes are first met (`masked_products_pay`), they run, with the same masks. The masks come from
     PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
 
+    With ``own_seed``, the generator gives the layer a seed when it first trains on a device, and the layer counts its
+    masks itself. A call then launches one kernel less, and its mask is drawn while the kernel before still runs.
+    Later `torch.manual_seed` has no effect on it, and checkpoints cannot compute it a second time.
+
     Attributes:
         in_features, out_features, weight, bias: as of ``torch.nn.Linear``; so are its state dict and initial values.
         p: probability to drop a block.
         block: its rows (tokens, over all leading dimensions) and columns (features).
         activation: ``none``, ``relu`` (stored by the kernel) or ``gelu`` (the exact one, after it).
+        own_seed: whether masks come from a seed of the layer's own.
     """
 
     def __init__(
@@ -65,15 +71,18 @@ class DropoutLinear(nn.Linear):
         *,
         bias: bool = True,
         activation: Activation | str = Activation.NONE,
+        own_seed: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """
         Raises:
-            OperandError: p, block or activation out of range.
+            OperandError: p, block, activation or own_seed out of range.
         """
         self.p, self.block = checked_p(p), checked_block(block)
         self.activation = Activation.parse(activation)
+        self.own_seed = arguments.flag(own_seed, "own_seed", OperandError)
+        self._state: Tensor | None = None
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
 
     @classmethod
@@ -84,6 +93,7 @@ class DropoutLinear(nn.Linear):
         block: Any = 128,
         *,
         activation: Activation | str = Activation.NONE,
+        own_seed: bool = False,
     ) -> DropoutLinear:
         """The layer with a linear one's parameters, which both then share."""
         arguments.instance(linear, nn.Linear, "linear", OperandError)
@@ -95,13 +105,19 @@ class DropoutLinear(nn.Linear):
             block,
             bias=has_bias,
             activation=activation,
+            own_seed=own_seed,
             device="meta",
         )
         layer.weight, layer.bias = linear.weight, linear.bias
         return layer.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X of any number of leading dimensions, the last of in_features."""
+        """X of any number of leading dimensions, the last of in_features.
+
+        Raises:
+            OperandError: a layer with a seed of its own is computed again by a checkpoint, or trains for the first time
+                while a CUDA graph is captured.
+        """
         if not self.training or self.p == 0:
             return self.activation.of(functional.linear(x, self.weight, self.bias))
         dtype = x.dtype
@@ -110,21 +126,42 @@ class DropoutLinear(nn.Linear):
         # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
         tokens = operator.index(math.prod(x.shape[:-1]))
         sizes = tokens, self.in_features, self.out_features
-        state = new_state(x.device)  # names the mask, whichever products run
+        # The state names the mask, whichever products run.
+        state = self._own_state(x.device) if self.own_seed else new_state(x.device)
         if not masked_products_pay(*sizes, self.block, self.p, dtype, str(x.device)):
-            dropped = _dropped(x, state, self.p, self.block)
+            named = state
+            if self.own_seed:
+                named = state.clone()  # which the gradient needs
+                state[1] += 1
+            dropped = _dropped(x, named, self.p, self.block)
             return self.activation.of(functional.linear(dropped, self.weight, self.bias))
         bias = None if self.bias is None else self.bias.to(dtype)
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
-        mask = draw_block_mask(sizes[:2], self.block, self.p, state=state)
+        mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), early=self.own_seed)
         fuses = self.activation is Activation.RELU and bias is not None
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if fuses else self.activation.of(y)
 
+    def _own_state(self, device: torch.device) -> Tensor:
+        """The layer's seed and the step of its next mask, on a device."""
+        is_eager = not torch.compiler.is_compiling()
+        if is_eager and torch._C._current_graph_task_id() != -1:
+            raise OperandError(
+                "a layer with own_seed=True cannot be computed again in the backward pass, as its mask would be "
+                "another one: take own_seed=False inside of checkpoints"
+            )
+        if self._state is None or self._state.device != device:
+            if is_eager and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise OperandError("call a layer with own_seed=True once before a CUDA graph is captured")
+            with torch.inference_mode(False):  # it may be counted on outside of it
+                self._state = new_state(device)
+        return self._state
+
     def extra_repr(self) -> str:
         block = f"{self.block[0]}x{self.block[1]}"
-        return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}"
+        own = ", own_seed=True" if self.own_seed else ""
+        return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
 
 
 def _dropped(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
