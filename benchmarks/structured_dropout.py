@@ -1,12 +1,19 @@
-"""A step of a linear layer behind structured dropout beside dropout and a dense layer, and masks by themselves.
+"""A step of a linear layer behind structured dropout beside dropout and a dense layer, and what its mask costs.
 
-    python -m benchmarks.structured_dropout                     # half a minute
+    python -m benchmarks.structured_dropout                     # a minute
     python -m benchmarks.structured_dropout --device emulator --tiny
+    python -m benchmarks.structured_dropout --row chain --size 1024 --size 4096 --p 0.5
 
-A step is forward and backward: the gradients of input, weight and bias. Each way of it, and twenty masks in turn, is
-one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they leave it (not flushed),
-and medians are told. Before that the three products of the layer are held against dense ones on the same mask.
-Raw output: ``structured_dropout.json``. The emulator has no CUDA graph and no time: there calls stand for replays.
+`layer`: a step is forward and backward, the gradients of input, weight and bias. Before it is timed, the three products
+of the layer are held against dense ones on the same mask.
+`chain`: steps of the three products, one behind the other. The mask of a step is there already, or it is drawn behind
+the product before: while that still runs (`early`), when it has ended (`late`), or when a kernel that draws a seed has
+ended behind it (`generator`, as in layers without a seed of their own). All see the same masks; results must be equal.
+`mask`: twenty masks in turn.
+
+Each way is one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they leave it
+(not flushed), and medians are told. Raw output: ``structured_dropout.json``. The emulator has no CUDA graph and no
+time: there calls stand for replays.
 """
 
 from __future__ import annotations
@@ -23,11 +30,22 @@ from torch import Tensor, nn
 
 from benchmarks.study import WrongResultError, torch_place, write_results
 from sparsegen.backends import find_device
-from sparsegen.integrations.torch import DropoutLinear, draw_block_mask, dropout
-from sparsegen.masks import Drawn
+from sparsegen.integrations.torch import (
+    BlockMaskTensor,
+    DropoutLinear,
+    draw_block_mask,
+    dropout,
+    dsd,
+    dsd_transposed,
+    sdd,
+)
+from sparsegen.integrations.torch.block_masks import mask_of, new_state
+from sparsegen.masks import Drawn, MaskDraw
 
-ROUNDS, WARM_UP, MASKS = 10, 3, 20
+ROUNDS, WARM_UP, MASKS, STEPS = 10, 3, 20, 6
 TOLERANCE = 1e-2  # of the largest element, in float16
+
+KINDS = ("layer", "chain", "mask")
 
 Step = Callable[[], Any]
 
@@ -39,10 +57,17 @@ Step = Callable[[], Any]
 )
 @click.option("--p", "shares", multiple=True, type=float, help="share to drop; default 0.5, 0.1")
 @click.option("--block", default="128", show_default=True)
+@click.option("--row", "kinds", multiple=True, type=click.Choice(KINDS), help="default: all")
 @click.option("--tiny", is_flag=True, help="small layers, for a test")
 @click.option("--limit", default=120.0, help="begin nothing later, seconds")
 def main(
-    name: str, sizes: tuple[int, ...], shares: tuple[float, ...], block: str, tiny: bool, limit: float
+    name: str,
+    sizes: tuple[int, ...],
+    shares: tuple[float, ...],
+    block: str,
+    kinds: tuple[str, ...],
+    tiny: bool,
+    limit: float,
 ) -> None:
     began, device = time.monotonic(), find_device(name)
     place = torch_place(device)
@@ -50,10 +75,13 @@ def main(
     cases = [(size, p) for size in sizes for p in shares or (0.5, 0.1)]
     rows: list[dict[str, Any]] = []
     makers: list[Callable[[], dict[str, Any]]] = []
-    for size, p in cases:
-        makers.append(lambda size=size, p=p: layer_row(size, p, block, place))
+    for kind, make in (("layer", layer_row), ("chain", chain_row)):
+        if kind in (kinds or KINDS):
+            for size, p in cases:
+                makers.append(lambda make=make, size=size, p=p: make(size, p, block, place))
     for blocks in (4,) if tiny else (32, 128, 1024):
-        makers.append(lambda blocks=blocks: mask_row(blocks, place))
+        if "mask" in (kinds or KINDS):
+            makers.append(lambda blocks=blocks: mask_row(blocks, place))
     # All on one stream: autograd adds up gradients on the stream that first saw a parameter, which graphs must capture.
     with torch.cuda.stream(torch.cuda.Stream()) if place.type == "cuda" else contextlib.nullcontext():
         for make in makers:
@@ -117,6 +145,61 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         "chosen": "masked" if chosen else "dense",
         "error": error,
     }
+
+
+def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str, Any]:
+    """Microseconds of a step's three products with a mask that is there, and what another one costs each way.
+
+    Raises:
+        WrongResultError: a way's results are not those of the masks that are there.
+    """
+    torch.manual_seed(0)
+    shared: dict[str, Any] = {"device": place, "dtype": torch.float16}
+    x, weight, dy = (torch.randn(size, size, **shared) for _ in range(3))
+    state, draw, sides = new_state(place), MaskDraw(p), dropout.checked_block(block)
+
+    def drawn(*, early: bool, draws_seed: bool = False) -> BlockMaskTensor:
+        if draws_seed:
+            new_state(place)
+        return mask_of(state, (size, size), sides, draw, early=early)
+
+    state.zero_()
+    there = [drawn(early=False) for _ in range(STEPS)]
+
+    def chain(mask_at: Callable[[int], BlockMaskTensor]) -> Step:
+        def run() -> list[Tensor]:
+            state.zero_()
+            results = []
+            for at in range(STEPS):
+                mask = mask_at(at)
+                scale = 1 / mask.density
+                results = [
+                    dsd(x, weight, mask, scale=scale),
+                    sdd(dy, weight, mask, scale=scale),
+                    dsd_transposed(x, dy, mask, scale=scale),
+                ]
+            return results
+
+        return run
+
+    ways = {
+        "there": chain(lambda at: there[at]),
+        "early": chain(lambda _: drawn(early=True)),
+        "late": chain(lambda _: drawn(early=False)),
+        "generator": chain(lambda _: drawn(early=False, draws_seed=True)),
+    }
+    right = ways["there"]()
+    for name, way in ways.items():
+        if not all(torch.equal(one, other) for one, other in zip(way(), right, strict=True)):
+            raise WrongResultError(f"{size}, p = {p}: masks drawn {name} give another result")
+    masks = replay(lambda: [drawn(early=False) for _ in range(STEPS)], place)
+    us = in_turn([*(replay(way, place) for way in ways.values()), masks])
+    step, alone = (round(found / STEPS, 2) for found in (us[0], us[-1]))
+    row: dict[str, Any] = {"chain": f"{size} x {size} x {size}", "block": block, "p": p}
+    row |= {"products_us": step, "mask_alone_us": alone}
+    for name, found in zip(list(ways)[1:], us[1:-1], strict=True):
+        row[f"{name}_adds_us"] = round((found - us[0]) / STEPS, 2)
+    return row
 
 
 def mask_row(blocks: int, place: torch.device) -> dict[str, Any]:

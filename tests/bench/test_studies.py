@@ -88,8 +88,16 @@ def test_graph_capture(studies: Studies) -> None:
 
 def test_structured_dropout(studies: Studies) -> None:
     rows, _ = studies.run("structured_dropout", "--tiny")
-    assert [row["p"] for row in rows[:-1]] == [0.5, 0.1] and rows[-1]["mask"] == "4 x 4"
-    assert all(row["chosen"] == "masked" and 0 < row["error"] < 1e-2 for row in rows[:-1])
+    layers, chains = rows[:2], rows[2:4]
+    assert [row["p"] for row in layers] == [row["p"] for row in chains] == [0.5, 0.1]
+    assert all(row["chosen"] == "masked" and 0 < row["error"] < 1e-2 for row in layers)
+    assert all({"early_adds_us", "late_adds_us", "generator_adds_us"} <= set(row) for row in chains)
+    assert [row["mask"] for row in rows[4:]] == ["4 x 4"]
+
+
+def test_structured_dropout_of_one_kind(studies: Studies) -> None:
+    rows, _ = studies.run("structured_dropout", "--tiny", "--row", "chain", "--p", "0.5")
+    assert [row.get("chain") for row in rows] == ["64 x 64 x 64"]
 
 
 def test_dropout_training(studies: Studies) -> None:
