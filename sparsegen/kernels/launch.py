@@ -11,8 +11,9 @@ class Launch:
     """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch.
 
     Attributes:
-        starts_early: the kernel may begin while the one before it on the stream still ends, and waits itself for what
-            that one wrote (CUDA programming guide, programmatic dependent launch; sm_90 and later).
+        starts_early: the kernel may begin while the one before it on the stream still runs, and waits itself for what
+            that one wrote (CUDA programming guide, programmatic dependent launch; sm_90 and later). It lets the next
+            one begin behind its own wait, so that kernels overlap in twos, and some thread waits at any rate.
         persistent_cluster: blocks of a cluster, where clusters share all work among as many of them as there are: of
             the grid only those that are resident at once are launched, as others would do their share when these are
             done. Graphics processing clusters differ in multiprocessors, so that fewer may be resident than the
