@@ -51,8 +51,8 @@ class DropoutLinear(nn.Linear):
     PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
 
     With ``own_seed``, the generator gives the layer a seed when it first trains on a device, and the layer counts its
-    masks itself. A call then launches one kernel less, and its mask is drawn while the kernel before still runs.
-    Later `torch.manual_seed` has no effect on it, and checkpoints cannot compute it a second time.
+    masks itself. Before masked products one kernel less is launched then, and the mask is drawn while the kernel before
+    still runs. Later `torch.manual_seed` has no effect on it, and checkpoints cannot compute it a second time.
 
     Attributes:
         in_features, out_features, weight, bias: as of ``torch.nn.Linear``; so are its state dict and initial values.

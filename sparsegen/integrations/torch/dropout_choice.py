@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.block_masks import draw_block_mask
+from sparsegen.integrations.torch.block_masks import mask_of
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
+from sparsegen.matrix.block_mask_draw import MaskDraw
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _tried(
     state = torch.zeros(2, dtype=torch.int64, device=where)
 
     def masked() -> None:
-        mask = draw_block_mask((tokens, ins), block, p, state=state)
+        mask = mask_of(state, (tokens, ins), block, MaskDraw(p), early=False)
         scale = 1 / mask.density
         dsd(x, weight, mask, scale=scale)
         sdd(dy, weight, mask, scale=scale)
