@@ -21,6 +21,7 @@ from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
 from sparsegen.tuning_db.location import Location
+from sparsegen.tuning_db.record_json import baseline_dict, measurement_dict, workload_dict
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Tuned
 from sparsegen.tuning_db.schema_versions import HEAD
 from sparsegen.tuning_db.store import Added, Store
@@ -96,10 +97,8 @@ def show(matrix: str, db: str | None, as_json: bool) -> None:
             {
                 **workload_data(tuned, ranking.best(measurements)),
                 "ranking": [_ranked_data(r) for r in ranking.ranked(measurements)],
-                "failures": [
-                    exchange.measurement_dict(m) for m in measurements if m.outcome is not Outcome.OK
-                ],
-                "baselines": [exchange.baseline_dict(b) for b in baselines],
+                "failures": [measurement_dict(m) for m in measurements if m.outcome is not Outcome.OK],
+                "baselines": [baseline_dict(b) for b in baselines],
             }
             for tuned, measurements, baselines in details
         ]
@@ -271,15 +270,15 @@ def migrate(db: str | None, as_json: bool) -> None:
 
 def _ranked_data(ranked: ranking.Ranked) -> dict[str, Any]:
     interval = [ranked.interval.low_us, ranked.interval.high_us]
-    return exchange.measurement_dict(ranked.measurement) | {"interval_us": interval}
+    return measurement_dict(ranked.measurement) | {"interval_us": interval}
 
 
 def workload_data(tuned: Tuned, winner: Measurement | None) -> dict[str, Any]:
     return {
-        **exchange.workload_dict(tuned.workload),
+        **workload_dict(tuned.workload),
         "device": tuned.device.key,
         "measurements": tuned.measurements,
         "ok": tuned.ok,
         "last_measured_at": tuned.last_measured_at.isoformat(),
-        "winner": None if winner is None else exchange.measurement_dict(winner),
+        "winner": None if winner is None else measurement_dict(winner),
     }

@@ -10,8 +10,8 @@ from typing import Any
 
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.exchange import workload_dict
 from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.record_json import workload_dict
 from sparsegen.tuning_db.records import Workload
 
 

@@ -35,7 +35,6 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db import json_reader
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import (
-    LARGEST_ERROR,
     LARGEST_FILE,
     Content,
     dump,
@@ -47,6 +46,7 @@ from sparsegen.tuning_db.exchange import (
 )
 from sparsegen.tuning_db.json_reader import parse_json, read_text
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, open_layers
+from sparsegen.tuning_db.record_json import LARGEST_ERROR
 from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Outcome, Variant
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store

@@ -13,8 +13,8 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.conversion import described
-from sparsegen.tuning_db.exchange import read_device, read_workload, workload_dict
 from sparsegen.tuning_db.json_reader import HEX, Node, parse_json
+from sparsegen.tuning_db.record_json import read_device, read_workload, workload_dict
 from sparsegen.tuning_db.records import Workload
 
 FORMAT, VERSION = "sparsegen-job", 1

@@ -23,8 +23,10 @@ from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning.jobs.checks import Checks
 from sparsegen.tuning.jobs.job import LONGEST_FINGERPRINT
 from sparsegen.tuning_db.conversion import described, printable
-from sparsegen.tuning_db.exchange import (
-    Content,
+from sparsegen.tuning_db.exchange import Content
+from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
+from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.record_json import (
     baseline_dict,
     measurement_dict,
     rates_dict,
@@ -33,8 +35,6 @@ from sparsegen.tuning_db.exchange import (
     read_measurement,
     read_rates,
 )
-from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
-from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
 
 FORMAT, VERSION = "sparsegen-job-result", 1
