@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import random
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,8 +14,7 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
-from sparsegen.kernels.base import Device
-from sparsegen.tuning_db import conversion, forgetting, migrations, schema_versions
+from sparsegen.tuning_db import forgetting, migrations, schema_versions
 from sparsegen.tuning_db.engine import (
     WRITES,
     copied_to_memory,
@@ -32,32 +27,14 @@ from sparsegen.tuning_db.engine import (
     typed_errors,
 )
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
+from sparsegen.tuning_db.inserting import Insertion
 from sparsegen.tuning_db.location import Location
-from sparsegen.tuning_db.models import (
-    BaselineRow,
-    CheckRow,
-    DeviceRatesRow,
-    DeviceRow,
-    MatrixRow,
-    MeasurementRow,
-    PredictionRow,
-    ProbeRow,
-    ProblemRow,
-    VariantRow,
-)
 from sparsegen.tuning_db.reading import RecordsReader
-from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Prediction, Probe, Workload
+from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Prediction, Probe
+from sparsegen.tuning_db.retrying import persistently
 from sparsegen.tuning_db.row_checks import Row
 
-log = logging.getLogger(__name__)
-
-SERVER_SECONDS = 120.0  # for a server that went away to come back
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
-
 T = TypeVar("T")
-Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
-AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow | PredictionRow
-Ids = dict[tuple[type[Reference], tuple[Any, ...]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +193,15 @@ class Store(RecordsReader):
 
     def add_probe(self, probe: Probe) -> None:
         """Record what was timed where it was used; it is committed when this returns."""
-        self._add_observed(ProbeRow, probe, conversion.probe_columns(probe))
+        self._add_observed(lambda insertion: insertion.probe(probe))
 
     def add_check(self, check: Check) -> None:
         """Record whether a variant was right where it was used; it is committed when this returns."""
-        self._add_observed(CheckRow, check, conversion.check_columns(check))
+        self._add_observed(lambda insertion: insertion.check(check))
 
-    def _add_observed(
-        self, row: type[ProbeRow | CheckRow], record: Probe | Check, columns: dict[str, Any]
-    ) -> None:
+    def _add_observed(self, insert: Callable[[Insertion], bool]) -> None:
         with self._writing() as connection:
-            ids: Ids = {}
-            columns = columns | _workload_ids(connection, record.workload, record.device, ids)
-            variant = conversion.variant_columns(record.variant)
-            columns["variant_id"] = _id_of(connection, VariantRow, variant, ids)
-            _insert_new(connection, row, columns)
+            insert(Insertion(connection))
         self.generation = next(self._writes)
 
     def add_all(
@@ -255,12 +226,12 @@ class Store(RecordsReader):
     ) -> Added:
         """In one transaction; another one that follows it, of which nobody knows the end, adds nothing twice."""
         with self._writing() as connection:
-            ids: Ids = {}
+            insertion = Insertion(connection)
             return Added(
-                sum(_add_measurement(connection, m, ids) for m in measurements),
-                sum(_add_baseline(connection, b, ids) for b in baselines),
-                sum(_add_rates(connection, r, ids) for r in rates),
-                sum(_add_prediction(connection, p, ids) for p in predictions),
+                sum(map(insertion.measurement, measurements)),
+                sum(map(insertion.baseline, baselines)),
+                sum(map(insertion.rates, rates)),
+                sum(map(insertion.prediction, predictions)),
             )
 
     def forget(self, selection: Selection) -> Forgotten:
@@ -293,30 +264,7 @@ class Store(RecordsReader):
     def _persistently(
         self, work: Callable[[], T], is_passing: Callable[[DatabaseError], bool] = is_passing
     ) -> T:
-        """What a transaction gives; it is tried anew while its server restarts or has too many connections.
-
-        Args:
-            is_passing: says after which errors.
-
-        Raises:
-            DatabaseUnavailableError: the server was away for `SERVER_SECONDS`.
-            DatabaseError: what else the transaction raises.
-        """
-        deadline, pause = None, FIRST_PAUSE
-        while True:
-            try:
-                return work()
-            except DatabaseError as error:
-                if self._location.path is not None or not is_passing(error):
-                    raise
-                now = time.monotonic()
-                if deadline is None:
-                    deadline = now + SERVER_SECONDS
-                    log.info("%s; trying again for up to %.0f s", error, SERVER_SECONDS)
-                elif now >= deadline:
-                    raise
-            time.sleep(pause * random.uniform(0.5, 1.0))  # many wait for the same server
-            pause = min(2 * pause, LONGEST_PAUSE)
+        return persistently(self._location, work, is_passing)
 
     # --- upkeep --------------------------------------------------------------------------------------------
 
@@ -332,95 +280,3 @@ class Store(RecordsReader):
             return [str(error)]
         lost = [f"{table} row {row}: no such row of {parent}" for table, row, parent, _ in dangling]
         return [line for line in pages if line != "ok"] + lost
-
-
-def _add_measurement(connection: sa.Connection, m: Measurement, ids: Ids) -> bool:
-    if (m.sample is not None) != (m.outcome == "ok"):
-        raise ValueError(f"a measurement has a sample exactly when its outcome is ok, not {m.outcome}")
-    columns = conversion.measurement_columns(m) | _workload_ids(connection, m.workload, m.device, ids)
-    columns["variant_id"] = _id_of(connection, VariantRow, conversion.variant_columns(m.variant), ids)
-    return _insert_new(connection, MeasurementRow, columns)
-
-
-def _add_baseline(connection: sa.Connection, b: Baseline, ids: Ids) -> bool:
-    columns = conversion.baseline_columns(b) | _workload_ids(connection, b.workload, b.device, ids)
-    return _insert_new(connection, BaselineRow, columns)
-
-
-def _add_prediction(connection: sa.Connection, p: Prediction, ids: Ids) -> bool:
-    columns = conversion.prediction_columns(p) | _workload_ids(connection, p.workload, p.device, ids)
-    columns["variant_id"] = _id_of(connection, VariantRow, conversion.variant_columns(p.variant), ids)
-    return _insert_new(connection, PredictionRow, columns)
-
-
-def _add_rates(connection: sa.Connection, r: DeviceRates, ids: Ids) -> bool:
-    columns = conversion.rates_columns(r)
-    columns["device_id"] = _id_of(connection, DeviceRow, conversion.device_columns(r.device), ids)
-    return _insert_new(connection, DeviceRatesRow, columns)
-
-
-def _workload_ids(connection: sa.Connection, workload: Workload, device: Device, ids: Ids) -> dict[str, int]:
-    return {
-        "device_id": _id_of(connection, DeviceRow, conversion.device_columns(device), ids),
-        "matrix_id": _id_of(connection, MatrixRow, conversion.matrix_columns(workload), ids),
-        "problem_id": _id_of(connection, ProblemRow, conversion.problem_columns(workload.problem), ids),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Statements:
-    """A table's statements, with parameters: built once, SQLAlchemy finds what it compiled of them before.
-
-    Attributes:
-        key: the columns of the table's unique constraint.
-        find: the id of the row with this key.
-        insert: a row of all columns.
-    """
-
-    key: tuple[str, ...]
-    find: sa.Select[int]
-    insert: sa.Insert
-
-
-@cache
-def _statements(row: type[AnyRow]) -> _Statements:
-    table = row.__table__
-    assert isinstance(table, sa.Table)
-    unique = next(c for c in table.constraints if isinstance(c, sa.UniqueConstraint))
-    key = tuple(column.name for column in unique.columns)
-    find = sa.select(table.c.id).where(*(table.c[name] == sa.bindparam(name) for name in key))
-    return _Statements(key, find, sa.insert(table))
-
-
-def _id_of(connection: sa.Connection, row: type[Reference], columns: dict[str, Any], ids: Ids) -> int:
-    """The id of the row with these columns, inserted when it is not there."""
-    statements = _statements(row)
-    key = {name: columns[name] for name in statements.key}
-    cached = (row, tuple(key.values()))
-    if cached not in ids:
-        found = connection.scalar(statements.find, key)
-        if found is None:
-            _insert_new(connection, row, columns)
-            found = connection.scalar(statements.find, key)
-        assert found is not None, "it was inserted here or by another process"
-        ids[cached] = found
-    return ids[cached]
-
-
-def _insert_new(connection: sa.Connection, row: type[AnyRow], columns: dict[str, Any]) -> bool:
-    """Insert, unless a row with the same natural key is there."""
-    statements = _statements(row)
-    key = {name: columns[name] for name in statements.key}
-    if connection.scalar(statements.find, key) is not None:
-        return False
-    if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
-        connection.execute(statements.insert, columns)
-        return True
-    try:
-        with connection.begin_nested():
-            connection.execute(statements.insert, columns)
-    except sa.exc.IntegrityError:
-        if connection.scalar(statements.find, key) is None:
-            raise  # another constraint: not a repeat
-        return False  # another process was faster
-    return True
