@@ -13,6 +13,7 @@ from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
+from sparsegen.operators.cost import Cost
 from sparsegen.operators.dsd import DsdOperator, DsdProblem, DsdTransposedOperator, DsdTransposedProblem
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.epilogue import Epilogue
@@ -27,7 +28,7 @@ from sparsegen.operators.masked_conv2d_weights import (
     MaskedConv2dWeightsProblem,
 )
 from sparsegen.operators.operator import Launcher, Operator
-from sparsegen.operators.problem import Cost, HasDense, LoneRow, Problem, TensorSpec
+from sparsegen.operators.problem import HasDense, LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference, terms_stride
 from sparsegen.operators.rest import Rest
 from sparsegen.operators.sdd import SddOperator, SddProblem
@@ -53,6 +54,7 @@ from sparsegen.operators.submanifold_conv3d import (
     SubmanifoldConv3dWeightsOperator,
     SubmanifoldConv3dWeightsProblem,
 )
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 
 __all__ = [

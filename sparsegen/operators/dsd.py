@@ -14,13 +14,15 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.checked_rows import some_columns
 from sparsegen.operators.dtype import Array
 from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
 from sparsegen.operators.fields import trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, stored
-from sparsegen.operators.problem import LoneRow, TensorSpec, some_columns
+from sparsegen.operators.problem import LoneRow
 from sparsegen.operators.reference import DeviceReference
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 

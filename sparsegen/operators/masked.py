@@ -16,14 +16,17 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.operators.cost import Cost
 from sparsegen.operators.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
 from sparsegen.operators.fields import Parameter, element_type, items, parameter, size, trait
 from sparsegen.operators.float8 import FactorType, Float8
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, kept_scale
+from sparsegen.operators.problem import Problem
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.scale import kept_scale
 from sparsegen.operators.sides import Sides
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 BLOCK_SIDES = (16, 32, 64, 128, 256)

@@ -20,14 +20,16 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
+from sparsegen.operators.cost import Cost
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.mask_words import as_mask_words
 from sparsegen.operators.masked import Density
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec
+from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.rest import Rest
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.system.device_memory import WARP, PlainDevice
 

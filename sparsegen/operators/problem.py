@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
-from sparsegen import arguments
-from sparsegen.errors import ConfigError
-from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.dtype import Array, DType, ElementType, WordType
-from sparsegen.operators.fields import Field, Parameter, fields_of
+from sparsegen.operators.cost import Cost
+from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.operator import Operator
+from sparsegen.operators.problem_fields import ProblemFields
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
-
-CHECKED_COLUMNS = 64  # of a row that is computed again
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Name, shape as stored (row-major) and dtype of one dense operand or result.
-
-    Attributes:
-        alignment: bytes that divide an array's address; 0: as many as vector loads of whole rows need, at most 16
-            (a one-dimensional array is read by elements).
-        is_updated: of a result, whether some of its elements are left as they were.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: ElementType
-    alignment: int = 0
-    is_updated: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Useful work of one call: floating-point operations and the fewest bytes moved (each operand once)."""
-
-    flop: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +34,7 @@ class LoneRow:
     places: Array
 
 
-class Problem(ABC):
+class Problem(ProblemFields):
     """One instance of an operator. Subclasses are frozen dataclasses of integers (sizes), `StrEnum`s (traits) and
     `Parameter`s, each declared with `size`, `trait` or `parameter`. What they are given becomes that: no NumPy integer
     gets in.
@@ -97,136 +65,12 @@ class Problem(ABC):
 
     __slots__ = ()
 
-    operator: ClassVar[str]
     title: ClassVar[str]
     summary: ClassVar[str]
-    matrix_sizes: ClassVar[tuple[str, str]]
-    dense_sizes: ClassVar[tuple[str, ...]]
     keeps: ClassVar[tuple[str, ...]] = ()
     is_transposable: ClassVar[bool] = False
-    has_pattern: ClassVar[bool] = True
     multiplies_by_b: ClassVar[bool] = False
     operator_type: ClassVar[type[Operator]]
-
-    dtype: DType
-    batch: int
-
-    def __post_init__(self) -> None:
-        for name, field in self.fields.items():
-            if type(value := getattr(self, name)) is not field.kind:
-                object.__setattr__(self, name, field.parsed(value))
-        for name, size in (self.sizes | {"batch": self.batch}).items():
-            least = 0 if name in self.matrix_sizes and self.has_pattern else 1
-            if not least <= size <= MAX_INDEX:
-                raise ConfigError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]")
-
-    def __str__(self) -> str:
-        sizes = [f"{name}={value}" for name, value in {**self.sizes, **self.parameters}.items()]
-        if self.batch > 1:
-            sizes.append(f"batch={self.batch}")
-        traits = (
-            f"{name}={trait}" if field.near else trait.value
-            for name, trait in self.traits.items()
-            if not (field := self.fields[name]).later or trait != field.default
-        )
-        return " ".join([self.operator, *sizes, *traits])
-
-    @property
-    def relative_rate(self) -> float:
-        """How many times faster tensor cores multiply its factors than numbers of `dtype`."""
-        return 1.0
-
-    # --- its fields ---
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The declarations of its fields by name, in order."""
-        return fields_of(type(self))
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Every size of an item by name, in the order of the fields."""
-        return {n: getattr(self, n) for n, field in self.fields.items() if field.is_size and n != "batch"}
-
-    @property
-    def matrix_shape(self) -> tuple[int, int]:
-        """Rows and columns of the sparse matrix."""
-        rows, columns = self.matrix_sizes
-        return getattr(self, rows), getattr(self, columns)
-
-    @property
-    def traits(self) -> dict[str, StrEnum]:
-        """What has names for its values: dtype, layouts, epilogue, whose values the items have."""
-        return {name: getattr(self, name) for name, field in self.fields.items() if field.is_trait}
-
-    @property
-    def parameters(self) -> dict[str, Parameter]:
-        """What is neither a size nor a trait, by name, such as the expected density of a mask."""
-        return {
-            name: getattr(self, name)
-            for name, field in self.fields.items()
-            if not field.is_size and not field.is_trait
-        }
-
-    @property
-    def kind(self) -> tuple[str, ...]:
-        """Operator and traits but for those that are `near`, as an epilogue, which touches the result once: times of
-        one kind compare.
-        """
-        return (
-            self.operator,
-            *(value for name, value in self.traits.items() if not self.fields[name].near),
-        )
-
-    def to_dict(self) -> dict[str, int | float | str]:
-        """The fields as JSON values, without those that came `later` and have their defaults; `from_dict` is the
-        inverse.
-        """
-        values = {name: getattr(self, name) for name in self.fields}
-        return {
-            name: value.json
-            if isinstance(value, Parameter)
-            else value
-            if self.fields[name].is_size
-            else str(value)
-            for name, value in values.items()
-            if not self.fields[name].later or value != self.fields[name].default
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Raises KeyError for a missing field, ValueError or ConfigError for a value that the field cannot have."""
-        fields = fields_of(cls).items()
-        return cls(
-            **{
-                name: field.from_json(values[name])
-                for name, field in fields
-                if name in values or not field.later
-            }
-        )
-
-    @classmethod
-    def of(cls, shape: tuple[int, int], /, **options: Any) -> Self:
-        """The problem for a sparse matrix of this shape, or, without one (`has_pattern`), for a mask of this shape.
-
-        Args:
-            options: the other fields by name; None for one that is not given.
-
-        Raises:
-            ConfigError: a field is missing, unknown or has no such value; the message lists what there is.
-        """
-        fields = {name: field for name, field in fields_of(cls).items() if name not in cls.matrix_sizes}
-        given: dict[str, Any] = {}
-        for name, value in options.items():
-            if value is None:
-                continue
-            if name not in fields:
-                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join(fields)}")
-            given[name] = fields[name].parsed(value)
-        missing = [name for name in cls.dense_sizes if name not in given]
-        if missing:
-            raise ConfigError(f"{cls.operator} needs {' and '.join(missing)}")
-        return cls(**dict(zip(cls.matrix_sizes, shape, strict=True)), **given)
 
     # --- its sparsity ---
 
@@ -313,6 +157,11 @@ class Problem(ABC):
     @abstractmethod
     def cost(self, nnz: int) -> Cost:
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
+
+    @property
+    def relative_rate(self) -> float:
+        """How many times faster tensor cores multiply its factors than numbers of `dtype`."""
+        return 1.0
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
         """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while."""
@@ -417,32 +266,6 @@ class Problem(ABC):
         }
 
 
-def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[CsrMatrix, slice]:
-    """A row as a matrix without the columns that it leaves empty, and which nonzeros these are.
-
-    Args:
-        most: nonzeros, of a longer row the first.
-    """
-    begin, end = int(matrix.row_offsets[row]), int(matrix.row_offsets[row + 1])
-    part = slice(begin, end if most is None else min(end, begin + most))
-    length = part.stop - part.start
-    return CsrMatrix((1, length), np.array([0, length]), np.arange(length), matrix.values[part]), part
-
-
-def some_columns(count: int, rng: np.random.Generator) -> Array:
-    """Which columns of a row `Problem.lone_row` computes again."""
-    return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))
-
-
-def kept_scale(given: Mapping[str, Any], default: float) -> dict[str, Any]:
-    """The operand ``scale`` for every call, of what `Problem.kept` takes: one float32.
-
-    Raises:
-        ConfigError: it is no number.
-    """
-    return {"scale": np.array([arguments.number(given.get("scale", default), "scale")], dtype=np.float32)}
-
-
 @runtime_checkable
 class HasDense(Protocol):
     """A problem of which a dense product computes an item too, so that it may run instead."""
@@ -456,11 +279,3 @@ class HasDense(Protocol):
             operands: tensors by name, of the problem's dtype.
             out: where to write it; None for a new tensor.
         """
-
-
-def matrix_bytes(rows: int, columns: int, nnz: int, value_bytes: int) -> int:
-    """Fewest bytes of a sparse matrix with values of this size (0: a pattern).
-
-    Its places are as in CSR with 32-bit indices, or one bit each, where that is less.
-    """
-    return nnz * value_bytes + min(4 * (nnz + rows + 1), -(-rows * columns // 8))

@@ -13,13 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.cost import Cost
 from sparsegen.operators.dtype import Array
 from sparsegen.operators.fields import trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
-from sparsegen.operators.problem import Cost, LoneRow, TensorSpec
+from sparsegen.operators.problem import LoneRow
 from sparsegen.operators.reference import DeviceReference
 from sparsegen.operators.rest import Rest
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 

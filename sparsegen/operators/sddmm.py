@@ -11,11 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.checked_rows import row_alone
+from sparsegen.operators.cost import Cost, matrix_bytes
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes, row_alone
+from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 CHECKED_NONZEROS = 64  # of a row that is computed again

@@ -9,11 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.checked_rows import row_alone
+from sparsegen.operators.cost import Cost
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, kept_scale, row_alone
+from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.scale import kept_scale
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
 
 VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors of up to this size

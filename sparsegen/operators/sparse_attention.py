@@ -11,19 +11,15 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.checked_rows import row_alone
+from sparsegen.operators.cost import Cost, matrix_bytes
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import (
-    Cost,
-    LoneRow,
-    Problem,
-    TensorSpec,
-    kept_scale,
-    matrix_bytes,
-    row_alone,
-)
+from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.scale import kept_scale
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
 
 SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}

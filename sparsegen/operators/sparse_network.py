@@ -14,11 +14,13 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.column_sets import SIDE, tiles_of_groups
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.operators.cost import Cost, matrix_bytes
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, LoneRow, Problem, TensorSpec, matrix_bytes
+from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix

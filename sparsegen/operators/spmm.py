@@ -12,21 +12,16 @@ import numpy as np
 
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.checked_rows import row_alone, some_columns
+from sparsegen.operators.cost import Cost, matrix_bytes
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Launcher, Operator
-from sparsegen.operators.problem import (
-    Cost,
-    LoneRow,
-    Problem,
-    TensorSpec,
-    matrix_bytes,
-    row_alone,
-    some_columns,
-)
+from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
+from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 

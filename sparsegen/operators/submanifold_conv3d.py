@@ -19,14 +19,16 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.kernel_map import kernel_map
 from sparsegen.operators.conv_traits import ConvEpilogue
+from sparsegen.operators.cost import Cost
 from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.filter_volume import FilterVolume
 from sparsegen.operators.masked import Density
 from sparsegen.operators.masked_conv2d import SILU_GROWTH
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, Problem, TensorSpec
+from sparsegen.operators.problem import Problem
 from sparsegen.operators.reference import Reference
+from sparsegen.operators.tensor_spec import TensorSpec
 
 MAP = "kernel_map"
 

@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.cost import Cost, matrix_bytes
 from sparsegen.operators.dtype import Array, DType
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Cost, Problem, TensorSpec, matrix_bytes
+from sparsegen.operators.problem import Problem
 from sparsegen.operators.reference import Reference
+from sparsegen.operators.tensor_spec import TensorSpec
 
 
 class Sign(StrEnum):

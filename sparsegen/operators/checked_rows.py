@@ -1,0 +1,27 @@
+"""What a host computes again of a result that a device checks (`Problem.lone_row`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.dtype import Array
+
+CHECKED_COLUMNS = 64  # of a row that is computed again
+
+
+def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[CsrMatrix, slice]:
+    """A row as a matrix without the columns that it leaves empty, and which nonzeros these are.
+
+    Args:
+        most: nonzeros, of a longer row the first.
+    """
+    begin, end = int(matrix.row_offsets[row]), int(matrix.row_offsets[row + 1])
+    part = slice(begin, end if most is None else min(end, begin + most))
+    length = part.stop - part.start
+    return CsrMatrix((1, length), np.array([0, length]), np.arange(length), matrix.values[part]), part
+
+
+def some_columns(count: int, rng: np.random.Generator) -> Array:
+    """Which columns of a row `Problem.lone_row` computes again."""
+    return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))

@@ -1,0 +1,21 @@
+"""The useful work of one call, which no kernel can do without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Useful work of one call: floating-point operations and the fewest bytes moved (each operand once)."""
+
+    flop: int
+    bytes: int
+
+
+def matrix_bytes(rows: int, columns: int, nnz: int, value_bytes: int) -> int:
+    """Fewest bytes of a sparse matrix with values of this size (0: a pattern).
+
+    Its places are as in CSR with 32-bit indices, or one bit each, where that is less.
+    """
+    return nnz * value_bytes + min(4 * (nnz + rows + 1), -(-rows * columns // 8))

@@ -1,0 +1,141 @@
+"""The fields of a problem, which are all that it is told by: in names, in JSON, in what users give."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from sparsegen.errors import ConfigError
+from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.operators.dtype import DType
+from sparsegen.operators.fields import Field, Parameter, fields_of
+
+
+class ProblemFields(ABC):
+    """What every problem makes of its declared fields; see `Problem`, which adds what is computed.
+
+    Raises:
+        ConfigError: a size is no whole number or out of range, or a trait has no such value.
+    """
+
+    __slots__ = ()
+
+    operator: ClassVar[str]
+    matrix_sizes: ClassVar[tuple[str, str]]
+    dense_sizes: ClassVar[tuple[str, ...]]
+    has_pattern: ClassVar[bool] = True
+
+    dtype: DType
+    batch: int
+
+    def __post_init__(self) -> None:
+        for name, field in self.fields.items():
+            if type(value := getattr(self, name)) is not field.kind:
+                object.__setattr__(self, name, field.parsed(value))
+        for name, size in (self.sizes | {"batch": self.batch}).items():
+            least = 0 if name in self.matrix_sizes and self.has_pattern else 1
+            if not least <= size <= MAX_INDEX:
+                raise ConfigError(f"{name} = {size} is outside [{least}, {MAX_INDEX}]")
+
+    def __str__(self) -> str:
+        sizes = [f"{name}={value}" for name, value in {**self.sizes, **self.parameters}.items()]
+        if self.batch > 1:
+            sizes.append(f"batch={self.batch}")
+        traits = (
+            f"{name}={trait}" if field.near else trait.value
+            for name, trait in self.traits.items()
+            if not (field := self.fields[name]).later or trait != field.default
+        )
+        return " ".join([self.operator, *sizes, *traits])
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The declarations of its fields by name, in order."""
+        return fields_of(type(self))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Every size of an item by name, in the order of the fields."""
+        return {n: getattr(self, n) for n, field in self.fields.items() if field.is_size and n != "batch"}
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Rows and columns of the sparse matrix."""
+        rows, columns = self.matrix_sizes
+        return getattr(self, rows), getattr(self, columns)
+
+    @property
+    def traits(self) -> dict[str, StrEnum]:
+        """What has names for its values: dtype, layouts, epilogue, whose values the items have."""
+        return {name: getattr(self, name) for name, field in self.fields.items() if field.is_trait}
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """What is neither a size nor a trait, by name, such as the expected density of a mask."""
+        return {
+            name: getattr(self, name)
+            for name, field in self.fields.items()
+            if not field.is_size and not field.is_trait
+        }
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Operator and traits but for those that are `near`, as an epilogue, which touches the result once: times of
+        one kind compare.
+        """
+        return (
+            self.operator,
+            *(value for name, value in self.traits.items() if not self.fields[name].near),
+        )
+
+    def to_dict(self) -> dict[str, int | float | str]:
+        """The fields as JSON values, without those that came `later` and have their defaults; `from_dict` is the
+        inverse.
+        """
+        values = {name: getattr(self, name) for name in self.fields}
+        return {
+            name: value.json
+            if isinstance(value, Parameter)
+            else value
+            if self.fields[name].is_size
+            else str(value)
+            for name, value in values.items()
+            if not self.fields[name].later or value != self.fields[name].default
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Raises KeyError for a missing field, ValueError or ConfigError for a value that the field cannot have."""
+        fields = fields_of(cls).items()
+        return cls(
+            **{
+                name: field.from_json(values[name])
+                for name, field in fields
+                if name in values or not field.later
+            }
+        )
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], /, **options: Any) -> Self:
+        """The problem for a sparse matrix of this shape, or, without one (`has_pattern`), for a mask of this shape.
+
+        Args:
+            options: the other fields by name; None for one that is not given.
+
+        Raises:
+            ConfigError: a field is missing, unknown or has no such value; the message lists what there is.
+        """
+        fields = {name: field for name, field in fields_of(cls).items() if name not in cls.matrix_sizes}
+        given: dict[str, Any] = {}
+        for name, value in options.items():
+            if value is None:
+                continue
+            if name not in fields:
+                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join(fields)}")
+            given[name] = fields[name].parsed(value)
+        missing = [name for name in cls.dense_sizes if name not in given]
+        if missing:
+            raise ConfigError(f"{cls.operator} needs {' and '.join(missing)}")
+        return cls(**dict(zip(cls.matrix_sizes, shape, strict=True)), **given)

@@ -1,0 +1,19 @@
+"""The operand ``scale``, which an operator keeps for every call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsegen import arguments
+
+
+def kept_scale(given: Mapping[str, Any], default: float) -> dict[str, Any]:
+    """The operand ``scale`` for every call, of what `Problem.kept` takes: one float32.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    return {"scale": np.array([arguments.number(given.get("scale", default), "scale")], dtype=np.float32)}

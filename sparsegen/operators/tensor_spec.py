@@ -1,0 +1,30 @@
+"""What an operand or a result is like: its name, its shape, its dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.operators.dtype import ElementType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape as stored (row-major) and dtype of one dense operand or result.
+
+    Attributes:
+        alignment: bytes that divide an array's address; 0: as many as vector loads of whole rows need, at most 16
+            (a one-dimensional array is read by elements).
+        is_updated: of a result, whether some of its elements are left as they were.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: ElementType
+    alignment: int = 0
+    is_updated: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
