@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from sparsegen.operators.dtype import Array
+from sparsegen.operators.epilogue import BiasEpilogue
 
 
 class MaskOf(StrEnum):
@@ -38,7 +39,7 @@ class Given(StrEnum):
     EARLIER = "earlier"
 
 
-class ConvEpilogue(StrEnum):
+class ConvEpilogue(BiasEpilogue):
     """What is done to a sum before it is stored, in float32; the bias has one value for each output channel.
 
     SiLU is x / (1 + exp(-x)). A residual has the output's shape.
@@ -49,14 +50,6 @@ class ConvEpilogue(StrEnum):
     BIAS_RELU = "bias_relu"
     BIAS_SILU = "bias_silu"
     BIAS_RESIDUAL = "bias_residual"
-
-    @property
-    def has_bias(self) -> bool:
-        return self is not ConvEpilogue.NONE
-
-    @property
-    def has_residual(self) -> bool:
-        return self is ConvEpilogue.BIAS_RESIDUAL
 
 
 class ImageLayout(StrEnum):

@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.checked_rows import some_columns
 from sparsegen.operators.dtype import Array
-from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
+from sparsegen.operators.epilogue import Epilogue
 from sparsegen.operators.fields import trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, stored
@@ -52,12 +51,9 @@ class DsdOperator(MaskedOperator):
             bias: n values of x's kind, for an epilogue with a bias.
             residual: of Y's shape, for an epilogue with a residual; another array than ``out``.
         """
-        epilogue, n = self.problem.epilogue, self.problem.n
+        epilogue = self.problem.epilogue
         if (bias is not None) != epilogue.has_bias or (residual is not None) != epilogue.has_residual:
-            raise OperandError(
-                f"epilogue {epilogue} takes {'a' if epilogue.has_bias else 'no'} bias ({n} values) and "
-                f"{'a' if epilogue.has_residual else 'no'} residual (of the result's shape)"
-            )
+            raise epilogue.wrong_operands(self.problem.n)
         given = [x, w, self._words(mask), scale]
         given += [array for array in (bias, residual) if array is not None]
         return self._run(tuple(given), out, stream)
@@ -106,12 +102,8 @@ class DsdProblem(MaskedProblem):
         )
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
-        specs = list(MaskedProblem.operands(self, nnz))
-        if self.epilogue.has_bias:
-            specs.append(TensorSpec("bias", (self.n,), self.dtype))
-        if self.epilogue.has_residual:
-            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype))
-        return tuple(specs)
+        added = self.epilogue.operands(self.n, self.result(nnz))
+        return (*MaskedProblem.operands(self, nnz), *added)
 
     def result(self, nnz: int) -> TensorSpec:
         return TensorSpec("y", self.of_batch((self.m, self.n)), self.dtype)
@@ -131,11 +123,7 @@ class DsdProblem(MaskedProblem):
             if name in given:
                 added = given[name]
                 exact, magnitude = exact + added, magnitude + np.abs(added)
-        if self.epilogue is Epilogue.BIAS_RELU:
-            exact = np.maximum(exact, 0.0)
-        if self.epilogue is Epilogue.BIAS_GELU:
-            exact, magnitude = gelu(exact), magnitude * GELU_GROWTH
-        return exact, magnitude
+        return self.epilogue.activated(exact, magnitude)
 
     def finish_on(
         self, given: Mapping[str, Array], device: PlainDevice, into: DeviceReference, steps: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What is done to the result of a product before it is stored."""
+"""What is done to a sum of products before it is stored."""
 
 from __future__ import annotations
 
@@ -6,12 +6,54 @@ from enum import StrEnum
 
 import numpy as np
 
+from sparsegen.errors import OperandError
 from sparsegen.operators.dtype import Array
+from sparsegen.operators.tensor_spec import TensorSpec
 
-GELU_GROWTH = 1.5  # of an error: its slope is at most 1.13, and evaluating it adds some roundings of x
+# Of an error, by an activation whose slope is at most 1.13 (GELU) or 1.1 (SiLU), and some roundings of evaluating it.
+GROWTH = 1.5
 
 
-class Epilogue(StrEnum):
+class BiasEpilogue(StrEnum):
+    """Epilogues that begin with a bias: ``none``, ``bias``, and ``bias_`` with an activation or ``residual``."""
+
+    @property
+    def has_bias(self) -> bool:
+        return self != "none"
+
+    @property
+    def has_residual(self) -> bool:
+        return self == "bias_residual"
+
+    def operands(self, biases: int, result: TensorSpec, alignment: int = 0) -> tuple[TensorSpec, ...]:
+        """Those that it adds: a bias of so many values, a residual of the result's shape.
+
+        Args:
+            alignment: of the residual; see `TensorSpec`.
+        """
+        bias = TensorSpec("bias", (biases,), result.dtype)
+        residual = TensorSpec("residual", result.shape, result.dtype, alignment)
+        return (*([bias] if self.has_bias else []), *([residual] if self.has_residual else []))
+
+    def wrong_operands(self, biases: int) -> OperandError:
+        """The error of a call that brings other operands than `operands`."""
+        return OperandError(
+            f"epilogue {self} takes {'a' if self.has_bias else 'no'} bias ({biases} values) and "
+            f"{'a' if self.has_residual else 'no'} residual (of the result's shape)"
+        )
+
+    def activated(self, exact: Array, magnitude: Array) -> tuple[Array, Array]:
+        """The sums after the activation, and their `Reference.magnitude`; both as they were where there is none."""
+        if self == "bias_relu":
+            return np.maximum(exact, 0.0), magnitude
+        if self == "bias_gelu":
+            return gelu(exact), magnitude * GROWTH
+        if self == "bias_silu":
+            return exact / (1.0 + np.exp(-exact)), magnitude * GROWTH
+        return exact, magnitude
+
+
+class Epilogue(BiasEpilogue):
     """What is done to C before it is stored, in float32; the bias has one value per row of C.
 
     GELU is the exact one, x · Φ(x) with the normal distribution Φ. A residual has C's shape and layout.
@@ -22,14 +64,6 @@ class Epilogue(StrEnum):
     BIAS_RELU = "bias_relu"
     BIAS_GELU = "bias_gelu"
     BIAS_RESIDUAL = "bias_residual"
-
-    @property
-    def has_bias(self) -> bool:
-        return self is not Epilogue.NONE
-
-    @property
-    def has_residual(self) -> bool:
-        return self is Epilogue.BIAS_RESIDUAL
 
 
 def gelu(x: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from sparsegen.errors import ConfigError, OperandError
+from sparsegen.errors import ConfigError
 from sparsegen.matrix.bits import unpacked_rows, words_for
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
@@ -34,7 +34,6 @@ from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, 
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 UNIT = 8  # rows and columns of the outputs that are left as they were, or written, together
-SILU_GROWTH = 1.5  # of an error: its slope is at most 1.1, and evaluating it adds some roundings
 
 
 class MaskedConv2dOperator(Operator):
@@ -66,10 +65,7 @@ class MaskedConv2dOperator(Operator):
         """
         p = self.problem
         if (bias is not None) != p.epilogue.has_bias or (residual is not None) != p.epilogue.has_residual:
-            raise OperandError(
-                f"epilogue {p.epilogue} takes {'a' if p.epilogue.has_bias else 'no'} bias ({p.filters} values) and "
-                f"{'a' if p.epilogue.has_residual else 'no'} residual (of the result's shape)"
-            )
+            raise p.epilogue.wrong_operands(p.filters)
         p.rest.require_out(out)
         given = [x, w, as_mask_words(mask), *(array for array in (bias, residual) if array is not None)]
         return self._run(tuple(given), out, stream)
@@ -219,11 +215,7 @@ class MaskedConv2dProblem(Problem):
             TensorSpec("w", filters, self.dtype, 16),
             TensorSpec("mask", self.of_batch((rows * words_for(columns),)), WordType.UINT64, 8),
         ]
-        if self.epilogue.has_bias:
-            specs.append(TensorSpec("bias", (self.filters,), self.dtype))
-        if self.epilogue.has_residual:
-            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype, 16))
-        return tuple(specs)
+        return (*specs, *self.epilogue.operands(self.filters, self.result(nnz), 16))
 
     def result(self, nnz: int) -> TensorSpec:
         shape = self.layout.shape(self.out_height, self.out_width, self.filters)
@@ -299,10 +291,7 @@ class MaskedConv2dProblem(Problem):
         computed = self.is_computed(operands["mask"])[..., None]
         if self.epilogue.has_bias:
             exact, magnitude = exact + real["bias"], magnitude + np.abs(real["bias"])
-        if self.epilogue is ConvEpilogue.BIAS_RELU:
-            exact = np.maximum(exact, 0.0)
-        if self.epilogue is ConvEpilogue.BIAS_SILU:
-            exact, magnitude = exact / (1.0 + np.exp(-exact)), magnitude * SILU_GROWTH
+        exact, magnitude = self.epilogue.activated(exact, magnitude)
         if self.mask_of is MaskOf.OUTPUT:
             exact, magnitude = np.where(computed, exact, 0.0), np.where(computed, magnitude, 0.0)
         if self.epilogue.has_residual:

@@ -15,7 +15,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.checked_rows import row_alone, some_columns
 from sparsegen.operators.cost import Cost, matrix_bytes
 from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.epilogue import GELU_GROWTH, Epilogue, gelu
+from sparsegen.operators.epilogue import Epilogue
 from sparsegen.operators.fields import element_type, items, size, trait
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Launcher, Operator
@@ -118,12 +118,8 @@ class SpmmProblem(Problem):
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
-        specs = [TensorSpec("b", self.of_batch(shape), self.dtype)]
-        if self.epilogue.has_bias:
-            specs.append(TensorSpec("bias", (self.m,), self.dtype))
-        if self.epilogue.has_residual:
-            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype))
-        return tuple(specs)
+        b = TensorSpec("b", self.of_batch(shape), self.dtype)
+        return (b, *self.epilogue.operands(self.m, self.result(nnz)))
 
     def result(self, nnz: int) -> TensorSpec:
         shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
@@ -204,11 +200,7 @@ class SpmmProblem(Problem):
             residual = stored if self.layout is Layout.ROW else stored.T
             exact += residual
             magnitude += np.abs(residual)
-        if self.epilogue is Epilogue.BIAS_RELU:
-            exact = np.maximum(exact, 0.0)
-        if self.epilogue is Epilogue.BIAS_GELU:
-            exact = gelu(exact)
-            magnitude *= GELU_GROWTH
+        exact, magnitude = self.epilogue.activated(exact, magnitude)
         if self.layout is Layout.COLUMN:
             exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
         return Reference(exact, magnitude, self.terms(matrix), self.dtype)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.kernel_map import kernel_map
@@ -24,7 +23,6 @@ from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.filter_volume import FilterVolume
 from sparsegen.operators.masked import Density
-from sparsegen.operators.masked_conv2d import SILU_GROWTH
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Problem
 from sparsegen.operators.reference import Reference
@@ -59,10 +57,7 @@ class SubmanifoldConv3dOperator(Operator):
         """
         p = self.problem
         if (bias is not None) != p.epilogue.has_bias or (residual is not None) != p.epilogue.has_residual:
-            raise OperandError(
-                f"epilogue {p.epilogue} takes {'a' if p.epilogue.has_bias else 'no'} bias ({p.filters} values) and "
-                f"{'a' if p.epilogue.has_residual else 'no'} residual (of the result's shape)"
-            )
+            raise p.epilogue.wrong_operands(p.filters)
         given = [x, w, kernel_map, *(array for array in (bias, residual) if array is not None)]
         return self._run(tuple(given), out, stream)
 
@@ -192,11 +187,7 @@ class SubmanifoldConv3dProblem(PointsProblem):
             TensorSpec("w", self.weights_shape(), self.dtype, 16),
             self.map_spec(),
         ]
-        if self.epilogue.has_bias:
-            specs.append(TensorSpec("bias", (self.filters,), self.dtype))
-        if self.epilogue.has_residual:
-            specs.append(TensorSpec("residual", self.result(nnz).shape, self.dtype, 16))
-        return tuple(specs)
+        return (*specs, *self.epilogue.operands(self.filters, self.result(nnz), 16))
 
     def result(self, nnz: int) -> TensorSpec:
         return TensorSpec("y", self.of_batch((self.points, self.filters)), self.dtype, 16)
@@ -214,10 +205,7 @@ class SubmanifoldConv3dProblem(PointsProblem):
             magnitude[outputs] += np.abs(given["x"][inputs]) @ np.abs(filters[:, tap]).T
         if self.epilogue.has_bias:
             exact, magnitude = exact + given["bias"], magnitude + np.abs(given["bias"])
-        if self.epilogue is ConvEpilogue.BIAS_RELU:
-            exact = np.maximum(exact, 0.0)
-        if self.epilogue is ConvEpilogue.BIAS_SILU:
-            exact, magnitude = exact / (1.0 + np.exp(-exact)), magnitude * SILU_GROWTH
+        exact, magnitude = self.epilogue.activated(exact, magnitude)
         if self.epilogue.has_residual:
             exact, magnitude = exact + given["residual"], magnitude + np.abs(given["residual"])
         return Reference(exact, magnitude, self.terms(matrix), self.dtype)
