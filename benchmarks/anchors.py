@@ -17,7 +17,8 @@ import click
 
 from benchmarks.study import HERE, geometric_mean
 from sparsegen.bench import result_file
-from sparsegen.bench.results import Results, merge
+from sparsegen.bench.merging import merge
+from sparsegen.bench.results import Results
 
 PEERS = HERE / "peers_h100.json"
 TOLERANCE = 0.10

@@ -14,7 +14,8 @@ from benchmarks.anchors import Peers
 from benchmarks.markdown import NONE, TYPES, figure, quotient, table
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
-from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row, merge
+from sparsegen.bench.merging import merge
+from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
 from sparsegen.bench.summary import Mean, SuiteSummary, geometric, summarize
 from sparsegen.errors import SparsegenError
 

@@ -1,19 +1,18 @@
 """What ``sparsegen bench`` found, as plain frozen values: conditions, and one row for each workload.
 
-`sparsegen.bench.result_file` reads and writes them, `summary` takes means, `compare` holds two runs against
-each other. All times are microseconds and all rates are per second unless a name says otherwise.
+`sparsegen.bench.result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare`
+holds two runs against each other. All times are microseconds and all rates are per second unless a name says otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from sparsegen.bench.problem_facts import HasProblem, layout_of
-from sparsegen.errors import ResultsMismatchError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
@@ -336,68 +335,3 @@ class Results:
         if self.row(row.key) is None:
             return replace(self, rows=(*self.rows, row))
         return replace(self, rows=tuple(row if old.key == row.key else old for old in self.rows))
-
-
-def require_same_conditions(old: Results, new: Results) -> None:
-    """Refuse to put rows of one beside rows of the other.
-
-    Device, the driver's major version, the protocol, and the versions that both name have to be the same.
-
-    Raises:
-        ResultsMismatchError: with every difference.
-    """
-    differences = tuple(_differences(old, new))
-    if differences:
-        message = "measured under other conditions; write to another file, or measure everything anew:"
-        raise ResultsMismatchError(message, differences=differences)
-
-
-def _differences(old: Results, new: Results) -> Iterator[str]:
-    facts = [
-        ("device", old.device.key, new.device.key),
-        ("driver", old.device.driver.partition(".")[0], new.device.driver.partition(".")[0]),
-        ("L2", old.protocol.l2, new.protocol.l2),
-        ("rounds", old.protocol.rounds, new.protocol.rounds),
-        ("samples", old.protocol.samples, new.protocol.samples),
-        ("tune", old.protocol.tune, new.protocol.tune),
-        *((name, old.versions[name], new.versions[name]) for name in old.versions if name in new.versions),
-    ]
-    for name, before, now in facts:
-        if before != now:
-            yield f"{name}: {before} before, {now} now"
-
-
-def merge(parts: Sequence[Results]) -> Results:
-    """Several files of one device and protocol as one; the rates are those of the first that has some.
-
-    Files without a suite in common may have been tuned for different times, and with different compilers of our
-    kernels; then ``tune`` is that of the first, and ``versions`` has all of them.
-
-    Raises:
-        ResultsMismatchError: they were measured under different conditions, or have a row in common.
-    """
-    first, *others = parts
-    rows = {row.key: row for row in first.rows}
-    for other in others:
-        shares_suite = {row.suite for row in other.rows} & {row.suite for row in rows.values()}
-        require_same_conditions(first, other if shares_suite else _tuned_like(other, first))
-        twice = tuple(str(row.key) for row in other.rows if row.key in rows)
-        if twice:
-            raise ResultsMismatchError("rows stand in several of the files:", differences=twice)
-        rows |= {row.key: row for row in other.rows}
-    return replace(
-        first,
-        versions={
-            name: "; ".join(dict.fromkeys(part.versions[name] for part in parts if name in part.versions))
-            for name in dict.fromkeys(name for part in parts for name in part.versions)
-        },
-        rates=next((part.rates for part in parts if part.rates is not None), None),
-        invocations=tuple(invocation for part in parts for invocation in part.invocations),
-        rows=tuple(rows.values()),
-    )
-
-
-def _tuned_like(results: Results, other: Results) -> Results:
-    """The results with the other's tuning time and compiler in place of their own."""
-    versions = {name: value for name, value in results.versions.items() if name != TOOLCHAIN}
-    return replace(results, protocol=replace(results.protocol, tune=other.protocol.tune), versions=versions)

@@ -13,6 +13,7 @@ from sparsegen import __version__, backends, kernels
 from sparsegen.bench import maker, result_file
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.maker import Pair, ParcelQueue
+from sparsegen.bench.merging import require_same_conditions
 from sparsegen.bench.parcel import parcel_folder
 from sparsegen.bench.reference import MeasureRates, SetUp
 from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
@@ -25,7 +26,6 @@ from sparsegen.bench.results import (
     Results,
     Row,
     RowKey,
-    require_same_conditions,
 )
 from sparsegen.bench.rows import Rows, turn
 from sparsegen.bench.runner import Runner

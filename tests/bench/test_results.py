@@ -15,6 +15,7 @@ import pytest
 from bench_samples import VARIANT, cell, results, row, sweep, timing
 
 from sparsegen.bench import result_file
+from sparsegen.bench.merging import merge, require_same_conditions
 from sparsegen.bench.results import (
     TUNED,
     Cell,
@@ -24,8 +25,6 @@ from sparsegen.bench.results import (
     RowKey,
     Status,
     WayTime,
-    merge,
-    require_same_conditions,
 )
 from sparsegen.errors import ResultsError, ResultsMismatchError, ResultsNewerError
 from sparsegen.measure.l2 import L2
