@@ -7,41 +7,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
-from sparsegen import backends
-from sparsegen.errors import CacheEntryError, CompileError, LaunchError
+from sparsegen.errors import CompileError, LaunchError
 from sparsegen.kernels.config import Config
 from sparsegen.measure.baseline_session import BaselineSession
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
-from sparsegen.measure.clock import Timing
-from sparsegen.measure.session import Attempt, Session
-from sparsegen.measure.summary import summarize
+from sparsegen.measure.session import Session
 from sparsegen.measure.worker import Measure
-from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
 from sparsegen.tuning import background, finalists
 from sparsegen.tuning.claims import Claims, Taken
 from sparsegen.tuning.early_search import EarlySearch
+from sparsegen.tuning.final_round import time_in_turn
 from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.ledger import Ledger
 from sparsegen.tuning.limits import Limits
+from sparsegen.tuning.measuring import Measuring
 from sparsegen.tuning.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Phase, Progress, Status
-from sparsegen.tuning_db.records import Measurement, Outcome, Variant
+from sparsegen.tuning_db.records import Variant
 
 log = logging.getLogger(__name__)
 
 SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
-FINALISTS_DRAWING = 1  # of operands that the search has not seen
 FIRST = 3  # proposals that are tried however short the budget is
 BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
 READY_AHEAD = 4  # compiled and not yet measured, beside what is measured while another one compiles
 RECENT = 8
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
-REASON_LENGTH = 2000
 # What is wrong with the libraries, the device or their process, and not with the search.
 CANNOT_BE_TIMED = (ChildDiedError, ChildTimeoutError, CompileError, LaunchError, LibraryUnavailableError)
 
@@ -83,7 +78,7 @@ class Run:
         self._elsewhere: list[Config] = []  # candidates that equal searches are trying
         self._measures_rates = measures_rates
         self._phase = Phase.STARTING
-        self._compiled: dict[Variant, CompiledVariant] = {}
+        self._measuring = Measuring(session, ahead, ledger)
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
         self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # of measurements
@@ -230,60 +225,24 @@ class Run:
             raise compiled.error  # not this variant's fault: the compiler is missing, the disk is full
         variant = Variant(compiled.candidate, compiled.rendered.digest)
         if compiled.variant is None:
-            measurement = Measurement(
-                self._ledger.workload,
-                self._ledger.device,
-                variant,
-                Outcome.COMPILE_FAILED,
-                reason=str(compiled.error)[:REASON_LENGTH],
-                compile_seconds=compiled.seconds,
-            )
+            measurement = self._measuring.compile_failure(variant, compiled)
         else:
-            self._compiled[variant] = compiled.variant
+            self._measuring.keep(variant, compiled.variant)
             limit = HOPELESS * median_us(self._ledger.fastest)
             request = Measure(compiled.variant, samples=SAMPLES, limit_us=limit)
             self._is_measuring = True
             began = time.monotonic()
-            attempt = self._measure(request, meanwhile=self._propose)
+            attempt = self._measuring.attempt(request, meanwhile=self._propose)
             if not self._recent_seconds:
                 self._limits = self._limits.after_start(time.monotonic())
             self._recent_seconds.append(time.monotonic() - began)
             self._is_measuring = False
-            measurement = self._measurement(variant, compiled.variant, attempt, compiled.seconds)
+            measurement = self._measuring.measurement(variant, compiled.variant, attempt, compiled.seconds)
         self._ledger.record(measurement)
         self._claims.give_back(compiled.candidate)
         self._first_pending.discard(compiled.candidate)
         self._search.tell(measurement)
         self._progress(self._status(), measurement)
-
-    def _measure(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
-        """What becomes of a variant; a binary that somebody deletes or damages meanwhile is compiled again, once."""
-        try:
-            return self._session.measure(request, meanwhile)
-        except CacheEntryError as error:
-            log.warning("%s; it is compiled again", error)
-            compiled = self._compiled_now(request.compiled.rendered.config)
-            return self._session.measure(replace(request, compiled=compiled))
-
-    def _measurement(
-        self, variant: Variant, compiled: CompiledVariant, attempt: Attempt, compile_seconds: float | None
-    ) -> Measurement:
-        measured = attempt.measured
-        return Measurement(
-            self._ledger.workload,
-            self._ledger.device,
-            variant,
-            attempt.outcome,
-            sample=summarize([measured.timing]) if measured.timing else None,
-            reason=measured.reason[:REASON_LENGTH],
-            worst_error=measured.worst_error,
-            registers=compiled.kernel.registers,
-            spill_bytes=compiled.kernel.spill_bytes,
-            compile_seconds=compile_seconds,
-            prepare_seconds=measured.prepare_seconds,
-            packed_bytes=measured.packed_bytes,
-            driver=backends.driver_version(self._ledger.device),
-        )
 
     # --- baselines ---
 
@@ -335,50 +294,10 @@ class Run:
             return  # an earlier run timed them
         while best:
             self._enter(Phase.FINALISTS)
-            if self._time_in_turn(best):
+            if time_in_turn(best, self._limits.finalists_seconds, self._measuring, self._ledger):
                 break
             best = finalists.pick(self._ledger.measurements, self._defaults)
         self._progress(self._status())
-
-    def _time_in_turn(self, best: list[Measurement]) -> bool:
-        """Time and record each; whether any is still right."""
-        running = {m.variant: self._binary(m.variant) for m in best}
-        timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
-        first: dict[Variant, Attempt] = {}  # of each: it holds the verified error
-        rounds, samples = finalists.schedule(best, self._limits.finalists_seconds)
-        for number in range(rounds):
-            for variant, compiled in list(running.items()):
-                request = Measure(
-                    compiled,
-                    samples=samples,
-                    first_samples=samples,
-                    verify=number == 0,
-                    drawing=FINALISTS_DRAWING,
-                )
-                attempt = self._measure(request)
-                if attempt.measured.timing is None:
-                    del running[variant]
-                    failed = self._measurement(variant, compiled, attempt, None)
-                    self._ledger.record(replace(failed, final=True))
-                    continue
-                timings[variant].append(attempt.measured.timing)
-                first.setdefault(variant, attempt)
-        for variant, compiled in running.items():
-            measurement = self._measurement(variant, compiled, first[variant], None)
-            self._ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
-        return bool(running)
-
-    def _binary(self, variant: Variant) -> CompiledVariant:
-        if variant not in self._compiled:  # measured by an earlier run: it comes from the cache
-            self._compiled[variant] = self._compiled_now(variant.config)
-        return self._compiled[variant]
-
-    def _compiled_now(self, config: Config) -> CompiledVariant:
-        compiled = self._ahead.compile(config)
-        if compiled.variant is None:
-            assert compiled.error is not None
-            raise compiled.error
-        return compiled.variant
 
     # --- progress ---
 

@@ -17,6 +17,7 @@ import pytest
 from sparsegen.tuning import run as run_module
 from sparsegen.tuning.claims import Taken
 from sparsegen.tuning.limits import Limits
+from sparsegen.tuning.measuring import Measuring
 from sparsegen.tuning.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning.run import Run
@@ -171,7 +172,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, pace: Pace, budget: Budget) -> tup
     clock = Clock(pace.begins)
     monkeypatch.setattr(run_module, "time", clock)
     monkeypatch.setattr(run_module, "median_us", lambda measurement: 1.0)
-    monkeypatch.setattr(Run, "_measurement", lambda *given: None)
+    monkeypatch.setattr(Measuring, "measurement", lambda *given: None)
     monkeypatch.setattr(Run, "_status", lambda self: None)
     ledger: Any = Ledger(clock)
     claims: Any = SimpleNamespace(take=lambda candidate: Taken.FIRST, give_back=lambda candidate: None)

@@ -1,0 +1,46 @@
+"""The last round of a search: the finalists are verified anew and timed in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sparsegen.measure.clock import Timing
+from sparsegen.measure.session import Attempt
+from sparsegen.measure.summary import summarize
+from sparsegen.measure.worker import Measure
+from sparsegen.tuning import finalists
+from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.measuring import Measuring
+from sparsegen.tuning_db.records import Measurement, Variant
+
+DRAWING = 1  # of operands that the search has not seen
+
+
+def time_in_turn(best: Sequence[Measurement], seconds: float, measuring: Measuring, ledger: Ledger) -> bool:
+    """Time and record each of the best, for about so many seconds; whether any is still right."""
+    running = {m.variant: measuring.binary(m.variant) for m in best}
+    timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
+    first: dict[Variant, Attempt] = {}  # of each: it holds the verified error
+    rounds, samples = finalists.schedule(best, seconds)
+    for number in range(rounds):
+        for variant, compiled in list(running.items()):
+            request = Measure(
+                compiled,
+                samples=samples,
+                first_samples=samples,
+                verify=number == 0,
+                drawing=DRAWING,
+            )
+            attempt = measuring.attempt(request)
+            if attempt.measured.timing is None:
+                del running[variant]
+                failed = measuring.measurement(variant, compiled, attempt, None)
+                ledger.record(replace(failed, final=True))
+                continue
+            timings[variant].append(attempt.measured.timing)
+            first.setdefault(variant, attempt)
+    for variant, compiled in running.items():
+        measurement = measuring.measurement(variant, compiled, first[variant], None)
+        ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
+    return bool(running)
