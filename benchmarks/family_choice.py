@@ -26,7 +26,6 @@ from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, nearest, predict
 from sparsegen.kernels import families_of, family_of
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import AnyFamily, Device
-from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows, uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -69,21 +68,19 @@ def cases(count: int, seed: int = 11) -> Iterator[Case]:
         yield Case(kind, matrix, SpmmProblem(m, k, n, DType.FLOAT16, Layout.COLUMN))
 
 
-def configs_of(
-    family: AnyFamily, case: Case, features: Features, device: Device, known: Layers
-) -> list[dict[str, Any]]:
+def configs_of(family: AnyFamily, workload: Workload, device: Device, known: Layers) -> list[dict[str, Any]]:
     """The family's heuristic config, and the two that its measurements on the nearest workloads suggest."""
-    found = [family.heuristic(case.problem, features, device)]
+    problem, features = workload.problem, workload.features
+    found = [family.heuristic(problem, features, device)]
 
     def is_allowed(config: Config) -> bool:
-        return family_of(config) is family and family.suits(case.problem, features, config, device)
+        return family_of(config) is family and family.suits(problem, features, config, device)
 
-    listed = known.list_workloads(kind=case.problem.kind, like=device)
-    near = nearest(case.problem, features, device, listed)[:NEIGHBOURS]
+    listed = known.list_workloads(kind=problem.kind, like=device)
+    near = nearest(problem, features, device, listed)[:NEIGHBOURS]
     votes = [(n, known.measurements(n.workload, n.device)) for n in near]
-    workload = Workload(case.problem, case.matrix.fingerprint(), features)
     found += [p.config for p in predict(workload, device, votes, is_allowed)[:2]]
-    suited = [c for c in dict.fromkeys(found) if family.suits(case.problem, features, c, device)]
+    suited = [c for c in dict.fromkeys(found) if family.suits(problem, features, c, device)]
     return [config.to_dict() for config in suited]
 
 
@@ -97,12 +94,12 @@ class Plan:
 
     @classmethod
     def of(cls, case: Case, device: Device, known: Layers) -> Plan:
-        features = Features.of(case.matrix)
-        choice = choose(case.problem, features, case.matrix.fingerprint(), device, known)
+        workload = Workload.of(case.problem, case.matrix)
+        choice = choose(workload, device, known)
         configs = [
             (family.name, config)
             for family in families_of(case.problem.operator)
-            for config in configs_of(family, case, features, device, known)
+            for config in configs_of(family, workload, device, known)
         ]
         return cls(case, choice, ((choice.family.name, choice.config.to_dict()), *configs))
 

@@ -27,11 +27,10 @@ from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.cli.streams import visible
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
-from sparsegen.matrix.features import Features
-from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
+from sparsegen.tuning_db.records import Workload
 
 DENSITY = 0.1  # of a matrix that sizes stand for; it matters only where no config is given
 
@@ -90,15 +89,15 @@ def command(
         density, wanted = wanted.values["density"], wanted.without("density")
         problem = wanted.problem_without_matrix()
         features = even_features(*problem.matrix_shape, DENSITY if density is None else density.share)
-        fingerprint = ""  # a matrix that is not there has none, so nothing measured is its own
+        workload = Workload(problem, "", features)  # without a fingerprint, nothing measured is its own
     else:
         found, problem = wanted.workload(matrix_file.reader)
-        features, fingerprint = problem.features(found), problem.fingerprint(found)
+        workload = Workload.of(problem, found)
     where = backends.find_device(device)
     if family_name is not None:
-        choice = _named(family_name, parse_config(config), problem, features, where)
+        choice = _named(family_name, parse_config(config), workload, where)
     else:
-        choice = _dispatched(problem, fingerprint, features, where, db)
+        choice = _dispatched(workload, where, db)
     choice.family.require_valid(problem, choice.config, where)
     source = render(choice.family, problem, choice.config)
     text, facts = _inspect(form, choice.family, source, where)
@@ -123,21 +122,19 @@ def command(
         click.echo(visible(f"{output}: {len(text.splitlines())} lines"))
 
 
-def _named(name: str, config: dict[str, str], problem: Problem, features: Features, device: Device) -> Choice:
+def _named(name: str, config: dict[str, str], workload: Workload, device: Device) -> Choice:
     """The family's heuristic config, changed where the user says so."""
-    family = kernels.require_family(name, problem)
-    heuristic = family.heuristic(problem, features, device).to_dict()
+    family = kernels.require_family(name, workload.problem)
+    heuristic = family.heuristic(workload.problem, workload.features, device).to_dict()
     return Choice(
         family, family.config(**{**heuristic, **config}), "the command line" if config else "the family"
     )
 
 
-def _dispatched(
-    problem: Problem, fingerprint: str, features: Features, device: Device, db: str | None
-) -> Choice:
+def _dispatched(workload: Workload, device: Device, db: str | None) -> Choice:
     """What would run."""
     with open_layers(Settings.from_environment(), db) as layers:
-        chosen = choose(problem, features, fingerprint, device, layers)
+        chosen = choose(workload, device, layers)
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")
 
 

@@ -13,10 +13,10 @@ from sparsegen.dispatch.named import named_choice
 from sparsegen.dispatch.options import (
     ChoiceOptions,
     Dense,
+    DispatchOptions,
     KeepingOptions,
     OnMiss,
     Verify,
-    Wishes,
     parse_deterministic,
 )
 from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
@@ -37,7 +37,7 @@ from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Budget, Effort, Progress, SamplerName, silent
 from sparsegen.tuning_db.layers import Layers, MemoryLayer
-from sparsegen.tuning_db.records import Check, MeasuredAs
+from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
 from sparsegen.tuning_db.shared_layers import place_of, shared_layers
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def lookup(
     (`Choice.is_open`), estimates answer.
     """
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
-    return _choose(wanted, _device(device), db, Wishes.of(on_miss, dense, l2, deterministic))
+    return _choose(wanted, _device(device), db, DispatchOptions.of(on_miss, dense, l2, deterministic))
 
 
 @overload
@@ -205,30 +205,30 @@ def prepare(
     held = wanted.problem.kept(kept)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
-    where, db, wishes = _device(device), place_of(db), Wishes.of(on_miss, dense, l2, deterministic)
+    where, db, asked = _device(device), place_of(db), DispatchOptions.of(on_miss, dense, l2, deterministic)
     may_probe = arguments.flag(probe, "probe")
     if verify is None:
         verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
     verifies = Verify.parse(verify) is Verify.FIRST_USE
     if family is not None:
-        if wishes.dense is Dense.ALWAYS:
+        if asked.dense is Dense.ALWAYS:
             raise ConfigError("family= names a variant, and dense = always wants none")
         changes = {} if config is None else config
         choice = named_choice(wanted.problem, wanted.problem.features(wanted.matrix), where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
-        choice = _choose(wanted, where, db, wishes)
-        if wishes.on_miss is OnMiss.TUNE and not choice.is_hit:
+        choice = _choose(wanted, where, db, asked)
+        if asked.on_miss is OnMiss.TUNE and not choice.is_hit:
             tune(
                 wanted.matrix,
                 wanted.problem,
                 device=where,
                 db=db,
-                deterministic=wishes.deterministic,
+                deterministic=asked.deterministic,
                 allow_overflow=overflows,
             )
-            choice = _choose(wanted, where, db, wishes)
+            choice = _choose(wanted, where, db, asked)
     from sparsegen.measure.preparing import Preparation
 
     preparation = Preparation(
@@ -236,13 +236,13 @@ def prepare(
         where,
         str(db or Settings.from_environment().db),
         shared_layers(db),
-        lambda failed: _choose(wanted, where, db, wishes, failed),
+        lambda failed: _choose(wanted, where, db, asked, failed),
         held,
         wanted.given.fingerprint(),
         wanted.value_order,
         verifies,
         may_probe,
-        wishes.l2,
+        asked.l2,
     )
     return wanted.problem.operator_type(wanted.problem, preparation.launcher(choice))
 
@@ -367,23 +367,11 @@ def _choose(
     wanted: Wanted,
     device: Device,
     db: str | Path | None,
-    wishes: Wishes,
+    options: DispatchOptions,
     failed: Sequence[Check] = (),
 ) -> Choice:
     """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
-    matrix, problem = wanted.matrix, wanted.problem
-    features, fingerprint = problem.features(matrix), problem.fingerprint(matrix)
     layers = shared_layers(db)
     if failed:
         layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
-    return choose(
-        problem,
-        features,
-        fingerprint,
-        device,
-        layers,
-        on_miss=wishes.on_miss,
-        dense=wishes.dense,
-        l2=wishes.l2,
-        deterministic=wishes.deterministic,
-    )
+    return choose(Workload.of(wanted.problem, wanted.matrix), device, layers, options)

@@ -32,7 +32,6 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.ranking import ranked
-from sparsegen.tuning_db.records import Workload
 
 FORM = "FAMILY[@heuristic|@tuned|@published][:KEY=VALUE,VALUE;KEY+KEY=VALUE+VALUE,...]"
 LARGEST_FILE = 1 << 20  # bytes
@@ -166,9 +165,8 @@ class ConfigSet(Explorer):
             if not published:
                 raise UnsupportedError(f"no publication fixes configs of {self.family}")
             return published
-        workload = Workload(parcel.problem, parcel.fingerprint, parcel.features)
         with open_layers(Settings.from_environment(), db) as layers:
-            best = ranked(layers.measurements(workload, device))
+            best = ranked(layers.measurements(parcel.workload, device))
         winner = next((r.variant.config for r in best if r.variant.family == self.family), None)
         if winner is None:
             raise MissingError(f"no config of {self.family} is recorded for this workload; --tune makes some")

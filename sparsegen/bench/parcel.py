@@ -17,6 +17,7 @@ from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem
+from sparsegen.tuning_db.records import Workload
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 8 << 30  # shared memory is used where this much of it is free: two of the largest rows
@@ -49,6 +50,11 @@ class Parcel:
     fingerprint: str
     features: Features
     computed: float = 1.0
+
+    @property
+    def workload(self) -> Workload:
+        """What is tuned and looked up for the row."""
+        return Workload(self.problem, self.fingerprint, self.features)
 
     def matrix(self) -> CsrMatrix:
         """Mapped; float32 values, rounded to the problem's dtype."""

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from sparsegen.bench.case import Case
 from sparsegen.bench.contender import Contender
@@ -170,7 +171,7 @@ def ensure_tuned(
         DatabaseError: the database cannot be used.
     """
     for problem in problems_of(parcel.problem, parcel.features.nnz, contenders):
-        workload = Workload(problem, parcel.fingerprint, parcel.features)
+        workload = replace(parcel.workload, problem=problem)
         _tune(parcel.matrix, workload, device, db, budget)
 
 
@@ -204,7 +205,7 @@ def record_baselines(
     Raises:
         DatabaseError: the database cannot be used.
     """
-    workload, kind = _workload(parcel), MeasuredAs(l2.value)
+    workload, kind = parcel.workload, MeasuredAs(l2.value)
     with _opened(db) as store:
         there = store.baselines(workload, device)
         known = {baseline.contender for baseline in there if baseline.sample.measured_as is kind}
@@ -236,10 +237,6 @@ def record_rates(measured: MeasuredRates, device: Device, db: str | None) -> Non
     if rates is not None:
         with _opened(db) as store:
             store.add_rates(DeviceRates(device, rates))
-
-
-def _workload(parcel: Parcel) -> Workload:
-    return Workload(parcel.problem, parcel.fingerprint, parcel.features)
 
 
 def _opened(db: str | None) -> Store:

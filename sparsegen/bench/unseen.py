@@ -56,7 +56,7 @@ class SparsegenWithout(Ours):
     def choose_from(self, known: Layer, parcel: Parcel, device: Device) -> Choice:
         """What dispatch takes of a layer for this row."""
         hidden = Without(known, lambda workload: self.hides(workload, parcel))
-        return choose(parcel.problem, parcel.features, parcel.fingerprint, device, hidden)
+        return choose(parcel.workload, device, hidden)
 
     def hides(self, workload: Workload, parcel: Parcel) -> bool:
         """Whether a packaged workload is not to be known for this row."""

@@ -31,18 +31,17 @@ from sparsegen.dispatch.neighbours import (
     predict,
     suspects,
 )
-from sparsegen.dispatch.options import Dense, OnMiss, parse_kind
+from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
-from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer, with_rates
-from sparsegen.tuning_db.records import Baseline, MeasuredAs, Measurement, Workload
+from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 # Octaves; beyond it a heuristic knows better. With the packaged measurements, from which all nearer than a distance
@@ -54,52 +53,35 @@ CACHED_CHOICES = 4096
 WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tried on nothing near
 
 
-Key = tuple[Problem, str, str, OnMiss, Dense, MeasuredAs | None, bool]
+Key = tuple[Problem, str, str, DispatchOptions, bool]
 _caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
 
 
 def choose(
-    problem: Problem,
-    features: Features,
-    fingerprint: str,
-    device: Device,
-    database: Layer,
-    *,
-    on_miss: OnMiss | str = OnMiss.NEAREST,
-    dense: Dense | str = Dense.AUTO,
-    l2: MeasuredAs | str | None = None,
-    deterministic: bool | None = None,
+    workload: Workload, device: Device, database: Layer, options: DispatchOptions = DEFAULTS
 ) -> Choice:
-    """The variant to run for this problem on this pattern and device.
+    """The variant to run for this workload on this device.
 
     What is pinned runs, whatever was measured (`Layer.rules`).
 
     An answer is kept in memory for as long as nothing is written through the same ``database`` object; what
     other processes write is seen after `forget`.
 
-    Args:
-        dense: whether a dense product may be chosen; a batch has none.
-        l2: what times are to be measured as that count, where there are such; by default with a cold L2.
-        deterministic: only variants of which equal inputs give equal bits on every call; None for what the database's
-            rules say.
-
     Raises:
-        NoVariantError: nothing may run, or nothing was measured and ``on_miss`` is ``"error"``.
+        NoVariantError: nothing may run, or nothing was measured and a miss is to be an error.
         PinsError: what is pinned may not run here.
-        ConfigError: a word that is none, or ``dense="always"`` for a problem that no dense product computes.
+        ConfigError: the dense product is always to run, of a problem that none computes.
     """
-    miss, policy, kind = OnMiss.parse(on_miss), Dense.parse(dense), parse_kind(l2)
-    if policy is Dense.ALWAYS:
-        require_dense(problem)
+    if options.dense is Dense.ALWAYS:
+        require_dense(workload.problem)
     cache = _caches.setdefault(database, {})
-    equal_bits = database.rules.deterministic if deterministic is None else deterministic
-    key = (problem, fingerprint, device.key, miss, policy, kind, equal_bits)
+    equal_bits = database.rules.deterministic if options.deterministic is None else options.deterministic
+    key = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
     kept = cache.get(key)
     generation = database.generation
     if kept is not None and kept[0] == generation:
         return kept[1]
-    search = _Search(Workload(problem, fingerprint, features), device, database, equal_bits, kind)
-    choice = search.choose(miss, policy)
+    choice = _Search(workload, device, database, replace(options, deterministic=equal_bits)).choose()
     if len(cache) >= CACHED_CHOICES:
         cache.clear()
     cache[key] = (generation, choice)
@@ -114,23 +96,16 @@ def forget(database: Layer) -> None:
 class _Search:
     """One look-up that was not in memory."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        device: Device,
-        database: Layer,
-        deterministic: bool = False,
-        kind: MeasuredAs | None = None,
-    ) -> None:
-        self.workload, self.database, self.kind = workload, database, kind
-        self.deterministic = deterministic
+    def __init__(self, workload: Workload, device: Device, database: Layer, options: DispatchOptions) -> None:
+        self.workload, self.database = workload, database
+        self.options, self.kind, self.deterministic = options, options.l2, options.deterministic
         self.device = with_rates(device, database)
         self.problem = workload.problem
         self.own = database.measurements(workload, device)
         # Whatever a neighbour says, it failed here.
         self.suspects = suspects(self.own) | self.failed_where_used()
 
-    def choose(self, miss: OnMiss, policy: Dense = Dense.AUTO) -> Choice:
+    def choose(self) -> Choice:
         pinned = self.pinned()
         if pinned is not None:  # by somebody who wants this variant, whatever is faster
             return self.beside_dense(replace(pinned, policy=Dense.NEVER), [])
@@ -146,10 +121,11 @@ class _Search:
         if found is None:
             found = self.bucket(near)
         if found is None:
-            found = self.on_miss(near, miss)
-        return self.beside_dense(replace(found, policy=policy), near)
+            found = self.on_miss(near)
+        return self.beside_dense(replace(found, policy=self.options.dense), near)
 
-    def on_miss(self, near: Sequence[Neighbour], miss: OnMiss) -> Choice:
+    def on_miss(self, near: Sequence[Neighbour]) -> Choice:
+        miss = self.options.on_miss
         if miss is OnMiss.ERROR:
             raise NoVariantError(
                 f"nothing was measured for {self.problem} on this pattern and {self.device.name}; "

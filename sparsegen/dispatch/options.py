@@ -66,31 +66,36 @@ class Verify(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class DispatchOptions:
     """What a caller asks of dispatch, parsed.
 
     Attributes:
-        l2: what times are to be measured as that count; None for the usual order.
-        deterministic: only variants of which equal inputs give equal bits; None for what the database's rules say.
+        dense: whether a dense product may be chosen; a batch has none.
+        l2: what times are to be measured as that count, where there are such; None for the usual order.
+        deterministic: only variants of which equal inputs give equal bits on every call; None for what the database's
+            rules say.
     """
 
-    on_miss: OnMiss
-    dense: Dense
-    l2: MeasuredAs | None
-    deterministic: bool | None
+    on_miss: OnMiss = OnMiss.NEAREST
+    dense: Dense = Dense.AUTO
+    l2: MeasuredAs | None = None
+    deterministic: bool | None = None
 
     @classmethod
     def of(
         cls,
-        on_miss: OnMiss | str,
-        dense: Dense | str,
-        l2: MeasuredAs | str | None,
-        deterministic: bool | None,
-    ) -> Wishes:
-        """The wishes that a caller's words name; raises ConfigError for a word that is none."""
+        on_miss: OnMiss | str = OnMiss.NEAREST,
+        dense: Dense | str = Dense.AUTO,
+        l2: MeasuredAs | str | None = None,
+        deterministic: bool | None = None,
+    ) -> DispatchOptions:
+        """The options that a caller's words name; raises ConfigError for a word that is none."""
         return cls(
             OnMiss.parse(on_miss), Dense.parse(dense), parse_kind(l2), parse_deterministic(deterministic)
         )
+
+
+DEFAULTS = DispatchOptions()
 
 
 class ChoiceOptions(TypedDict, total=False):

@@ -15,6 +15,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.records import Workload
 
 NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.neighbours.position`
 
@@ -152,7 +153,7 @@ def layer_time(
     """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
     problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
     try:
-        choice = choose(problem, layer.features, layer.fingerprint, device, database)
+        choice = choose(Workload(problem, layer.fingerprint, layer.features), device, database)
     except NoVariantError:
         return LayerTime(layer.name, Grounds.NOT_MEASURED)
     distance = (

@@ -70,7 +70,7 @@ def test_what_is_packaged_of_a_row_is_not_recalled() -> None:
     )
     device: Device = tuned.device
     w = tuned.workload
-    recalled = choose(w.problem, w.features, w.fingerprint, device, Layers([known]))
+    recalled = choose(w, device, Layers([known]))
     assert recalled.how is How.EXACT
     for level in Unseen:
         (contender,) = without([level], [])

@@ -20,7 +20,7 @@ from sparsegen.tuning_db.store import Store
 
 
 def ask(of: Workload, layer: Layer) -> Choice:
-    return choose(of.problem, of.features, of.fingerprint, H100, layer)
+    return choose(of, H100, layer)
 
 
 def test_of_one_product_the_model_says_how_it_grows() -> None:

@@ -27,7 +27,7 @@ from sparsegen.dispatch.choice import FARTHEST, choose, forget
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict
 from sparsegen.dispatch.neighbours import nearest
-from sparsegen.dispatch.options import OnMiss
+from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Device
@@ -46,12 +46,11 @@ def ask(
     *,
     baselines: list[Baseline] | None = None,
     device: Device = H100,
-    on_miss: OnMiss | str = OnMiss.NEAREST,
     **options: Any,
 ) -> Choice:
     of = of or workload()
     layer = MemoryLayer(measurements, baselines or [])
-    return choose(of.problem, of.features, of.fingerprint, device, layer, on_miss=on_miss, **options)
+    return choose(of, device, layer, DispatchOptions.of(**options))
 
 
 def test_the_measured_winner_is_exact() -> None:
@@ -89,9 +88,9 @@ def test_operators_are_asked_about_their_own_measurements() -> None:
 def test_the_packaged_seeds_are_of_single_items_and_chosen_as_they_were_measured() -> None:
     for tuned in seeds().list_workloads()[:60:12]:
         of = tuned.workload
-        found = choose(of.problem, of.features, of.fingerprint, tuned.device, seeds())
+        found = choose(of, tuned.device, seeds())
         assert of.problem.batch == 1 and found.how is How.EXACT
-        several = choose(replace(of.problem, batch=2), of.features, of.fingerprint, tuned.device, seeds())
+        several = choose(replace(of, problem=replace(of.problem, batch=2)), tuned.device, seeds())
         assert several.how is How.NEAREST and several.family.computes(several.problem)
         assert several.neighbours[0].workload == of and several.neighbours[0].distance == pytest.approx(0.5)
 
@@ -342,15 +341,15 @@ def test_a_probe_tells_and_is_no_measurement() -> None:
     config = ask([other]).config.to_dict()
     mine = replace(probe(9.0, 7.0), variant=Variant(ask([other]).config, DIGEST))
     layer = MemoryLayer([other], [], probes=[mine])
-    found = choose(of.problem, of.features, of.fingerprint, H100, layer)
+    found = choose(of, H100, layer)
     assert found.how is ask([other]).how and found.config.to_dict() == config
     assert (found.probed_us, found.dense_us) == (9.0, 7.0) and found.use_dense and not found.is_open
     assert "takes 9 µs (measured)" in found.explain()
     tuned = MemoryLayer([timed(5, tile_n=32)], [], probes=[mine])
-    faster = choose(of.problem, of.features, of.fingerprint, H100, tuned)
+    faster = choose(of, H100, tuned)
     assert faster.probed_us is None and faster.dense == Time.of_dense(7.0, Source.MEASURED)
     assert not faster.use_dense
-    warm = choose(of.problem, of.features, of.fingerprint, H100, layer, l2="warm")
+    warm = choose(of, H100, layer, DispatchOptions.of(l2="warm"))
     assert warm.probed_us is None, "the probe was cold"
 
 
@@ -371,7 +370,7 @@ def test_what_failed_where_it_was_used_is_not_chosen_again() -> None:
 
     def asked(*checks: Check, of: Workload = of) -> int:
         layer = MemoryLayer(measured, [], checks=checks)
-        config = choose(of.problem, of.features, of.fingerprint, H100, layer).config
+        config = choose(of, H100, layer).config
         return int(config.to_dict()["tile_n"])
 
     assert asked() == 32 and asked(checked(tile_n=32)) == 32
@@ -403,24 +402,24 @@ def test_an_estimate_scales_with_the_work() -> None:
 def test_answers_are_kept_until_something_is_written(tmp_path: Path) -> None:
     of = workload()
     with Store.open(tmp_path / "tuning.db") as store:
-        first = choose(of.problem, of.features, of.fingerprint, H100, store)
+        first = choose(of, H100, store)
         assert first.how is How.DEFAULT
-        assert choose(of.problem, of.features, of.fingerprint, H100, store) is first
+        assert choose(of, H100, store) is first
         store.add_measurement(timed(10, tile_n=32))
-        second = choose(of.problem, of.features, of.fingerprint, H100, store)
+        second = choose(of, H100, store)
         assert second.how is How.EXACT
         with Store.open(tmp_path / "tuning.db") as other:
             other.add_measurement(timed(5, at=1, tile_n=128))
-        assert choose(of.problem, of.features, of.fingerprint, H100, store) is second
+        assert choose(of, H100, store) is second
         forget(store)
-        assert choose(of.problem, of.features, of.fingerprint, H100, store).config.tile_n == 128
+        assert choose(of, H100, store).config.tile_n == 128
 
 
 def test_answers_are_kept_for_each_device() -> None:
     of, other = workload(), replace(H100, key="another H100")
     layer = MemoryLayer([timed(10, of, tile_n=32), timed(10, of, device=other, tile_n=64)], [])
     for device, tile in ((H100, 32), (other, 64), (H100, 32)):
-        choice = choose(of.problem, of.features, of.fingerprint, device, layer)
+        choice = choose(of, device, layer)
         assert (choice.how, choice.config.tile_n) == (How.EXACT, tile)
 
 
@@ -430,11 +429,11 @@ def test_a_kept_answer_costs_microseconds_and_no_query(
     of = workload()
     with Store.open(tmp_path / "tuning.db") as store:
         store.add_measurement(timed(10))
-        choose(of.problem, of.features, of.fingerprint, H100, store)
+        choose(of, H100, store)
         monkeypatch.setattr(Store, "_rows", lambda *asked: pytest.fail("a query"))
         started = time.thread_time()
         for _ in range(1000):
-            choose(of.problem, of.features, of.fingerprint, H100, store)
+            choose(of, H100, store)
         assert (time.thread_time() - started) / 1000 < 100e-6  # a few µs, whatever else runs
 
 

@@ -33,7 +33,7 @@ def distances(asked: Workload, known: list[Measurement], device: Device = H100) 
 
 
 def chosen(asked: Workload, known: list[Measurement]) -> Choice:
-    return choose(asked.problem, asked.features, asked.fingerprint, H100, MemoryLayer(known, []))
+    return choose(asked, H100, MemoryLayer(known, []))
 
 
 def test_another_device_is_an_octave_further_away() -> None:

@@ -317,7 +317,7 @@ def look_up(path: Path, *, read_only: bool) -> None:
                 store.winner(tuned.workload, tuned.device)
                 store.baselines(tuned.workload, tuned.device)
             store.rates(H100)
-            choose(known.problem, known.features, known.fingerprint, H100, store)
+            choose(known, H100, store)
             forget(store)
             exchange.load(exchange.export_json(store)[0], "export")
             check(store)

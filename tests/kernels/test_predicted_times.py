@@ -88,8 +88,8 @@ def test_measured_rates_override_estimates() -> None:
     database = MemoryLayer([], [], [DeviceRates(H100, slow.rates)])
     assert with_rates(H100, database).rates == slow.rates and with_rates(H100, empty) is H100
     assert with_rates(replace(H100, rates=MEASURED_RATES), database).rates is MEASURED_RATES
-    estimate = choose(of.problem, of.features, of.fingerprint, H100, empty)
-    measured = choose(of.problem, of.features, of.fingerprint, H100, database)
+    estimate = choose(of, H100, empty)
+    measured = choose(of, H100, database)
     assert estimate.how is measured.how is How.DEFAULT
     assert estimate.predicted_us and measured.predicted_us
     assert measured.predicted_us > 2 * estimate.predicted_us

@@ -117,7 +117,7 @@ def test_dispatch_does_not_follow_neighbours_where_a_family_does_not_suit() -> N
 
     def chosen(features: Features) -> str:
         fingerprint = f"{features.row_max:064x}"
-        choice = choose(even.problem, features, fingerprint, H100, layer)
+        choice = choose(Workload(even.problem, fingerprint, features), H100, layer)
         assert choice.how in (How.BUCKET, How.NEAREST)
         return choice.family.name
 

@@ -170,7 +170,7 @@ def test_an_older_file_is_read_without_being_changed(older: tuple[Path, list[Mea
         assert store.rates(H100) is None
         for m in written:
             assert store.measurements(m.workload, H100) == [m]
-            found = choose(m.workload.problem, m.workload.features, m.workload.fingerprint, H100, store)
+            found = choose(m.workload, H100, store)
             assert (found.how, found.family.name) == (How.EXACT, m.variant.family)
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda _: store.all_measurements() == written, range(16))) == [True] * 16

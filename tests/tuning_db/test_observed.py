@@ -55,7 +55,7 @@ def test_they_hide_no_measurement_of_a_layer_below() -> None:
     of = workload()
     own = MemoryLayer([], [], probes=[probe(10.0, 8.0)], checks=[checked()])
     layers = Layers([own, MemoryLayer([timed(7.0)], [baseline(9.0)])])
-    assert choose(of.problem, of.features, of.fingerprint, H100, layers).how is How.EXACT
+    assert choose(of, H100, layers).how is How.EXACT
     assert layers.probes(of, H100) and layers.is_verified(H100, "580.1", DIGEST)
 
 

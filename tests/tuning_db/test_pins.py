@@ -13,7 +13,7 @@ from tuning_samples import H100, timed, variant, workload
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.dispatch.options import OnMiss
+from sparsegen.dispatch.options import DispatchOptions, OnMiss
 from sparsegen.errors import OutputError, PinsError
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import SpmmProblem
@@ -80,15 +80,15 @@ def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_dispatch_obeys_and_says_so() -> None:
     layers = Layers([MEASURED], Rules(Pins().with_pins([PIN])))
-    free = choose(HERE.problem, HERE.features, HERE.fingerprint, H100, MEASURED)
+    free = choose(HERE, H100, MEASURED)
     assert free.how is How.EXACT and free.config == variant(tile_n=32).config
     for miss in OnMiss:
-        pinned = choose(HERE.problem, HERE.features, HERE.fingerprint, H100, layers, on_miss=miss)
+        pinned = choose(HERE, H100, layers, DispatchOptions(miss))
         assert pinned.how is How.PINNED and pinned.config == PIN.config and not pinned.use_dense
     assert pinned.expected_us == 12 and pinned.is_hit
     assert "csr_spmm (pinned): pinned in" in pinned.explain() and "reviewed by two" in pinned.explain()
     elsewhere = replace(H100, key="another")
-    assert choose(HERE.problem, HERE.features, HERE.fingerprint, elsewhere, layers).how is not How.PINNED
+    assert choose(HERE, elsewhere, layers).how is not How.PINNED
 
 
 def test_a_pin_that_may_not_run_is_an_error() -> None:
@@ -96,7 +96,7 @@ def test_a_pin_that_may_not_run_is_an_error() -> None:
     config = wide.config()
     layers = Layers([MEASURED], Rules(Pins().with_pins([replace(PIN, config=config)])))
     with pytest.raises(PinsError, match="sparsegen db unpin"):
-        choose(HERE.problem, HERE.features, HERE.fingerprint, H100, layers)
+        choose(HERE, H100, layers)
 
 
 def test_equal_bits() -> None:
@@ -107,15 +107,14 @@ def test_equal_bits() -> None:
     assert not scatter.is_deterministic(problem, config)
     fast = replace(timed(5, final=True), variant=replace(variant(), config=config))
     known = MemoryLayer([fast, timed(10, tile_n=32, final=True)], [])
-    ask = (HERE.problem, HERE.features, HERE.fingerprint, H100)
-    assert choose(*ask, known).config == config
-    assert choose(*ask, known, deterministic=True).config == variant(tile_n=32).config
-    assert choose(*ask, Layers([known], Rules(deterministic=True))).config == variant(tile_n=32).config
-    assert choose(*ask, Layers([known], Rules(deterministic=True)), deterministic=False).config == config
+    equal_bits = Layers([known], Rules(deterministic=True))
+    assert choose(HERE, H100, known).config == config
+    assert choose(HERE, H100, known, DispatchOptions(deterministic=True)).config == variant(tile_n=32).config
+    assert choose(HERE, H100, equal_bits).config == variant(tile_n=32).config
+    assert choose(HERE, H100, equal_bits, DispatchOptions(deterministic=False)).config == config
+    pinned = Rules(Pins().with_pins([replace(PIN, config=config)]), deterministic=True)
     with pytest.raises(PinsError, match="equal bits"):
-        choose(
-            *ask, Layers([known], Rules(Pins().with_pins([replace(PIN, config=config)]), deterministic=True))
-        )
+        choose(HERE, H100, Layers([known], pinned))
 
 
 def test_the_projects_pins_and_those_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

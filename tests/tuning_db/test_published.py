@@ -77,16 +77,15 @@ def test_it_lies_between_the_users_results_and_the_packaged_ones(store: Store, t
     settings = Settings.from_environment(environment | {"SPARSEGEN_LAYERS": str(path)})
     assert files_state(settings) != files_state(bare)
     here = workload()
-    ask = (here.problem, here.features, here.fingerprint, H100)
     with open_layers(bare) as layers:
-        assert choose(*ask, layers).how is not How.EXACT
+        assert choose(here, H100, layers).how is not How.EXACT
     with open_layers(settings) as layers:
-        found = choose(*ask, layers)
+        found = choose(here, H100, layers)
         assert found.how is How.EXACT and found.expected_us == 10
     with Store.open(tmp_path / "own.db") as own:
         own.add_all([timed(1, tile_n=128, final=True)], [])
     with open_layers(settings) as layers:
-        assert choose(*ask, layers).expected_us == 1
+        assert choose(here, H100, layers).expected_us == 1
     gone = Settings.from_environment(environment | {"SPARSEGEN_LAYERS": str(tmp_path / "gone.db")})
     with pytest.raises(DatabaseError, match="no database at"):
         open_layers(gone)

@@ -102,7 +102,6 @@ def test_one_bad_row_breaks_no_look_up(
     database: Path, caplog: pytest.LogCaptureFixture, table: str, column: str, value: Any
 ) -> None:
     row = damage(database, table, column, value)
-    problem, fingerprint, features = GOOD.problem, GOOD.fingerprint, GOOD.features
     with caplog.at_level(logging.WARNING), Store.open(database, read_only=True) as store:
         assert store.winner(GOOD, H100) is not None
         assert GOOD in [tuned.workload for tuned in store.list_workloads()]
@@ -111,7 +110,7 @@ def test_one_bad_row_breaks_no_look_up(
             store.all_probes(), store.all_checks()
         load(export_json(store)[0], "export")
         assert store.winners("spmm", H100)
-        assert choose(problem, features, fingerprint, H100, store).is_hit
+        assert choose(GOOD, H100, store).is_hit
         problems = check(store)
     named = [line for line in problems if f"{table} row {row}" in line or f"problem {row}" in line]
     assert len(named) == 1

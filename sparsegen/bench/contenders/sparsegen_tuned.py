@@ -11,7 +11,6 @@ from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import open_layers
-from sparsegen.tuning_db.records import Workload
 
 
 class SparsegenTuned(Ours):
@@ -19,15 +18,14 @@ class SparsegenTuned(Ours):
 
     def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
         with open_layers(Settings.from_environment(), db) as layers:
-            choice = choose(parcel.problem, parcel.features, parcel.fingerprint, device, layers)
+            choice = choose(parcel.workload, device, layers)
         if choice.how is not How.EXACT:
             raise MissingError("no tuning of this workload is recorded; --tune quick makes one")
         return choice
 
     def tried(self, parcel: Parcel, device: Device, db: str | None) -> int | None:
-        workload = Workload(parcel.problem, parcel.fingerprint, parcel.features)
         with open_layers(Settings.from_environment(), db) as layers:
-            return len({m.variant for m in layers.measurements(workload, device)})
+            return len({m.variant for m in layers.measurements(parcel.workload, device)})
 
 
 CONTENDER = SparsegenTuned()

@@ -17,7 +17,7 @@ class SparsegenUntuned(Ours):
 
     def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
         seeded = Layers([seeds()])
-        return choose(parcel.problem, parcel.features, parcel.fingerprint, device, seeded)
+        return choose(parcel.workload, device, seeded)
 
 
 CONTENDER = SparsegenUntuned()

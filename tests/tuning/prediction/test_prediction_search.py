@@ -11,7 +11,8 @@ from tuning_samples import DIGEST, timed
 
 from sparsegen.backends.cuda.instructions import Instructions
 from sparsegen.backends.executor import CompiledKernel
-from sparsegen.dispatch.choice import How, OnMiss, choose
+from sparsegen.dispatch.choice import How, choose
+from sparsegen.dispatch.options import DispatchOptions, OnMiss
 from sparsegen.errors import CompileError, ConfigError, MachineError, NoVariantError
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
@@ -140,7 +141,7 @@ def test_a_time_of_a_like_device_is_scaled(store: Store) -> None:
 
 
 def look_up(store: Store, on_miss: OnMiss = OnMiss.NEAREST):  # type: ignore[no-untyped-def]
-    return choose(PROBLEM, WORKLOAD.features, WORKLOAD.fingerprint, H200.device, store, on_miss=on_miss)
+    return choose(WORKLOAD, H200.device, store, DispatchOptions(on_miss))
 
 
 def test_dispatch_trusts_predictions_less_than_measurements(store: Store) -> None:
