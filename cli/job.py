@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from rich.text import Text
@@ -34,8 +36,35 @@ from sparsegen.tuning.model import shared_searches
 from sparsegen.tuning_db.layers import open_layers
 
 
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What every job is asked for.
+
+    Attributes:
+        target: the device, as the user names it.
+        output: the bundle.
+        families: only these; empty for all.
+        candidates: for each matrix.
+        budget: seconds for the whole job; None for as many as its matrices need.
+        with_values: whether the matrices' values go along.
+    """
+
+    target: str
+    output: Path
+    families: tuple[str, ...]
+    candidates: int
+    budget: float | None
+    with_values: bool
+
+
 def job_options(function: F) -> F:
-    """What every job is asked for: ``target``, ``out``, ``families``, ``candidates``, ``budget``, ``with_values``."""
+    """``job``: `JobOptions`."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        job = JobOptions(**{field.name: given.pop(field.name) for field in fields(JobOptions)})
+        return function(*args, job=job, **given)
+
     options = (
         click.option(
             "--for",
@@ -76,7 +105,7 @@ def job_options(function: F) -> F:
             help="Send the matrices' values along; else random ones are measured with.",
         ),
     )
-    return apply_options(options, function)
+    return apply_options(options, cast(F, command))
 
 
 @click.group()
@@ -105,12 +134,7 @@ def export(
     transpose: bool,
     memory_limit: int | None,
     wanted: ProblemOptions,
-    target: str,
-    output: Path,
-    families: tuple[str, ...],
-    candidates: int,
-    budget: float | None,
-    with_values: bool,
+    job: JobOptions,
     db: str | None,
     as_json: bool,
 ) -> None:
@@ -123,8 +147,8 @@ def export(
         for file in matrices or (None,)
     ]
     given = [wanted.workload(one.reader) for one in files]
-    asked = [Wanted(matrix, problem, with_values) for matrix, problem in given]
-    _export(asked, target, output, families, candidates, budget, db, as_json)
+    asked = [Wanted(matrix, problem, job.with_values) for matrix, problem in given]
+    _export(asked, job, db, as_json)
 
 
 @command.command("export-model")
@@ -147,12 +171,7 @@ def export_model(
     layout: Layout,
     epilogue: Epilogue,
     memory_limit: int | None,
-    target: str,
-    output: Path,
-    families: tuple[str, ...],
-    candidates: int,
-    budget: float | None,
-    with_values: bool,
+    job: JobOptions,
     db: str | None,
     as_json: bool,
 ) -> None:
@@ -163,32 +182,23 @@ def export_model(
             weights, tensors=tensors, exclude=exclude, least_sparsity=min_sparsity, reading=reading
         )
     searches = shared_searches(found.layers, tokens, dtype, layout, epilogue)
-    asked = [Wanted(matrix_of(weights, s.layers[0]), s.problem, with_values) for s in searches]
-    _export(asked, target, output, families, candidates, budget, db, as_json)
+    asked = [Wanted(matrix_of(weights, s.layers[0]), s.problem, job.with_values) for s in searches]
+    _export(asked, job, db, as_json)
 
 
-def _export(
-    asked: list[Wanted],
-    target: str,
-    output: Path,
-    families: tuple[str, ...],
-    candidates: int,
-    budget: float | None,
-    db: str | None,
-    as_json: bool,
-) -> None:
+def _export(asked: list[Wanted], job: JobOptions, db: str | None, as_json: bool) -> None:
     with open_layers(Settings.from_environment(), db) as known:
         made = export_job(
             asked,
-            output,
-            target=find_target(target, known),
+            job.output,
+            target=find_target(job.target, known),
             known=known,
-            candidates=candidates,
-            families=families or None,
-            seconds=budget,
+            candidates=job.candidates,
+            families=job.families or None,
+            seconds=job.budget,
             report=_silent if as_json else _counted,
         )
-    emit(as_json, _as_json(made, output), *_as_text(made, output))
+    emit(as_json, _as_json(made, job.output), *_as_text(made, job.output))
 
 
 def _silent(done: int, of: int) -> None:
