@@ -22,7 +22,7 @@ from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_eleme
 from sparsegen.operators.problem import LoneRow
 from sparsegen.operators.reference import DeviceReference
 from sparsegen.operators.tensor_spec import TensorSpec
-from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.device_memory import PlainDevice
 
 
 class DsdOperator(MaskedOperator):
@@ -128,18 +128,8 @@ class DsdProblem(MaskedProblem):
     def finish_on(
         self, given: Mapping[str, Array], device: PlainDevice, into: DeviceReference, steps: tuple[int, int]
     ) -> None:
-        if self.epilogue is Epilogue.NONE:
-            return
-        nothing = np.zeros(1, np.float32)
-        bias, residual = (device.upload(given.get(name, nothing)) for name in ("bias", "residual"))
-        does = (
-            self.epilogue.has_residual,
-            self.epilogue is Epilogue.BIAS_RELU,
-            self.epilogue is Epilogue.BIAS_GELU,
-        )
-        sizes = (self.n, self.m, *reversed(steps))  # that kernel's bias has a value for each row
-        added = (bias, residual, into.exact, into.magnitude)
-        device.run("reference.cu:spmm_epilogue", -(-self.m * self.n // WARP), *sizes, *map(int, does), *added)
+        by_row, by_column = steps  # Y's columns have a value of the bias each
+        self.epilogue.finish_on(device, into, (self.n, self.m), (by_column, by_row), given)
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator

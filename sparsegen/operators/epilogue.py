@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.operators.dtype import Array
+from sparsegen.operators.reference import DeviceReference
 from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.system.device_memory import WARP, PlainDevice
 
 # Of an error, by an activation whose slope is at most 1.13 (GELU) or 1.1 (SiLU), and some roundings of evaluating it.
 GROWTH = 1.5
@@ -64,6 +67,29 @@ class Epilogue(BiasEpilogue):
     BIAS_RELU = "bias_relu"
     BIAS_GELU = "bias_gelu"
     BIAS_RESIDUAL = "bias_residual"
+
+    def finish_on(
+        self,
+        device: PlainDevice,
+        into: DeviceReference,
+        shape: tuple[int, int],
+        steps: tuple[int, int],
+        operands: Mapping[str, Array],
+    ) -> None:
+        """Make the results of the sums that a device holds.
+
+        Args:
+            shape: rows, each of which has a value of the bias, and columns.
+            steps: elements from one row, and from one column, to the next.
+            operands: float32, with those of `operands` by name.
+        """
+        if self is Epilogue.NONE:
+            return
+        nothing = np.zeros(1, np.float32)
+        added = (device.upload(operands.get(name, nothing)) for name in ("bias", "residual"))
+        does = (self.has_residual, self is Epilogue.BIAS_RELU, self is Epilogue.BIAS_GELU)
+        warps, found = -(-shape[0] * shape[1] // WARP), (into.exact, into.magnitude)
+        device.run("reference.cu:spmm_epilogue", warps, *shape, *steps, *map(int, does), *added, *found)
 
 
 def gelu(x: Array) -> Array:

@@ -226,18 +226,7 @@ class SpmmProblem(Problem):
         device.run(
             "reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found
         )
-        if self.epilogue is Epilogue.NONE:
-            return
-        nothing = np.zeros(1, np.float32)
-        bias, residual = (device.upload(operands.get(name, nothing)) for name in ("bias", "residual"))
-        does = (
-            self.epilogue.has_residual,
-            self.epilogue is Epilogue.BIAS_RELU,
-            self.epilogue is Epilogue.BIAS_GELU,
-        )
-        device.run(
-            "reference.cu:spmm_epilogue", warps, *sizes, *c_steps, *map(int, does), bias, residual, *found
-        )
+        self.epilogue.finish_on(device, into, sizes, c_steps, operands)
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
