@@ -12,6 +12,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contenders._live_blocks import live_alone
 from sparsegen.bench.contenders._vendor import cuda, require_library, ways_of
 from sparsegen.bench.dense_matrix import DenseMatrix
 from sparsegen.bench.results import Kind
@@ -80,27 +81,15 @@ class Cublas(Contender):
         first, second = (spec.name for spec in problem.dense_operands())
         a, samples = bench.operand(first), isinstance(problem, SddProblem)
         factors = bench.executor.upload(a if samples else np.where(live, a, 0)), bench.upload(second)
-        result = MaskedBuffer(bench, problem, live) if isinstance(problem, SddProblem) else bench.result()
+        result = bench.result()
+        read = live_alone(result.read, live, problem) if isinstance(problem, SddProblem) else result.read
         scale = float(bench.operand("scale")[0])
         watch = Stopwatch()
         handle = cublas.open_handle()
         side = Side.of(problem)
         run = cublas.product_of(handle, problem.dtype, side, *factors, result.buffer, self.compute, scale)
         detail = "the whole product" if samples else "masked elements are zeros"
-        return Way(detail, run, result.clear, result.read, watch.lap(), 0)
-
-
-class MaskedBuffer(ResultBuffer):
-    """A whole product, of which the live blocks are read; elsewhere what the problem has there."""
-
-    def __init__(self, bench: Workbench, problem: SddProblem, live: Array) -> None:
-        super().__init__(bench.executor, problem.dtype, problem.result(0).shape)
-        self._live = live
-        self._dead = problem.dtype.to_storage(np.full(1, problem.rest.left, np.float32))[0]
-
-    def read(self) -> Array:
-        found: Array = np.where(self._live, super().read(), self._dead).astype(self._dtype.storage)
-        return found
+        return Way(detail, run, result.clear, read, watch.lap(), 0)
 
 
 class SampledBuffer(ResultBuffer):

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contenders._live_blocks import live_alone
 from sparsegen.bench.contenders._torch import (
     TensorResult,
     import_torch,
@@ -18,7 +19,6 @@ from sparsegen.bench.contenders._torch import (
 )
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import Workbench
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, MaskedProblem, Problem, SddProblem
@@ -61,8 +61,8 @@ class TorchScaledMm(Contender):
         )
         scale = to_tensor(bench.operand("scale")).reshape(())
         one = torch.ones((), device=place())
-        result = MaskedResult(bench, problem, live) if isinstance(problem, SddProblem) else None
-        found = result or TensorResult(bench, problem.result(0).shape)
+        found = TensorResult(bench, problem.result(0).shape)
+        read = live_alone(found.read, live, problem) if isinstance(problem, SddProblem) else found.read
         dtype = getattr(torch, str(problem.dtype))
         for is_fast in (True, False):
 
@@ -76,20 +76,7 @@ class TorchScaledMm(Contender):
                     raise
                 continue
             detail = f"{'fast' if is_fast else 'float32'} sums, {'the whole product' if samples else 'zeros'}"
-            yield Way(detail, run, found.clear, found.read, 0.0, memory)
-
-
-class MaskedResult(TensorResult):
-    """A whole product, of which the live blocks are read; elsewhere what the problem has there."""
-
-    def __init__(self, bench: Workbench, problem: SddProblem, live: Array) -> None:
-        super().__init__(bench, problem.result(0).shape)
-        self._live = live
-        self._dead = problem.dtype.to_storage(np.full(1, problem.rest.left, np.float32))[0]
-
-    def read(self) -> Array:
-        found: Array = np.where(self._live, super().read(), self._dead).astype(self._dtype.storage)
-        return found
+            yield Way(detail, run, found.clear, read, 0.0, memory)
 
 
 CONTENDER = TorchScaledMm()
