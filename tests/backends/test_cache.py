@@ -100,6 +100,17 @@ def test_a_damaged_entry_is_made_again(
 # --- whose it is ---
 
 
+def places(cache: CompileCache, entry: Entry) -> dict[str, Path]:
+    """Files and folders of a cache and an entry, which nobody else may write."""
+    return {
+        "root": cache.root,
+        "backend": cache.folder,
+        "entry": entry.folder,
+        "binary": entry.folder / "kernel.so",
+        "meta": entry.folder / META_NAME,
+    }
+
+
 @pytest.mark.parametrize("place", ("root", "backend", "entry", "binary", "meta"))
 @pytest.mark.parametrize("mode", (0o002, 0o020))
 def test_what_others_can_write_is_refused(
@@ -107,13 +118,7 @@ def test_what_others_can_write_is_refused(
 ) -> None:
     monkeypatch.setattr(private, "_is_private_group", lambda number: False)
     entry = made(cache)
-    path = {
-        "root": cache.root,
-        "backend": cache.folder,
-        "entry": entry.folder,
-        "binary": entry.folder / "kernel.so",
-        "meta": entry.folder / META_NAME,
-    }[place]
+    path = places(cache, entry)[place]
     path.chmod(path.stat().st_mode | mode)
     with pytest.raises(CacheError, match=f"{path}.*SPARSEGEN_CACHE"):
         made(cache)
@@ -125,13 +130,7 @@ def test_what_others_can_write_is_refused(
 @pytest.mark.parametrize("place", ("root", "backend", "entry", "binary", "meta"))
 def test_what_others_own_is_refused(place: str, cache: CompileCache) -> None:
     entry = made(cache)
-    path = {
-        "root": cache.root,
-        "backend": cache.folder,
-        "entry": entry.folder,
-        "binary": entry.folder / "kernel.so",
-        "meta": entry.folder / META_NAME,
-    }[place]
+    path = places(cache, entry)[place]
     os.chown(path, 12345, 0)
     with pytest.raises(CacheError, match=f"{path}.*belongs to"):
         made(cache)

@@ -21,8 +21,14 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
+QUICK = ("--device", "emulator", "--rounds", "1", "--samples", "1")
 MLP = str(EXAMPLES.parent / "pruned_mlp_layer.npz")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+def save_small(file: Path) -> None:
+    """A matrix of 16 × 24."""
+    scipy.sparse.save_npz(file, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
 
 
 class Bench:
@@ -31,7 +37,7 @@ class Bench:
     def __init__(self, run: Command, folder: Path, library: Path) -> None:
         self._run = run
         self.matrix = folder / "w.npz"
-        scipy.sparse.save_npz(self.matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
+        save_small(self.matrix)
         self.fixed = ["bench", "--contender", f"plain={library}:plain_c", "--only", "plain"]
         self.fixed += ["--rounds", "2", "--samples", "2", "--device", "emulator"]
 
@@ -78,9 +84,8 @@ def test_measure_resume_compare(bench: Bench, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("shared_cache")
 def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_path: Path) -> None:
     matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
-    scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
-    fixed = ["bench", "--matrix", matrix, "--device", "emulator", "--rounds", "1", "--samples", "1"]
-    fixed += ["--only", "sparsegen-untuned", "-o", output]
+    save_small(matrix)
+    fixed = ["bench", "--matrix", matrix, *QUICK, "--only", "sparsegen-untuned", "-o", output]
     run(*fixed, "-n", "4", "--epilogue", "none", "--epilogue", "bias_relu", "--batch", "2")
     run(*fixed, "--operator", "sddmm", "-k", "8", "-k", "16", "--dtype", "float16", "--dtype", "float32")
     run(*fixed, "--operator", "sparse_softmax")
@@ -100,20 +105,8 @@ def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_pat
 @pytest.mark.usefixtures("shared_cache")
 def test_dispatch_without_what_is_packaged_of_the_row(run: Command, tmp_path: Path) -> None:
     matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
-    scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
-    fixed = [
-        "bench",
-        "--matrix",
-        matrix,
-        "--device",
-        "emulator",
-        "--rounds",
-        "1",
-        "--samples",
-        "1",
-        "-n",
-        "4",
-    ]
+    save_small(matrix)
+    fixed = ["bench", "--matrix", matrix, *QUICK, "-n", "4"]
     shown = run(*fixed, "--only", "sparsegen-untuned", "--untuned-without", "suite", "-o", output).stdout
     [row] = result_file.read(output).rows
     assert [cell.contender for cell in row.cells] == ["sparsegen-untuned", "sparsegen-without-suite"]
@@ -124,20 +117,8 @@ def test_dispatch_without_what_is_packaged_of_the_row(run: Command, tmp_path: Pa
 @needs_compiler
 def test_configs_of_a_family(run: Command, tmp_path: Path) -> None:
     matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
-    scipy.sparse.save_npz(matrix, scipy.sparse.csr_matrix(random_uniform(16, 24, 0.3, 0).to_scipy()))
-    fixed = [
-        "bench",
-        "--matrix",
-        matrix,
-        "--device",
-        "emulator",
-        "--rounds",
-        "1",
-        "--samples",
-        "1",
-        "-n",
-        "64",
-    ]
+    save_small(matrix)
+    fixed = ["bench", "--matrix", matrix, *QUICK, "-n", "64"]
     configs = ["--only", "sparsegen-untuned", "--configs", "csr_spmm:row_order=natural,sorted"]
     shown = run(*fixed, *configs, "--show", "1", "-o", output).stdout
     assert "csr_spmm, 2 configs" in shown and shown.count("row_order=") == 1, shown
