@@ -15,6 +15,7 @@ from sparsegen.kernels.layouts.gathered_tiles import (
     products_us,
 )
 from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -76,7 +77,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
     ) -> Launch:
         return Launch(
             grid=(self._blocks(problem, config), 1, 1),
-            block=(self.threads(config), 1, 1),
+            block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._dynamic_bytes(problem, config),
         )
 

@@ -10,12 +10,12 @@ from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.gathered_tiles import (
     PITCH_BYTES,
-    WARP,
     GatheredTiles,
     GatheredTilesConfig,
     products_us,
 )
 from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.warp_tiles import WARP, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -101,7 +101,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
     ) -> Launch:
         return Launch(
             grid=(self._tiles(problem, config), config.parts, 1),
-            block=(self.threads(config), 1, 1),
+            block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._dynamic_bytes(problem, config),
         )
 

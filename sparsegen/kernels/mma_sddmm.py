@@ -12,22 +12,15 @@ from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
-from sparsegen.kernels.layouts.limits import (
-    TENSOR_CORES,
-    capable,
-    enough_registers,
-    resident_blocks_fit,
-    shared_memory_fits,
-    whole_tiles,
-)
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.panels import Panels, expected_tiles
 from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
+from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, threads_of
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 
-WARP = 32
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
 # Of the rate of tensor cores.
@@ -112,9 +105,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
-        yield capable(device, TENSOR_CORES)
-        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
-        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "columns")
+        yield from on_tensor_cores(c, device, "rows", "columns")
         yield Constraint(
             c.tile_k * itemsize in (64, 128),
             f"tile_k ({c.tile_k}) elements of a row take 64 or 128 bytes ({c.tile_k * itemsize})",
@@ -123,7 +114,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             problem.k + c.stages * c.tile_k <= MAX_INDEX,
             f"k ({problem.k}) and the stages behind it ({c.stages * c.tile_k}) stay within 32 bits",
         )
-        threads = self._threads(c)
+        threads = threads_of(c)
         yield Constraint(threads <= 1024, f"a block has {threads} threads, at most 1024")
         # Sums, fragments of the operands, row numbers, about 40 for addresses, and what nvcc was seen to need beside
         # them for the partial sums of float32.
@@ -151,10 +142,6 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         )
 
     @staticmethod
-    def _threads(config: MmaSddmmConfig) -> int:
-        return WARP * config.warps_m * config.warps_n
-
-    @staticmethod
     def _shared_bytes(problem: SddmmProblem, config: MmaSddmmConfig) -> int:
         """The stages, or the results that are laid down after them; and the rows' shifts."""
         c = config
@@ -165,11 +152,9 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         c = config
         if c.tile_m >= 2 * max(16, problem.m) or c.tile_n >= 2 * max(32, problem.n):
             return False
-        if self._threads(c) not in (64, 128, 256) or (self._threads(c) == 64) != (
-            c.tile_m * c.tile_n <= 2048
-        ):
+        if threads_of(c) not in (64, 128, 256) or (threads_of(c) == 64) != (c.tile_m * c.tile_n <= 2048):
             return False
-        if c.resident_blocks * self._threads(c) > 512 or c.stages > 1 + max(1, -(-problem.k // c.tile_k)):
+        if c.resident_blocks * threads_of(c) > 512 or c.stages > 1 + max(1, -(-problem.k // c.tile_k)):
             return False
         # Each warp's part of the tile is near a square: fragments of both operands are used often.
         rows, columns = c.tile_m // c.warps_m, c.tile_n // c.warps_n
@@ -208,7 +193,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     ) -> Launch:
         return Launch(
             grid=(sizes["tiles"], 1, problem.batch),
-            block=(self._threads(config), 1, 1),
+            block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
@@ -242,7 +227,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
         for shape in shapes:
             tiles = max(1.0, expected_tiles(features, shape.tile_m, shape.tile_n))
-            share = features.nnz / (tiles * self._threads(shape))  # of a tile's nonzeros, for each thread
+            share = features.nnz / (tiles * threads_of(shape))  # of a tile's nonzeros, for each thread
             for resident_blocks in (2, 1):
                 config = replace(
                     shape,

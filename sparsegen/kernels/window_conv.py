@@ -6,29 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.base import Constraint, Device
-from sparsegen.kernels.config import Config, Value, tunable
-from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.limits import (
-    TENSOR_CORES,
-    capable,
-    enough_registers,
-    resident_blocks_fit,
-    shared_memory_fits,
-    whole_tiles,
-)
+from sparsegen.kernels.config import Value, tunable
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
 from sparsegen.kernels.layouts.masked_convolution import (
     UNIT_OUTPUTS,
-    MaskedConvolution,
     countable_outputs,
-    filter_tiles,
     geometry_constants,
     has_whole_units,
-    live_share,
     result_constants,
-    units_of,
 )
-from sparsegen.kernels.layouts.unit_windows import WARP, list_bytes, window_pixels
+from sparsegen.kernels.layouts.unit_lists import list_bytes, window_pixels
+from sparsegen.kernels.layouts.unit_tiles import UnitTiles, UnitTilesConfig
+from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
 
@@ -39,7 +29,7 @@ START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 12.0, 0.5, 0.3, 2.5
 
 
 @dataclass(frozen=True)
-class WindowConvConfig(Config):
+class WindowConvConfig(UnitTilesConfig):
     """One point of the tuning space of `WindowConv`."""
 
     tile_m: int = tunable(256, (64, 128, 256), "outputs per thread block, in units of 8 x 8")
@@ -51,19 +41,7 @@ class WindowConvConfig(Config):
     resident: int = tunable(1, (1, 2, 3), "thread blocks per multiprocessor")
 
 
-# From large tiles to small ones; the last ones have enough registers for float32.
-HEURISTIC_CONFIGS = (
-    WindowConvConfig(),
-    WindowConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4),
-    WindowConvConfig(tile_m=128, tile_n=128, chunk=32, warps_m=2, warps_n=4, resident=2),
-    WindowConvConfig(tile_m=128, tile_n=64, chunk=32, warps_m=4, warps_n=2, resident=2),
-    WindowConvConfig(tile_m=64, tile_n=64, chunk=32, warps_m=2, warps_n=2, resident=3),
-    WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=2, resident=2),
-    WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, resident=2),
-)
-
-
-class WindowConv(MaskedConvolution[WindowConvConfig]):
+class WindowConv(UnitTiles[WindowConvConfig]):
     """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
 
     For some channels at a time the pixels that a tile's outputs read, their window, come to shared memory once by
@@ -75,18 +53,19 @@ class WindowConv(MaskedConvolution[WindowConvConfig]):
 
     name = "window_conv"
     summary = "masked convolution on warps' tensor cores: taps are places in windows of pixels with a halo"
-    source = (
-        "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
-        "implicit GEMM: Chetlur et al., cuDNN, 2014; mma.sync with cp.async stages: NVIDIA, PTX ISA; float32 from "
-        "three TF32 products: Ootomo and Yokota, IJHPCA 2022"
-    )
     template = "masked_conv2d/window_conv.cu.j2"
     entry = "window_conv"
-    size_names = (
-        *("images", "height", "width", "channels", "filters"),
-        *("out_height", "out_width", "mask_rows", "mask_columns"),
-    )
     config_type = WindowConvConfig
+    shapes = (
+        WindowConvConfig(),
+        WindowConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4),
+        WindowConvConfig(tile_m=128, tile_n=128, chunk=32, warps_m=2, warps_n=4, resident=2),
+        WindowConvConfig(tile_m=128, tile_n=64, chunk=32, warps_m=4, warps_n=2, resident=2),
+        WindowConvConfig(tile_m=64, tile_n=64, chunk=32, warps_m=2, warps_n=2, resident=3),
+        WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=2, resident=2),
+        WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, resident=2),
+    )
+    smallest = WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, stages=2, resident=1)
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         p = problem
@@ -98,24 +77,22 @@ class WindowConv(MaskedConvolution[WindowConvConfig]):
         self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
-        p, c, threads, taken = problem, config, self._threads(config), self._shared_bytes(problem, config)
-        yield capable(device, TENSOR_CORES)
-        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "outputs")
-        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "filters")
+        p, c, threads, taken = problem, config, threads_of(config), self.shared_bytes(problem, config)
+        yield from on_tensor_cores(c, device, "outputs", "filters")
         yield Constraint(
             threads >= max(c.chunk, 2 * WARP),
             f"threads ({threads}) are two warps at least, and bring whole chunks ({c.chunk})",
         )
         splits = 2 if p.dtype is DType.FLOAT32 else 1
         operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
-        yield enough_registers(self._sums(c) + operands + 48, max(threads, 128) * c.resident, at_a_time=8)
+        yield enough_registers(sums_of(c) + operands + 48, max(threads, 128) * c.resident, at_a_time=8)
         yield shared_memory_fits("windows and stages", taken, device)
         yield resident_blocks_fit(c.resident, taken, device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device) -> bool:
         c, of_group = config, problem.filters // problem.groups.count
         is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
-        return not is_large and self._sums(c) >= 16
+        return not is_large and sums_of(c) >= 16
 
     def constants(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> Mapping[str, Value]:
         p = problem
@@ -127,29 +104,11 @@ class WindowConv(MaskedConvolution[WindowConvConfig]):
             "vector_y": widest_vector(p.filters // p.groups.count, p.dtype),
         }
 
-    def launch(
-        self,
-        problem: MaskedConv2dProblem,
-        config: WindowConvConfig,
-        sizes: Mapping[str, int],
-        device: Device,
-    ) -> Launch:
-        """The launch has as many thread blocks as the device holds, the same number for each tile of filters."""
-        tiles = filter_tiles(problem, config.tile_n)
-        parts = max(1, device.multiprocessors * config.resident // tiles)
-        return Launch(
-            grid=(parts * tiles, 1, 1),
-            block=(self._threads(config), 1, 1),
-            shared_memory_bytes=self._shared_bytes(problem, config),
-        )
-
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        tiles, inner = filter_tiles(p, c.tile_n), -(-p.group_channels // c.chunk) * c.chunk
-        parts = max(1, device.multiprocessors * c.resident // tiles)
-        items = -(-live_share(p) * units_of(p) * UNIT_OUTPUTS // (c.tile_m * parts)) * parts * tiles
+        items, inner = self.items(p, c, device), -(-p.group_channels // c.chunk) * c.chunk
         reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
         products = items * c.tile_m * c.tile_n * inner * p.taps
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
@@ -158,53 +117,18 @@ class WindowConv(MaskedConvolution[WindowConvConfig]):
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         return UNMEASURED * (rates.launch_us + START_US + max(computing, loading, moving))
 
-    def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> WindowConvConfig:
-        """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""
-        p, of_group = problem, problem.filters // problem.groups.count
-        outputs = p.density.share * p.batch * p.out_height * p.out_width
-        last = WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, stages=2, resident=1)
-        for config in HEURISTIC_CONFIGS:
-            found = self._narrow(p, config)
-            if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
-                continue
-            last = found
-            if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
-                return found
-        return last
-
-    def alternatives(
-        self, problem: MaskedConv2dProblem, features: Features, device: Device
-    ) -> tuple[WindowConvConfig, ...]:
-        """The other tiles: live units may come together or apart."""
-        some = dict.fromkeys(self._narrow(problem, c) for c in HEURISTIC_CONFIGS)
-        return tuple(
-            c
-            for c in some
-            if self.is_worth_trying(problem, c, device) and not self.broken_constraints(problem, c, device)
-        )
-
-    @staticmethod
-    def _narrow(problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
-        """With no wider chunks than there are channels; 16 of float32, whose products need more registers."""
+    def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
+        """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""
         most = 16 if problem.dtype is DType.FLOAT32 else problem.group_channels
         return replace(config, chunk=next((n for n in (64, 32) if n <= min(config.chunk, most)), 16))
 
-    @staticmethod
-    def _threads(config: WindowConvConfig) -> int:
-        return WARP * config.warps_m * config.warps_n
-
-    @staticmethod
-    def _sums(config: WindowConvConfig) -> int:
-        """The sums that each thread keeps in registers."""
-        return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
-
-    def _shared_bytes(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
+    def shared_bytes(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
         """The bytes of two windows, of the stages of weights, of the sums on their way out and of the list of units."""
         p, c = problem, config
         pitch = c.chunk * p.dtype.itemsize + LOAD_BYTES
         windows = 2 * c.tile_m // UNIT_OUTPUTS * window_pixels(p) * pitch
         out = 4 * 16 * (min(32, c.tile_n // c.warps_n) + 8) * c.warps_m * c.warps_n
-        return windows + c.stages * c.tile_n * pitch + out + list_bytes(p, self._threads(c))
+        return windows + c.stages * c.tile_n * pitch + out + list_bytes(p, threads_of(c))
 
 
 FAMILY = WindowConv()

@@ -9,14 +9,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.limits import (
-    TENSOR_CORES,
-    capable,
-    enough_registers,
-    resident_blocks_fit,
-    shared_memory_fits,
-    whole_tiles,
-)
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
 from sparsegen.kernels.layouts.masked_convolution import (
     UNIT_OUTPUTS,
@@ -27,13 +20,13 @@ from sparsegen.kernels.layouts.masked_convolution import (
     mask_sizes,
     units_of,
 )
-from sparsegen.kernels.layouts.unit_windows import list_bytes, window_pixels
+from sparsegen.kernels.layouts.unit_lists import list_bytes, window_pixels
+from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
 
-WARP = 32
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
 MOST_PARTS = 65535  # blocks along a grid's y
 # Expected, not measured yet: microseconds beside the products, and the share of the tensor cores' rate.
@@ -95,9 +88,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         p, c, taken = problem, config, self._shared_bytes(problem, config)
-        yield capable(device, TENSOR_CORES)
-        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "filters")
-        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "channels")
+        yield from on_tensor_cores(c, device, "filters", "channels")
         yield Constraint(p.taps % c.taps == 0, f"blocks share the taps ({p.taps}) evenly, {c.taps} each")
         threads = self._threads(c)
         yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
@@ -263,7 +254,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         window = window_pixels(p.forward) * (c.tile_n * size + LOAD_BYTES)
         sums = 4 * (c.warps_k - 1) * c.tile_m * c.tile_n * c.taps
         ring = max(c.stages * (gradient + window), sums)
-        return ring + list_bytes(p.forward, self._threads(c), behind=4)
+        return ring + list_bytes(p.forward, self._threads(c), beside=4)
 
 
 FAMILY = WindowConvWeights()

@@ -12,7 +12,8 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.mma_conv import FAMILY, SHEET_WORDS, MmaConvConfig
+from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
+from sparsegen.kernels.mma_conv import FAMILY, MmaConvConfig
 from sparsegen.kernels.tile_conv import TileConvConfig
 from sparsegen.operators import DType, ImageLayout, MaskOf
 

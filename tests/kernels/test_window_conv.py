@@ -12,7 +12,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.layouts.unit_windows import SHEET_WORDS
+from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
 from sparsegen.kernels.mma_conv import MmaConvConfig
 from sparsegen.kernels.tile_conv import TileConvConfig
 from sparsegen.kernels.window_conv import FAMILY, WindowConvConfig

@@ -11,7 +11,7 @@ from conv_launches import weights, worst
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels.layouts.unit_windows import SHEET_WORDS
+from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
 from sparsegen.kernels.window_conv_weights import FAMILY, WindowConvWeightsConfig
 from sparsegen.operators import DType
 

@@ -10,16 +10,10 @@ from typing import TypeVar
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.limits import (
-    TENSOR_CORES,
-    capable,
-    enough_registers,
-    shared_memory_fits,
-    whole_tiles,
-)
+from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
 from sparsegen.operators import DType, PointsProblem
 
-WARP = 32
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0
 REACHED = 0.15  # of the tensor cores' rate, with rows that are gathered: on an H200, 64 and 128 channels
@@ -60,20 +54,18 @@ class GatheredTiles(Family[P, C]):
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c = config
-        yield capable(device, TENSOR_CORES)
-        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
-        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "columns")
-        threads = self.threads(c)
+        yield from on_tensor_cores(c, device, "rows", "columns")
+        threads = threads_of(c)
         yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
         # A thread's sums, and of float32 the halves of the fragments.
-        needed = self.sums(c) + (96 if problem.dtype is DType.FLOAT32 else 64)
+        needed = sums_of(c) + (96 if problem.dtype is DType.FLOAT32 else 64)
         yield enough_registers(needed, max(threads, 128), at_a_time=8)
         yield shared_memory_fits("stages and lists", self.shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
         rows, columns = self.extent(problem)
         is_large = config.tile_n >= 2 * max(16, columns) or config.tile_m >= 2 * max(32, rows)
-        return not is_large and 8 <= self.sums(config) <= 64
+        return not is_large and 8 <= sums_of(config) <= 64
 
     @abstractmethod
     def extent(self, problem: P) -> tuple[int, int]:
@@ -82,16 +74,6 @@ class GatheredTiles(Family[P, C]):
     @abstractmethod
     def shared_bytes(self, problem: P, config: C) -> int:
         """Bytes of the stages and of what lies behind them."""
-
-    @staticmethod
-    def threads(config: GatheredTilesConfig) -> int:
-        """The threads of a block."""
-        return WARP * config.warps_m * config.warps_n
-
-    @staticmethod
-    def sums(config: GatheredTilesConfig) -> int:
-        """The sums that each thread keeps in registers."""
-        return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
 
 
 def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:

@@ -14,14 +14,9 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import (
-    TENSOR_CORES,
-    capable,
-    enough_registers,
-    shared_memory_fits,
-    whole_tiles,
-)
+from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -36,7 +31,6 @@ from sparsegen.operators import (
     SddProblem,
 )
 
-WARP = 32
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
 )
@@ -137,22 +131,20 @@ class MaskedTiles(Family[P, C]):
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c, side = config, Side.of(problem)
-        yield capable(device, TENSOR_CORES)
-        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
-        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 16, "columns")
-        threads = self._threads(c)
+        yield from on_tensor_cores(c, device, "rows", "columns")
+        threads = threads_of(c)
         yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
         yield Constraint(
             side.samples or c.step <= side.inner_block,
             f"a step ({c.step}) lies in one block of the mask ({side.inner_block} along the contraction)",
         )
-        yield enough_registers(self._sums(c) + 64, max(threads, 128), at_a_time=8)
+        yield enough_registers(sums_of(c) + 64, max(threads, 128), at_a_time=8)
         yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
         side = Side.of(problem)
         is_large = config.tile_n >= 2 * max(16, side.columns) or config.tile_m >= 2 * max(16, side.rows)
-        return not is_large and 16 <= self._sums(config) <= 128
+        return not is_large and 16 <= sums_of(config) <= 128
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
@@ -181,7 +173,7 @@ class MaskedTiles(Family[P, C]):
         side = Side.of(problem)
         return Launch(
             grid=(self._row_tiles(side, config) * -(-side.columns // config.tile_n), 1, problem.batch),
-            block=(self._threads(config), 1, 1),
+            block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
@@ -219,15 +211,6 @@ class MaskedTiles(Family[P, C]):
         if config.tile_m >= side.row_block:
             return -(-side.mask_rows // (config.tile_m // side.row_block))
         return side.mask_rows * (side.row_block // config.tile_m)
-
-    @staticmethod
-    def _threads(config: MaskedTilesConfig) -> int:
-        return WARP * config.warps_m * config.warps_n
-
-    @staticmethod
-    def _sums(config: MaskedTilesConfig) -> int:
-        """The sums that each thread keeps in registers."""
-        return config.tile_m * config.tile_n // (WARP * config.warps_m * config.warps_n)
 
     @staticmethod
     def _shared_bytes(problem: P, config: C) -> int:

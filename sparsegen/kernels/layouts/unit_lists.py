@@ -1,12 +1,12 @@
-"""What families of masked convolutions share that list live units and bring the windows of pixels that these read."""
+"""What families of masked convolutions share that list live units, and may bring the windows of pixels these read."""
 
 from __future__ import annotations
 
 from sparsegen.kernels.layouts.loads import LOAD_BYTES
+from sparsegen.kernels.layouts.warp_tiles import WARP
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
 
-WARP = 32
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
 
 
@@ -18,8 +18,8 @@ def window_pixels(problem: MaskedConv2dProblem) -> int:
     return rows * columns
 
 
-def list_bytes(problem: MaskedConv2dProblem, threads: int, behind: int = 0) -> int:
-    """Bytes of shared memory for the list of units, the counts of a sheet, and of what lies behind them."""
+def list_bytes(problem: MaskedConv2dProblem, threads: int, beside: int = 0) -> int:
+    """Bytes of shared memory for the list of units, the counts of a sheet, and of what a family keeps beside them."""
     units = LISTED_UNITS * (12 if problem.mask_of is MaskOf.OUTPUT else 20)
-    taken = units + 8 * SHEET_WORDS + 4 * (threads // WARP) + behind
+    taken = units + 8 * SHEET_WORDS + 4 * (threads // WARP) + beside
     return -(-taken // LOAD_BYTES) * LOAD_BYTES
