@@ -36,11 +36,12 @@ constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
 constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
 constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
+static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
+using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
 // Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
 constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
 constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
 constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
-static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
 static_assert(kStep % kProductStep == 0, "steps are whole products");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
@@ -141,8 +142,6 @@ __device__ __forceinline__ void split_tf32(unsigned number, unsigned& high, unsi
   const float rest = __uint_as_float(number) - __uint_as_float(high);
   low = (__float_as_uint(rest) + 0x1000u) & kKept;
 }
-
-using Sums = float[kRowTiles][kColumnTiles][4];
 
 // A fragment of 16 rows of A from a place of the contraction on.
 __device__ __forceinline__ void load_a(unsigned (&fragment)[4], const Element* a, int row, int inner) {

@@ -35,11 +35,12 @@ constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
 constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
 constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
+static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
+using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
 // Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
 constexpr int kARow = kTileM, kARows = kStep, kAPitch = kARow + kChunk;
 constexpr int kBRow = kTileN, kBRows = kStep, kBPitch = kBRow + kChunk;
 constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
-static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
 static_assert(kStep % kProductStep == 0, "steps are whole products");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
@@ -155,8 +156,6 @@ __device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], con
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
-
-using Sums = float[kRowTiles][kColumnTiles][4];
 
 // A fragment of 16 rows of A from a place of the contraction on.
 __device__ __forceinline__ void load_a(unsigned (&fragment)[4], const Element* a, int row, int inner) {

@@ -39,28 +39,29 @@ constexpr int kGroups = 1;
 constexpr int kBlockRows = 16, kBlockColumns = 16;  // pixels in a block of the mask
 constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;  // elements that an access moves
 
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kPixels = kUnit * kUnit;
-constexpr int kItemUnits = kTileM / kPixels;
-constexpr int kListUnits = 128;  // that are listed at a time
 constexpr int kThreads = 32 * kWarpsM * kWarpsN;
 constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
 constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
 constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
+static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
+using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
 // Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
 constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
-constexpr int kBPitch = kStep + kChunk;
-constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kTileN * kBPitch;
+constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
+constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
+static_assert(kStep % kProductStep == 0, "steps are whole products");
+constexpr int kUnit = 8;  // rows and columns of a unit
+constexpr int kPixels = kUnit * kUnit;
+constexpr int kItemUnits = kTileM / kPixels;
+constexpr int kListUnits = 128;  // that are listed at a time
+static_assert(kTileM % kPixels == 0 && kListUnits % kItemUnits == 0, "tiles are whole units");
 // Sums on their way out: lines along which the result is contiguous.
 constexpr int kOutLine = kTileN, kOutLines = kTileM;
 constexpr int kOutPitch = kOutLine + 8;  // floats
 constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(Element));
 constexpr int kOutBytes = kOutLines * kOutPitch * 4;
 constexpr int kRingBytes = kStageBytes > kOutBytes ? kStageBytes : kOutBytes;
-static_assert(kTileM % kPixels == 0 && kListUnits % kItemUnits == 0, "tiles are whole units");
-static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
-static_assert(kStep % kProductStep == 0, "steps are whole products");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
 
@@ -114,6 +115,32 @@ __device__ __forceinline__ void copy_async_wait() {
 #else
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 #endif
+}
+
+// By all threads: `bring(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
+// reads one that has come. All stages but one are on their way while one is used.
+template <class Bring, class Use>
+__device__ __forceinline__ void each_step(const Bring& bring, const Use& use) {
+  int filled = 0;  // steps that were brought
+  bool is_more = true;
+  #pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    is_more = is_more && bring(stage);
+    filled += is_more;
+  }
+  for (int step = 0; step < filled; ++step) {
+    if (is_more) {
+      copy_async_wait<kStages - 2>();
+    } else {
+      copy_async_wait<0>();
+    }
+    __syncthreads();
+    if (is_more) {
+      is_more = bring((step + kStages - 1) % kStages);
+      filled += is_more;
+    }
+    use(step % kStages);
+  }
 }
 
 // Copies kVector elements, or puts zeros in their place.
@@ -272,6 +299,14 @@ struct UnitMask {
   }
 };
 
+// The active units of images, by the mask of a call.
+__device__ __forceinline__ UnitMask units_of(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                             [[maybe_unused]] int width, int out_height, int out_width) {
+  const RowAxis down{out_height, out_height};
+  const ColumnAxis along{out_width, out_width};
+  return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
+}
+
 // A block's share of the active units: kItemUnits in each round, and of what is left at the end as many as the others.
 struct Share {
   int total, parts, own;
@@ -382,7 +417,26 @@ __device__ __forceinline__ void list_units(const Words& words, int first_word, i
   }
 }
 
-using Sums = float[kRowTiles][kColumnTiles][4];
+// By all threads: finds the active units sheet by sheet and lists a block's share, as many at a time as the list holds. `compute`
+// gets how many these are and ends with a __syncthreads; `end_sheet` gets a sheet's words, of which all are done then.
+template <class Compute, class EndSheet>
+__device__ __forceinline__ void each_list(const UnitMask& mask, int images, int parts, int own, UnitList& list, const Compute& compute,
+                                          const EndSheet& end_sheet) {
+  const Words words{mask, (mask.unit_columns + 31) / 32};
+  const int all_words = images * mask.unit_rows * words.row_words;
+  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
+    const int word_count = min(kSheetWords, all_words - first_word);
+    const Share share{count_units(words, first_word, word_count, list), parts, own};
+    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
+      const int listed = min(kListUnits, share.count() - first_unit);
+      list_units(words, first_word, word_count, share, first_unit, listed, list);
+      __syncthreads();
+      compute(listed);
+    }
+    end_sheet(words, first_word, word_count);
+    __syncthreads();
+  }
+}
 
 // The pixel that the first tap of an output reads, which may lie outside of the image.
 struct alignas(16) FirstPixel {
@@ -563,6 +617,18 @@ __device__ __forceinline__ float finished(float x) {
   return fmaxf(x, 0.0f);
 }
 
+// What a block computes: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
+// neighbours read the same pixels.
+struct OwnTile {
+  int group, first_filter, part, parts;
+};
+
+__device__ __forceinline__ OwnTile own_tile(int filters) {
+  const int group_tiles = (filters / kGroups + kTileN - 1) / kTileN, tiles = kGroups * group_tiles;
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  return {tile / group_tiles, tile % group_tiles * kTileN, static_cast<int>(blockIdx.x) / tiles, static_cast<int>(gridDim.x) / tiles};
+}
+
 // Where the result goes, and what is added to the sums.
 struct Result {
   const Images& images;
@@ -625,75 +691,44 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
   Element* const stages = reinterpret_cast<Element*>(memory);
   float* const out = reinterpret_cast<float*>(memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory + kRingBytes);
-  // Blocks take the tiles of filters in turn, so that neighbours read the same pixels.
-  const int group_tiles = (filters / kGroups + kTileN - 1) / kTileN, tiles = kGroups * group_tiles;
-  const int tile = static_cast<int>(blockIdx.x) % tiles, own = static_cast<int>(blockIdx.x) / tiles, parts = static_cast<int>(gridDim.x) / tiles;
-  const Images images{height, width, channels, filters, out_height, out_width, tile / group_tiles, tile % group_tiles * kTileN,
+  const OwnTile own = own_tile(filters);
+  const Images images{height, width, channels, filters, out_height, out_width, own.group, own.first_filter,
                       static_cast<long long>(height) * width};
-  const UnitMask mask{ {mask_words, (mask_columns + 63) / 64, mask_rows}, {out_height, out_height}, {out_width, out_width},
-                      (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
-  const Words words{mask, (mask.unit_columns + 31) / 32};
-  const int all_words = image_count * mask.unit_rows * words.row_words;
+  const UnitMask mask = units_of(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
   const Result result{images, mask, bias, y};
   const WeightLoader weights(images, w);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM * kWarpTileN;
 
-  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
-    const int word_count = min(kSheetWords, all_words - first_word);
-    const Share share{count_units(words, first_word, word_count, shared.list), parts, own};
-    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
-      const int listed = min(kListUnits, share.count() - first_unit);
-      list_units(words, first_word, word_count, share, first_unit, listed, shared.list);
-      __syncthreads();
-      for (int item = 0; item < listed; item += kItemUnits) {
-        const Unit* const units = shared.list.units + item;
-        const int count = min(kItemUnits, listed - item);
-        for (int i = threadIdx.x; i < kTileM; i += kThreads) {
-          shared.pixels[i] = i / kPixels < count ? images.first_pixel(units[i / kPixels], i % kPixels) : FirstPixel{0, kNowhere, 0};
-        }
-        __syncthreads();
-        Walk walk{0, images.inner()};
-        PixelLoader pixels(images, x, shared.pixels);
-        // The stages of a ring: all but one are on their way while one is multiplied.
-        const auto bring_next = [&](int stage) {
-          const int start = walk.next();
-          if (start >= 0) {
-            Element* const into = stages + stage * kStageElements;
-            pixels.load(into, start);
-            weights.load(into + kAElements, start);
-          }
-          copy_async_commit();
-          return start >= 0;
-        };
-        Sums sums = {};
-        int filled = 0;  // steps that were brought
-        bool is_more = true;
-        #pragma unroll
-        for (int stage = 0; stage < kStages - 1; ++stage) {
-          is_more = is_more && bring_next(stage);
-          filled += is_more;
-        }
-        for (int step = 0; step < filled; ++step) {
-          if (is_more) {
-            copy_async_wait<kStages - 2>();
-          } else {
-            copy_async_wait<0>();
-          }
-          __syncthreads();
-          if (is_more) {
-            is_more = bring_next((step + kStages - 1) % kStages);
-            filled += is_more;
-          }
-          multiply_add(stages + step % kStages * kStageElements, first_row, first_column, sums);
-        }
-        __syncthreads();  // the sums lie where the stages were
-        lay_down(sums, first_row, first_column, out);
-        __syncthreads();
-        result.store_tile(out, units, count);
-        __syncthreads();
+  const auto compute = [&](int listed) {
+    for (int item = 0; item < listed; item += kItemUnits) {
+      const Unit* const units = shared.list.units + item;
+      const int count = min(kItemUnits, listed - item);
+      for (int i = threadIdx.x; i < kTileM; i += kThreads) {
+        shared.pixels[i] = i / kPixels < count ? images.first_pixel(units[i / kPixels], i % kPixels) : FirstPixel{0, kNowhere, 0};
       }
+      __syncthreads();
+      Walk walk{0, images.inner()};
+      PixelLoader pixels(images, x, shared.pixels);
+      const auto bring_next = [&](int stage) {
+        const int start = walk.next();
+        if (start >= 0) {
+          Element* const into = stages + stage * kStageElements;
+          pixels.load(into, start);
+          weights.load(into + kAElements, start);
+        }
+        copy_async_commit();
+        return start >= 0;
+      };
+      Sums sums = {};
+      each_step(bring_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
+      __syncthreads();  // the sums lie where the stages were
+      lay_down(sums, first_row, first_column, out);
+      __syncthreads();
+      result.store_tile(out, units, count);
+      __syncthreads();
     }
-    __syncthreads();
-  }
+  };
+  each_list(mask, image_count, own.parts, own.part, shared.list, compute, [&](const Words&, int, int) {
+  });
 }

@@ -37,18 +37,19 @@ constexpr int kInnerBlock = 32;  // elements of the contraction in a block of th
 constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can bring
 
 constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
-constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
 constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
 constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
 constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
+static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
+using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
 // Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
 constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
 constexpr int kBRow = kTileN, kBRows = kStep, kBPitch = kBRow + kChunk;
 constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
-static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
 static_assert(kStep % kProductStep == 0, "steps are whole products");
+constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
+constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
 static_assert(kInnerBlock % kStep == 0, "a step lies in one block of the mask");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
@@ -103,6 +104,32 @@ __device__ __forceinline__ void copy_async_wait() {
 #else
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 #endif
+}
+
+// By all threads: `bring(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
+// reads one that has come. All stages but one are on their way while one is used.
+template <class Bring, class Use>
+__device__ __forceinline__ void each_step(const Bring& bring, const Use& use) {
+  int filled = 0;  // steps that were brought
+  bool is_more = true;
+  #pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    is_more = is_more && bring(stage);
+    filled += is_more;
+  }
+  for (int step = 0; step < filled; ++step) {
+    if (is_more) {
+      copy_async_wait<kStages - 2>();
+    } else {
+      copy_async_wait<0>();
+    }
+    __syncthreads();
+    if (is_more) {
+      is_more = bring((step + kStages - 1) % kStages);
+      filled += is_more;
+    }
+    use(step % kStages);
+  }
 }
 
 // 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
@@ -199,8 +226,6 @@ struct MaskRows {
 
   __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
 };
-
-using Sums = float[kRowTiles][kColumnTiles][4];
 
 // The rows of a tile: of some ranks of the mask each a block, or a part of the block of one rank.
 struct TileRows {
@@ -365,7 +390,6 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
   Walk walk(tile, inner);
   const AParts a_parts(a, inner, rows, [&](int place) { return tile.row(place); });
   const BParts b_parts(b, inner, columns, [&](int place) { return first_column + place; });
-  // The stages of a ring: all but one are on their way while one is multiplied.
   const auto bring_next = [&](int stage) {
     const int start = walk.next();
     if (start >= 0) {
@@ -378,26 +402,7 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
     copy_async_commit();
     return start >= 0;
   };
-  int filled = 0;  // steps that were brought
-  bool is_more = true;
-  #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    is_more = is_more && bring_next(stage);
-    filled += is_more;
-  }
-  for (int step = 0; step < filled; ++step) {
-    if (is_more) {
-      copy_async_wait<kStages - 2>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    if (is_more) {
-      is_more = bring_next((step + kStages - 1) % kStages);
-      filled += is_more;
-    }
-    multiply_add(stages + step % kStages * kStageElements, first_row, warp_column, sums);
-  }
+  each_step(bring_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, warp_column, sums); });
 
   const unsigned lane = threadIdx.x % 32;
   const float factor = scale[0];

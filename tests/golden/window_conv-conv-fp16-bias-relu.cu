@@ -38,18 +38,19 @@ constexpr int kGroups = 1;
 constexpr int kBlockRows = 16, kBlockColumns = 16;  // pixels in a block of the mask
 constexpr int kVectorX = 8, kVectorY = 8;  // elements that an access moves
 
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kPixels = kUnit * kUnit;
-constexpr int kTaps = kRows * kColumns;
-constexpr int kItemUnits = kTileM / kPixels;
-constexpr int kListUnits = 128;  // that are listed at a time
 constexpr int kThreads = 32 * kWarpsM * kWarpsN;
 constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
 constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
 constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
-static_assert(kTileM % kPixels == 0 && kListUnits % kItemUnits == 0, "tiles are whole units");
 static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
+using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
+constexpr int kUnit = 8;  // rows and columns of a unit
+constexpr int kPixels = kUnit * kUnit;
+constexpr int kItemUnits = kTileM / kPixels;
+constexpr int kListUnits = 128;  // that are listed at a time
+static_assert(kTileM % kPixels == 0 && kListUnits % kItemUnits == 0, "tiles are whole units");
+constexpr int kTaps = kRows * kColumns;
 static_assert(kChannels % kProductStep == 0, "chunks are whole products");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
@@ -282,6 +283,14 @@ struct UnitMask {
   }
 };
 
+// The active units of images, by the mask of a call.
+__device__ __forceinline__ UnitMask units_of(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                             [[maybe_unused]] int width, int out_height, int out_width) {
+  const RowAxis down{out_height, out_height};
+  const ColumnAxis along{out_width, out_width};
+  return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
+}
+
 // A block's share of the active units: kItemUnits in each round, and of what is left at the end as many as the others.
 struct Share {
   int total, parts, own;
@@ -390,6 +399,27 @@ __device__ __forceinline__ void list_units(const Words& words, int first_word, i
   }
 }
 
+// By all threads: finds the active units sheet by sheet and lists a block's share, as many at a time as the list holds. `compute`
+// gets how many these are and ends with a __syncthreads; `end_sheet` gets a sheet's words, of which all are done then.
+template <class Compute, class EndSheet>
+__device__ __forceinline__ void each_list(const UnitMask& mask, int images, int parts, int own, UnitList& list, const Compute& compute,
+                                          const EndSheet& end_sheet) {
+  const Words words{mask, (mask.unit_columns + 31) / 32};
+  const int all_words = images * mask.unit_rows * words.row_words;
+  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
+    const int word_count = min(kSheetWords, all_words - first_word);
+    const Share share{count_units(words, first_word, word_count, list), parts, own};
+    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
+      const int listed = min(kListUnits, share.count() - first_unit);
+      list_units(words, first_word, word_count, share, first_unit, listed, list);
+      __syncthreads();
+      compute(listed);
+    }
+    end_sheet(words, first_word, word_count);
+    __syncthreads();
+  }
+}
+
 constexpr int kWindowRows = (kUnit - 1) * kStrideRows + (kRows - 1) * kDilationRows + 1;
 constexpr int kWindowColumns = (kUnit - 1) * kStrideColumns + (kColumns - 1) * kDilationColumns + 1;
 constexpr int kWindowPixels = kWindowRows * kWindowColumns;
@@ -434,7 +464,6 @@ struct Windows {
 constexpr int kItemElements = kItemUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
 constexpr int kRingBytes = (2 * kItemElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
 constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;  // floats
-using Sums = float[kRowTiles][kColumnTiles][4];
 
 // All of shared memory but the rings, which lie before it.
 struct Shared {
@@ -451,6 +480,18 @@ struct Images {
 
 __device__ __forceinline__ float finished(float x) {
   return fmaxf(x, 0.0f);
+}
+
+// What a block computes: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
+// neighbours read the same pixels.
+struct OwnTile {
+  int group, first_filter, part, parts;
+};
+
+__device__ __forceinline__ OwnTile own_tile(int filters) {
+  const int group_tiles = (filters / kGroups + kTileN - 1) / kTileN, tiles = kGroups * group_tiles;
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  return {tile / group_tiles, tile % group_tiles * kTileN, static_cast<int>(blockIdx.x) / tiles, static_cast<int>(gridDim.x) / tiles};
 }
 
 // Where the result goes, and what is added to the sums.
@@ -610,16 +651,11 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
   Element* const windows = reinterpret_cast<Element*>(memory);
   Element* const stages = windows + 2 * kItemElements;
   Shared& shared = *reinterpret_cast<Shared*>(memory + kRingBytes);
-  // Blocks take the tiles of filters in turn, so that neighbours read the same pixels.
-  const int group_tiles = (filters / kGroups + kTileN - 1) / kTileN, tiles = kGroups * group_tiles;
-  const int tile = static_cast<int>(blockIdx.x) % tiles, own = static_cast<int>(blockIdx.x) / tiles, parts = static_cast<int>(gridDim.x) / tiles;
+  const OwnTile own = own_tile(filters);
   const int group_channels = channels / kGroups;
-  const Images images{out_height, out_width, filters, tile / group_tiles, tile % group_tiles * kTileN};
+  const Images images{out_height, out_width, filters, own.group, own.first_filter};
   const Windows pixels{x, height, width, channels, group_channels, images.group * group_channels};
-  const UnitMask mask{ {mask_words, (mask_columns + 63) / 64, mask_rows}, {out_height, out_height}, {out_width, out_width},
-                      (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
-  const Words words{mask, (mask.unit_columns + 31) / 32};
-  const int all_words = image_count * mask.unit_rows * words.row_words;
+  const UnitMask mask = units_of(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
   const Result result{images, mask, bias, y};
   const WeightLoader weights(images, group_channels, w);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -628,65 +664,59 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
   const int own_window = first_row / kPixels * kWindowElements + window_pixel(first_row % kPixels + lane % 16) * kPixelPitch + lane / 16 * kChunk;
   const int own_weights = (first_column + lane / 16 * 8 + lane % 8) * kPixelPitch + lane / 8 % 2 * kChunk;
 
-  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
-    const int word_count = min(kSheetWords, all_words - first_word);
-    const Share share{count_units(words, first_word, word_count, shared.list), parts, own};
-    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
-      const int listed = min(kListUnits, share.count() - first_unit);
-      list_units(words, first_word, word_count, share, first_unit, listed, shared.list);
+  const auto compute = [&](int listed) {
+    Cursor now(shared.list, listed, group_channels), of_weights = now, of_windows = now;
+    int window = 1, behind = kStages;  // where this item's channels lie; the steps of the window before
+    const auto bring_window = [&](int into) {
+      if (of_windows.is_done()) return;
+      #pragma unroll 1
+      for (int i = 0; i < kItemUnits; ++i) {
+        if (of_windows.item + i >= listed) break;
+        pixels.bring_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
+                            of_windows.channel);
+      }
+      of_windows.next_window();
+    };
+    const auto bring_weights = [&](int stage) {
+      if (of_weights.is_done()) return;
+      weights.load(stages + stage * kTapElements, of_weights.tap, of_weights.channel);
+      of_weights.advance();
+    };
+    bring_window(0);
+    #pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) {
+      bring_weights(stage);
+      copy_async_commit();
+    }
+    Sums sums = {};
+    for (int stage = 0; !now.is_done(); stage = stage + 1 == kStages ? 0 : stage + 1) {
+      // A window is on its way as long as the one before is multiplied, which may be shorter than the ring of weights.
+      if (now.begins_window() && behind < kStages - 1) {
+        copy_async_wait<0>();
+      } else {
+        copy_async_wait<kStages - 2>();
+      }
       __syncthreads();
-      Cursor now(shared.list, listed, group_channels), of_weights = now, of_windows = now;
-      int window = 1, behind = kStages;  // where this item's channels lie; the steps of the window before
-      const auto bring_window = [&](int into) {
-        if (of_windows.is_done()) return;
-        #pragma unroll 1
-        for (int i = 0; i < kItemUnits; ++i) {
-          if (of_windows.item + i >= listed) break;
-          pixels.bring_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
-                              of_windows.channel);
-        }
-        of_windows.next_window();
-      };
-      const auto bring_weights = [&](int stage) {
-        if (of_weights.is_done()) return;
-        weights.load(stages + stage * kTapElements, of_weights.tap, of_weights.channel);
-        of_weights.advance();
-      };
-      bring_window(0);
+      if (now.begins_window()) {
+        bring_window(window);
+        window ^= 1, behind = now.steps();
+      }
+      bring_weights(stage == 0 ? kStages - 1 : stage - 1);
+      copy_async_commit();
+      const int item = now.item;
+      constexpr bool is_needed = true;
+      if (is_needed) {
+        multiply_add(windows + window * kItemElements + own_window + tap_pixel(now.tap) * kPixelPitch,
+                     stages + stage * kTapElements + own_weights, sums);
+      }
+      now.advance();
+      if (now.item == item) continue;
+      store_sums(sums, shared.out[warp], result, shared.list.units + item, min(kItemUnits, listed - item), first_row, first_column);
       #pragma unroll
-      for (int stage = 0; stage < kStages - 1; ++stage) {
-        bring_weights(stage);
-        copy_async_commit();
-      }
-      Sums sums = {};
-      for (int stage = 0; !now.is_done(); stage = stage + 1 == kStages ? 0 : stage + 1) {
-        // A window is on its way as long as the one before is multiplied, which may be shorter than the ring of weights.
-        if (now.begins_window() && behind < kStages - 1) {
-          copy_async_wait<0>();
-        } else {
-          copy_async_wait<kStages - 2>();
-        }
-        __syncthreads();
-        if (now.begins_window()) {
-          bring_window(window);
-          window ^= 1, behind = now.steps();
-        }
-        bring_weights(stage == 0 ? kStages - 1 : stage - 1);
-        copy_async_commit();
-        const int item = now.item;
-        constexpr bool is_needed = true;
-        if (is_needed) {
-          multiply_add(windows + window * kItemElements + own_window + tap_pixel(now.tap) * kPixelPitch,
-                       stages + stage * kTapElements + own_weights, sums);
-        }
-        now.advance();
-        if (now.item == item) continue;
-        store_sums(sums, shared.out[warp], result, shared.list.units + item, min(kItemUnits, listed - item), first_row, first_column);
-        #pragma unroll
-        for (int i = 0; i < kRowTiles * kColumnTiles * 4; ++i) sums[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = 0.0f;
-      }
-      __syncthreads();
+      for (int i = 0; i < kRowTiles * kColumnTiles * 4; ++i) sums[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = 0.0f;
     }
     __syncthreads();
-  }
+  };
+  each_list(mask, image_count, own.parts, own.part, shared.list, compute, [&](const Words&, int, int) {
+  });
 }

@@ -308,6 +308,14 @@ struct UnitMask {
   }
 };
 
+// The active units of images, by the mask of a call.
+__device__ __forceinline__ UnitMask units_of(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                             [[maybe_unused]] int width, int out_height, int out_width) {
+  const RowAxis down{out_height, out_height};
+  const ColumnAxis along{out_width, out_width};
+  return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
+}
+
 // A block's share of the active units: kItemUnits in each round, and of what is left at the end as many as the others.
 struct Share {
   int total, parts, own;
@@ -413,6 +421,27 @@ __device__ __forceinline__ void list_units(const Words& words, int first_word, i
     }
     const Unit unit = words.unit(first_word + low, bit_of_rank(list.active[low], wanted - list.before[low]));
     list.units[i] = unit;
+  }
+}
+
+// By all threads: finds the active units sheet by sheet and lists a block's share, as many at a time as the list holds. `compute`
+// gets how many these are and ends with a __syncthreads; `end_sheet` gets a sheet's words, of which all are done then.
+template <class Compute, class EndSheet>
+__device__ __forceinline__ void each_list(const UnitMask& mask, int images, int parts, int own, UnitList& list, const Compute& compute,
+                                          const EndSheet& end_sheet) {
+  const Words words{mask, (mask.unit_columns + 31) / 32};
+  const int all_words = images * mask.unit_rows * words.row_words;
+  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
+    const int word_count = min(kSheetWords, all_words - first_word);
+    const Share share{count_units(words, first_word, word_count, list), parts, own};
+    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
+      const int listed = min(kListUnits, share.count() - first_unit);
+      list_units(words, first_word, word_count, share, first_unit, listed, list);
+      __syncthreads();
+      compute(listed);
+    }
+    end_sheet(words, first_word, word_count);
+    __syncthreads();
   }
 }
 
@@ -548,44 +577,34 @@ window_conv_weights(int images, int height, int width, int channels, int filters
   const int first_filter = rest % filter_tiles * kTileM, group = rest / filter_tiles;
   const Windows pixels{x, height, width, channels, group_channels, group * group_channels};
   const Gradient gradient{dy, out_height, out_width, filters, group * group_filters + first_filter, group_filters - first_filter};
-  const UnitMask mask{ {mask_words, (mask_columns + 63) / 64, mask_rows}, {out_height, out_height}, {out_width, out_width},
-                      (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
-  const Words words{mask, (mask.unit_columns + 31) / 32};
-  const int all_words = images * mask.unit_rows * words.row_words;
+  const UnitMask mask = units_of(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM % kWarpsN * kWarpTileN;
   const int warp_k = warp / (kWarpsM * kWarpsN);
 
   Sums sums = {};
-  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
-    const int word_count = min(kSheetWords, all_words - first_word);
-    const Share share{count_units(words, first_word, word_count, shared.list), kParts, static_cast<int>(blockIdx.y)};
-    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
-      const int listed = min(kListUnits, share.count() - first_unit);
-      list_units(words, first_word, word_count, share, first_unit, listed, shared.list);
-      __syncthreads();
-      // Units come through a ring of stages: all but one are on their way while one is multiplied.
-      const auto bring_next = [&](int number) {
-        if (number < listed) {
-          Element* const stage = stages + number % kStages * kStageElements;
-          const Unit unit = shared.list.units[number];
-          gradient.bring_unit(stage, unit);
-          pixels.bring_window(stage + kAElements, unit, first_channel);
-        }
-        copy_async_commit();
-      };
-      #pragma unroll
-      for (int number = 0; number < kStages - 1; ++number) bring_next(number);
-      for (int number = 0; number < listed; ++number) {
-        copy_async_wait<kStages - 2>();
-        __syncthreads();
-        bring_next(number + kStages - 1);
-        multiply_add(stages + number % kStages * kStageElements, warp_k * (kPixels / kWarpsK), first_tap, first_row, first_column, sums);
+  const auto compute = [&](int listed) {
+    // Units come through a ring of stages: all but one are on their way while one is multiplied.
+    const auto bring_next = [&](int number) {
+      if (number < listed) {
+        Element* const stage = stages + number % kStages * kStageElements;
+        const Unit unit = shared.list.units[number];
+        gradient.bring_unit(stage, unit);
+        pixels.bring_window(stage + kAElements, unit, first_channel);
       }
+      copy_async_commit();
+    };
+    #pragma unroll
+    for (int number = 0; number < kStages - 1; ++number) bring_next(number);
+    for (int number = 0; number < listed; ++number) {
+      copy_async_wait<kStages - 2>();
       __syncthreads();
+      bring_next(number + kStages - 1);
+      multiply_add(stages + number % kStages * kStageElements, warp_k * (kPixels / kWarpsK), first_tap, first_row, first_column, sums);
     }
     __syncthreads();
-  }
+  };
+  each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, compute, [](const Words&, int, int) {});
 
   // Takes each sum of this thread with its number.
   const auto each_number = [&](auto take) {
