@@ -249,6 +249,23 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned th
   return __shfl_sync(0xffffffffu, before, 0, kThreads);
 }
 
+// Counts the warps of a block that wrote a part together, and tells each of their threads whether they are the last of `parts`:
+// then they see all that was written, and the counter is zero again. The result of adding up in the parts' order does not depend
+// on who that is, and nobody waits for another block. `meet` is a barrier of these warps, `came` lies in shared memory, and
+// `thread` counts from their first one.
+template <class Meet>
+__device__ __forceinline__ bool is_last_of(unsigned parts, unsigned* counter, unsigned* came, unsigned thread, const Meet& meet) {
+  meet();
+  if (thread / 32 == 0) {
+    const unsigned before = count_arrival(counter, thread % 32);
+    if (thread == 0) *came = before;
+  }
+  meet();
+  if (*came + 1 != parts) return false;
+  if (thread == 0) *counter = 0;
+  return true;
+}
+
 constexpr int kParts = 16;  // blocks that share the points of a tap
 constexpr int kWindow = 1024;  // places whose live pairs are listed at a time
 constexpr int kReads = kWindow / kThreads, kWarps = kThreads / 32;
@@ -340,13 +357,7 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
   const long long weights = static_cast<long long>(filters) * kTaps * channels;
   each_sum([&](long long at, float sum) { partial_sums[blockIdx.y * weights + at] = sum; });
   __threadfence();
-  __syncthreads();
-  if (warp == 0) {
-    const unsigned came = count_arrival(arrived + blockIdx.x, lane);
-    if (lane == 0) before[0] = came;
-  }
-  __syncthreads();
-  if (before[0] != kParts - 1) return;
+  if (!is_last_of(kParts, arrived + blockIdx.x, before, threadIdx.x, [] { __syncthreads(); })) return;
   __threadfence();
   each_sum([&](long long at, float) {
     float sum = 0.0f;
@@ -354,5 +365,4 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
     for (int part = 0; part < kParts; ++part) sum += __ldcg(partial_sums + part * weights + at);
     dw[at] = to_element(sum);
   });
-  if (threadIdx.x == 0) arrived[blockIdx.x] = 0;
 }

@@ -203,6 +203,12 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned th
   return __shfl_sync(0xffffffffu, before, 0, kThreads);
 }
 
+__device__ __forceinline__ float4 together(const float (&sums)[4]) { return make_float4(sums[0], sums[1], sums[2], sums[3]); }
+
+__device__ __forceinline__ void add_to(float (&sums)[4], float4 more) {
+  sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
+}
+
 #if defined(SPARSEGEN_EMULATOR)
 using SharedAddress = const unsigned char*;
 #else
@@ -548,10 +554,7 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
   };
   float4* const mine = part_of(blockIdx.x);
   #pragma unroll
-  for (int i = 0; i < 2 * kColumnTiles; ++i) {
-    const float(&sum)[4] = sums_of(sums, i);
-    __stcg(mine + i * 32, make_float4(sum[0], sum[1], sum[2], sum[3]));
-  }
+  for (int i = 0; i < 2 * kColumnTiles; ++i) __stcg(mine + i * 32, together(sums_of(sums, i)));
   unsigned* const counter = counters + group * kWarpsM + strip;
   if (count_arrival(counter, lane) + 1 != count) return false;
   if (lane == 0) *counter = 0;
@@ -573,10 +576,7 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
     for (unsigned j = 0; j < kAtOnce; ++j) {
       if (block + j > last) continue;
       #pragma unroll
-      for (int i = 0; i < 2 * kColumnTiles; ++i) {
-        float(&sum)[4] = sums_of(sums, i);
-        sum[0] += theirs[j][i].x, sum[1] += theirs[j][i].y, sum[2] += theirs[j][i].z, sum[3] += theirs[j][i].w;
-      }
+      for (int i = 0; i < 2 * kColumnTiles; ++i) add_to(sums_of(sums, i), theirs[j][i]);
     }
   }
   return true;

@@ -217,6 +217,23 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned th
   return __shfl_sync(0xffffffffu, before, 0, kThreads);
 }
 
+// Counts the warps of a block that wrote a part together, and tells each of their threads whether they are the last of `parts`:
+// then they see all that was written, and the counter is zero again. The result of adding up in the parts' order does not depend
+// on who that is, and nobody waits for another block. `meet` is a barrier of these warps, `came` lies in shared memory, and
+// `thread` counts from their first one.
+template <class Meet>
+__device__ __forceinline__ bool is_last_of(unsigned parts, unsigned* counter, unsigned* came, unsigned thread, const Meet& meet) {
+  meet();
+  if (thread / 32 == 0) {
+    const unsigned before = count_arrival(counter, thread % 32);
+    if (thread == 0) *came = before;
+  }
+  meet();
+  if (*came + 1 != parts) return false;
+  if (thread == 0) *counter = 0;
+  return true;
+}
+
 using MaskWord = unsigned long long;
 
 // The mask of blocks: 64 columns of blocks in a word, rows of words, images.
@@ -629,15 +646,8 @@ window_conv_weights(int images, int height, int width, int channels, int filters
     each_number([&](float sum, int i) { of_tile[blockIdx.y * part_sums + i * kSumThreads] = sum; });
   }
   __threadfence();
-  __syncthreads();
-  if (warp == 0) {
-    const unsigned came = count_arrival(arrived + blockIdx.x, lane);
-    if (lane == 0) shared.before = came;
-  }
-  __syncthreads();
-  if (shared.before != kParts - 1) return;
+  if (!is_last_of(kParts, arrived + blockIdx.x, &shared.before, threadIdx.x, [] { __syncthreads(); })) return;
   __threadfence();
-  if (threadIdx.x == 0) arrived[blockIdx.x] = 0;
   each_number([&](float& sum, int) { sum = 0.0f; });
   for (int part = 0; part < kParts; ++part) {
     each_number([&](float& sum, int i) { sum += __ldcg(of_tile + part * part_sums + i * kSumThreads); });
