@@ -919,6 +919,26 @@ struct Producer {
   }
 };
 
+// By a warpgroup: all stages of a tile, whose first one has come and `said` whether it is the last. `multiply(add)` starts the
+// product of the stage `stage`; each one runs while the next is waited for and started.
+template <int kRingStages, class Sums, class Multiply>
+__device__ __forceinline__ void multiply_stages(Ring& ring, Stage& stage, Sums& sums, unsigned said, const Multiply& multiply) {
+  multiply(false);
+  int held = stage.number;
+  stage.advance(kRingStages);
+  while ((said & kLast) == 0) {
+    said = ring.wait_filled(stage);
+    multiply(true);
+    warpgroup_wait<1>();
+    ring.release(held);
+    held = stage.number;
+    stage.advance(kRingStages);
+  }
+  warpgroup_wait<0>();
+  warpgroup_settle(sums);
+  ring.release(held);
+}
+
 // A warpgroup that multiplies.
 struct Consumer {
   const unsigned char* tiles;
@@ -939,20 +959,7 @@ struct Consumer {
 
   // Steps that both warpgroups multiply.
   __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
-    multiply(sums, false);
-    int held = stage.number;
-    stage.advance(kStages);
-    while ((said & kLast) == 0) {
-      said = ring.wait_filled(stage);
-      multiply(sums, true);
-      warpgroup_wait<1>();
-      ring.release(held);
-      held = stage.number;
-      stage.advance(kStages);
-    }
-    warpgroup_wait<0>();
-    warpgroup_settle(sums);
-    ring.release(held);
+    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply(sums, add); });
   }
 
   // Steps of which this warpgroup multiplies some: runs of these, and runs of others.

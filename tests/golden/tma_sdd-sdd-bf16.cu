@@ -1031,6 +1031,26 @@ struct Producer {
   }
 };
 
+// By a warpgroup: all stages of a tile, whose first one has come and `said` whether it is the last. `multiply(add)` starts the
+// product of the stage `stage`; each one runs while the next is waited for and started.
+template <int kRingStages, class Sums, class Multiply>
+__device__ __forceinline__ void multiply_stages(Ring& ring, Stage& stage, Sums& sums, unsigned said, const Multiply& multiply) {
+  multiply(false);
+  int held = stage.number;
+  stage.advance(kRingStages);
+  while ((said & kLast) == 0) {
+    said = ring.wait_filled(stage);
+    multiply(true);
+    warpgroup_wait<1>();
+    ring.release(held);
+    held = stage.number;
+    stage.advance(kRingStages);
+  }
+  warpgroup_wait<0>();
+  warpgroup_settle(sums);
+  ring.release(held);
+}
+
 // A warpgroup that multiplies.
 struct Consumer {
   const unsigned char* tiles;
@@ -1057,20 +1077,7 @@ struct Consumer {
     constexpr int kStages = stages_of(kColumns);
     float sums[kColumns / 8][4];
     const auto note = load_vector<4>(ring.notes[stage.number].element);
-    multiply<kColumns>(sums, false);
-    int held = stage.number;
-    stage.advance(kStages);
-    while ((said & kLast) == 0) {
-      said = ring.wait_filled(stage);
-      multiply<kColumns>(sums, true);
-      warpgroup_wait<1>();
-      ring.release(held);
-      held = stage.number;
-      stage.advance(kStages);
-    }
-    warpgroup_wait<0>();
-    warpgroup_settle(sums);
-    ring.release(held);
+    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply<kColumns>(sums, add); });
     const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff);
     const unsigned live = row == kNoRows ? 0 : note.element[0] >> (8 + 4 * warpgroup) & 15;
     if (live == 0) return;
