@@ -11,6 +11,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.limits import allowed_registers_fit
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -19,7 +20,6 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
-REGISTERS_PER_BLOCK = 65536
 # Of a multiprocessor's cycles, as fitted: for a product of a row-major B, and of a column-major one, whose loads are
 # strided; to begin a row; for a nonzero of the longest row, whose strips follow one another, and where B has many rows.
 START_US = 1.7
@@ -124,10 +124,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             c.tile_k * (c.tile_n // c.threads_per_row) * itemsize <= 1024 or c.staging != "broadcast",
             "a strip's values of B (tile_k · tile_n / threads_per_row elements) stay within 256 registers",
         )
-        yield Constraint(
-            threads * c.registers <= REGISTERS_PER_BLOCK,
-            f"threads · registers ({threads * c.registers}) is at most {REGISTERS_PER_BLOCK}",
-        )
+        yield allowed_registers_fit(c.registers, threads)
         sums = c.tile_n // c.threads_per_row
         yield Constraint(sums + 16 <= c.registers, f"registers ({c.registers}) hold {sums} sums and 16 more")
         yield Constraint(

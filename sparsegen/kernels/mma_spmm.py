@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
-from sparsegen.kernels.layouts.limits import (
-    TENSOR_CORES,
-    capable,
-    enough_registers,
-    shared_memory_fits,
-    whole_tiles,
+from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.mma_spmm_config import (
+    LARGE_TILE_CONFIG,
+    NARROW_TILE_CONFIG,
+    WARPGROUP_CONFIGS,
+    MmaSpmmConfig,
 )
 from sparsegen.kernels.layouts.tensor_tiles import (
     STEP,
@@ -30,13 +30,13 @@ from sparsegen.kernels.layouts.tensor_tiles import (
     tile_lists,
     whole_tiles_requirement,
 )
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
-WARP = 32
 MAX_GRID_Y = 65535
 START_US = 1.6
 FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better choice, whatever the blocks' size
@@ -67,80 +67,6 @@ COSTS = {
     DType.FLOAT16: Costs(0.3, 0.436, 0.389, 0.287, 2.3, 0.6),
     DType.BFLOAT16: Costs(0.3, 0.436, 0.389, 0.287, 2.3, 0.6),
 }
-
-
-@dataclass(frozen=True)
-class MmaSpmmConfig(Config):
-    """One point of the tuning space of `MmaSpmm`."""
-
-    tile_m: int = tunable(
-        64, (16, 32, 64, 128, 256), "rows of C per block", searched=(16, 32, 64, 128), packs=True
-    )
-    tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block")
-    tile_k: int = tunable(64, (16, 32, 64, 128, 256), "columns of A per tile", packs=True)
-    warpgroups: bool = tunable(
-        False,
-        (False, True),
-        "wgmma: four warps at a time take their operands from shared memory while they expand the next tile",
-    )
-    warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
-    warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
-    warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of A, their sums added up at the end")
-    storage: str = tunable(
-        "nonzeros",
-        ("nonzeros", "tiles"),
-        "what is stored of A's tiles that have nonzeros: those and their places, or all elements",
-        packs=True,
-    )
-    stages: int = tunable(
-        3,
-        (2, 3, 4),
-        "pipeline stages: tiles of B in shared memory; the next ones load while one is used",
-        searched=(3, 4),
-    )
-    prefetch: int = tunable(
-        2,
-        (1, 2, 4, 8),
-        "vectors of nonzeros that a thread loads one tile ahead; the rest is loaded when needed",
-    )
-    resident_blocks: int = tunable(
-        1,
-        (1, 2, 3),
-        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
-        searched=(1, 2),
-    )
-
-
-# Fastest on an H100 for problems of falling size.
-WARPGROUP_CONFIGS = (
-    MmaSpmmConfig(tile_m=128, tile_n=256, tile_k=64, warpgroups=True, warps_m=8, warps_n=1),
-    MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
-    MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
-    MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
-)
-# For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
-LARGE_TILE_CONFIG = MmaSpmmConfig(
-    tile_m=128,
-    tile_n=128,
-    tile_k=64,
-    warps_m=2,
-    warps_n=2,
-    storage="tiles",
-    stages=3,
-    prefetch=1,
-    resident_blocks=2,
-)
-NARROW_TILE_CONFIG = MmaSpmmConfig(
-    tile_m=32,
-    tile_n=128,
-    tile_k=32,
-    warps_m=1,
-    warps_n=4,
-    storage="tiles",
-    stages=3,
-    prefetch=1,
-    resident_blocks=2,
-)
 
 
 class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
@@ -177,9 +103,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         chunk = 16 // itemsize
-        yield capable(device, TENSOR_CORES)
-        yield whole_tiles("warps_m", c.warps_m, "tile_m", c.tile_m, 16, "rows")
-        yield whole_tiles("warps_n", c.warps_n, "tile_n", c.tile_n, 8, "columns")
+        yield from on_tensor_cores(c, device, "rows", "columns", unit_columns=8)
         yield Constraint(
             c.tile_k % (2 * chunk * c.warps_k) == 0,
             f"each of warps_k ({c.warps_k}) warps takes whole steps of {2 * chunk} of tile_k ({c.tile_k}) columns",
@@ -190,7 +114,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             c.tile_m * c.tile_k <= 65536,
             f"a place in a tile of {c.tile_m} by {c.tile_k} elements has 16 bits",
         )
-        threads = self._threads(c)
+        threads = c.threads
         row_chunks = (c.tile_n if problem.layout is Layout.ROW else c.tile_k) // chunk
         yield Constraint(
             threads % max(1, row_chunks) == 0,
@@ -235,10 +159,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
 
     @staticmethod
-    def _threads(config: MmaSpmmConfig) -> int:
-        return WARP * config.warps_m * config.warps_n * config.warps_k
-
-    @staticmethod
     def _shared_bytes(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
         """The tiles, or what is laid down after them: the sums of other warps, and the tile of C."""
         c, itemsize = config, problem.dtype.itemsize
@@ -249,7 +169,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         return max(tiles, sums, rows * (columns * itemsize + 16))
 
     def is_worth_trying(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
-        c, threads = config, self._threads(config)
+        c, threads = config, config.threads
         if (
             c.tile_n >= 2 * max(8, problem.n)
             or c.tile_m >= 2 * max(16, problem.m)
@@ -330,7 +250,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     ) -> Launch:
         return Launch(
             grid=(-(-problem.m // config.tile_m), -(-problem.n // config.tile_n), problem.batch),
-            block=(self._threads(config), 1, 1),
+            block=(config.threads, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
 
@@ -393,7 +313,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
                     warps_k=warps_k,
                 )
                 config = self._with_prefetch(config, features)
-                if self._threads(config) <= 256 and not self.broken_constraints(problem, config, device):
+                if config.threads <= 256 and not self.broken_constraints(problem, config, device):
                     return config
         return MmaSpmmConfig()
 
@@ -412,7 +332,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
         if config.storage == "tiles":
             return config
-        vectors = config.tile_m * config.tile_k * features.density / (STEP * self._threads(config))
+        vectors = config.tile_m * config.tile_k * features.density / (STEP * config.threads)
         return replace(config, prefetch=min(8, _power_of_two(1.05 * vectors)))
 
     @staticmethod

@@ -11,6 +11,14 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks
+from sparsegen.kernels.layouts.panel_entries import (
+    BANK_BYTES,
+    CHUNK_BYTES,
+    Reading,
+    bank_order,
+    entries_by_panel,
+)
 from sparsegen.kernels.layouts.rows import align_runs, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -18,11 +26,6 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 MAX_GRID_Y = 65535
-THREADS_PER_MULTIPROCESSOR = 2048
-CHUNK_BYTES = 16  # of one load from shared memory
-BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
-REGISTERS_PER_BLOCK = 65536
-RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
 # Of a multiprocessor's cycles, as fitted: for a product, for a nonzero of the longest row on its way, and until all
 # warps have gone on to the next panel.
 START_US = 2.6
@@ -134,10 +137,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         )
         sums = c.tile_n // threads * c.rows_per_group
         yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
-        yield Constraint(
-            c.warps * 32 * c.registers <= REGISTERS_PER_BLOCK,
-            f"warps · 32 · registers ({c.warps * 32 * c.registers}) is at most {REGISTERS_PER_BLOCK}",
-        )
+        yield allowed_registers_fit(c.registers, 32 * c.warps)
         yield Constraint(sums + 24 <= c.registers, f"registers ({c.registers}) hold {sums} sums and 24 more")
         yield Constraint(
             c.panel_k > 0 or c.stages == 1,
@@ -162,11 +162,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def _resident_blocks(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> int:
         """Blocks that a multiprocessor holds at once."""
-        by_memory = device.shared_memory_per_multiprocessor // (
-            self._shared_bytes(problem, config) + RESERVED_SHARED
+        return resident_blocks(
+            32 * config.warps, config.registers, self._shared_bytes(problem, config), device
         )
-        by_registers = REGISTERS_PER_BLOCK // (config.warps * 32 * config.registers)
-        return max(1, min(by_memory, by_registers, THREADS_PER_MULTIPROCESSOR // (32 * config.warps)))
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         c = config
@@ -214,8 +212,8 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         lengths = np.diff(matrix.row_offsets)
         order = order_rows(lengths, c.row_order, self._rows_per_warp(c))
         groups = -(-m // c.rows_per_group)
-        columns, runs, entry_source = self._entries(c.rows_per_group, panel_k, matrix, order, panels)
-        banked = self._bank_order(problem, c, columns % panel_k, runs, panels)
+        columns, runs, entry_source = entries_by_panel(c.rows_per_group, panel_k, matrix, order, panels)
+        banked = bank_order(self._reading(problem, c), columns % panel_k, runs, panels)
         if banked is not None:
             columns, runs, entry_source = columns[banked], runs[banked], entry_source[banked]
         run_lengths = np.bincount(runs, minlength=groups * panels)
@@ -249,78 +247,14 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         )
 
     @staticmethod
+    def _reading(problem: SpmmProblem, config: PanelSpmmConfig) -> Reading:
+        """How a warp's threads read rows of a panel."""
+        row_bytes = config.tile_n * problem.dtype.itemsize
+        return Reading(row_bytes, config.threads_per_row, config.row_splits, config.step)
+
+    @staticmethod
     def _rows_per_warp(config: PanelSpmmConfig) -> int:
         return 32 // config.threads_per_row * config.rows_per_group
-
-    @staticmethod
-    def _entries(
-        rows_per_group: int, panel_k: int, matrix: CsrMatrix, order: Array, panels: int
-    ) -> tuple[Array, Array, Array]:
-        """Entries (columns of groups of rows) by group, panel and column.
-
-        Returns:
-            Their columns, their runs (group · panels + panel), and per entry and row of the group the number of
-            the nonzero in CSR order, or -1.
-        """
-        lengths = np.diff(matrix.row_offsets)[order]
-        first = np.cumsum(lengths) - lengths
-        to_source = np.repeat((matrix.row_offsets[:-1][order] - first).astype(np.int32), lengths)
-        nonzeros = np.arange(matrix.nnz, dtype=np.int32) + to_source
-        wide = order.size * max(panels, matrix.shape[1] + 1) > np.iinfo(np.int32).max
-        places = np.repeat(np.arange(order.size, dtype=np.int64 if wide else np.int32), lengths)
-        columns = matrix.column_indices[nonzeros]
-        if rows_per_group == 1:
-            return columns, places * panels + columns // panel_k, nonzeros[:, None]
-        width = matrix.shape[1] + 1
-        keys, entry = np.unique(places // rows_per_group * width + columns, return_inverse=True)
-        source = np.full((keys.size, rows_per_group), -1, dtype=np.int32)
-        source[entry, places % rows_per_group] = nonzeros
-        group, column = keys // width, keys % width
-        return column, group * panels + column // panel_k, source
-
-    @staticmethod
-    def _bank_order(
-        problem: SpmmProblem, config: PanelSpmmConfig, rows: Array, runs: Array, panels: int
-    ) -> Array | None:
-        """An order of the entries in which the sets of threads that load together meet in different banks.
-
-        Where a panel's row is shorter than the 128 bytes of a bank cycle, rows of B fall into 2 or 4 classes by
-        the banks that they lie in. Neighbouring sets already start at different chunks of a row, so that as many
-        sets as a thread has chunks may share a class; set s takes class (i + s / chunks) mod classes in its i-th
-        place, as far as a run's entries allow. None: nothing to gain.
-
-        Args:
-            rows: of each entry, within its panel.
-            runs: of each entry, rising.
-        """
-        c = config
-        classes = min(c.step, BANK_BYTES // (c.tile_n * problem.dtype.itemsize))
-        if classes < 2 or rows.size == 0:
-            return None
-        kinds = rows % classes
-        run_lengths = np.bincount(runs, minlength=int(runs[-1]) + 1)
-        run_starts = np.cumsum(run_lengths) - run_lengths
-        rank = np.empty(rows.size, dtype=np.int32)  # of an entry among those of its run and class
-        fewest = np.full(run_lengths.size, rows.size, dtype=np.int32)  # entries that every class of a run has
-        for kind in range(classes):
-            member = kinds == kind
-            before = np.r_[0, np.cumsum(member, dtype=np.int32)]
-            rank[member] = (before[:-1] - before[run_starts][runs])[member]
-            np.minimum(fewest, before[run_starts + run_lengths] - before[run_starts], out=fewest)
-        matched = rank < fewest[runs]
-        groups_per_warp = 32 // c.threads_per_row
-        row_chunks = c.tile_n * problem.dtype.itemsize // CHUNK_BYTES
-        chunks = row_chunks // (c.threads_per_row // c.row_splits)  # of a thread
-        thread_set = runs // panels % groups_per_warp * c.row_splits + rank * classes // c.step % c.row_splits
-        unmatched_before = np.r_[0, np.cumsum(~matched, dtype=np.int32)]
-        place = np.where(
-            matched,
-            rank * classes + (kinds - thread_set // chunks) % classes,
-            classes * fewest[runs] + unmatched_before[:-1] - unmatched_before[run_starts][runs],
-        )
-        order = np.empty(rows.size, dtype=np.int64)
-        order[run_starts[runs] + place] = np.arange(rows.size)
-        return order
 
     def packing_key(self, problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[Value, ...]:
         # The sets of threads shape the order of nonzeros only where rows of a panel share a bank cycle, and the order

@@ -21,6 +21,7 @@ from sparsegen.kernels.layouts.ell import (
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks
 from sparsegen.kernels.layouts.loads import indices_fit
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
@@ -32,9 +33,6 @@ WARP = 32
 UNIT_BYTES = 16  # of one load of B
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 BANK_UNITS = BANK_BYTES // UNIT_BYTES
-REGISTERS_PER_BLOCK = 65536
-THREADS_PER_MULTIPROCESSOR = 2048
-RESERVED_SHARED = 1024  # bytes that the system takes of each block's shared memory
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
 # Of a multiprocessor's cycles, as fitted: for a product, more where rows are not aligned; for each byte of a tile of B,
@@ -156,10 +154,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         )
         threads = WARP * c.k_splits * c.row_warps
         yield Constraint(threads <= 1024, f"32 · k_splits · row_warps ({threads}) threads are at most 1024")
-        yield Constraint(
-            threads * c.registers <= REGISTERS_PER_BLOCK,
-            f"threads · registers ({threads * c.registers}) is at most {REGISTERS_PER_BLOCK}",
-        )
+        yield allowed_registers_fit(c.registers, threads)
         yield indices_fit(c.index_bits, problem.k)
         shared = self._shared_bytes(problem, c)
         yield Constraint(
@@ -200,11 +195,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     def _resident_blocks(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> int:
         """Blocks that a multiprocessor holds at once."""
         threads = WARP * config.k_splits * config.row_warps
-        by_memory = device.shared_memory_per_multiprocessor // (
-            self._shared_bytes(problem, config) + RESERVED_SHARED
-        )
-        by_registers = REGISTERS_PER_BLOCK // (threads * config.registers)
-        return max(1, min(by_memory, by_registers, THREADS_PER_MULTIPROCESSOR // threads, 32))
+        return resident_blocks(threads, config.registers, self._shared_bytes(problem, config), device)
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> bool:
         c = config

@@ -11,8 +11,9 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError
+from sparsegen.kernels.layouts.mma_spmm_config import MmaSpmmConfig
 from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places, tile_lists
-from sparsegen.kernels.mma_spmm import FAMILY, MmaSpmmConfig
+from sparsegen.kernels.mma_spmm import FAMILY
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sparsegen.kernels.base import Constraint, Device
 
-REGISTERS_PER_MULTIPROCESSOR = 65536
+REGISTERS_PER_MULTIPROCESSOR = 65536  # as many as a block may have
+THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers
 
@@ -31,6 +32,27 @@ def enough_registers(needed: int, threads: int, *, at_a_time: int = 1) -> Constr
     return Constraint(
         needed <= available,
         f"a thread needs about {needed} registers for its sums and operands and has {available}",
+    )
+
+
+def allowed_registers_fit(registers: int, threads: int) -> Constraint:
+    """A block's threads may have so many ``registers`` each, as the compiler is told."""
+    return Constraint(
+        threads * registers <= REGISTERS_PER_MULTIPROCESSOR,
+        f"threads · registers ({threads * registers}) is at most {REGISTERS_PER_MULTIPROCESSOR}",
+    )
+
+
+def resident_blocks(threads: int, registers: int, taken: int, device: Device) -> int:
+    """Blocks of so many threads, registers of a thread and bytes that a multiprocessor holds at once, at least 1."""
+    return max(
+        1,
+        min(
+            device.shared_memory_per_multiprocessor // (taken + RESERVED_PER_BLOCK),
+            REGISTERS_PER_MULTIPROCESSOR // (threads * registers),
+            THREADS_PER_MULTIPROCESSOR // threads,
+            BLOCKS_PER_MULTIPROCESSOR,
+        ),
     )
 
 

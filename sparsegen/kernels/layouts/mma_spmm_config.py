@@ -1,0 +1,87 @@
+"""The tuning space of `mma_spmm`, and shapes of tiles that were fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsegen.kernels.config import Config, tunable
+from sparsegen.kernels.layouts.warp_tiles import threads_of
+
+
+@dataclass(frozen=True)
+class MmaSpmmConfig(Config):
+    """One point of the tuning space of `MmaSpmm`."""
+
+    tile_m: int = tunable(
+        64, (16, 32, 64, 128, 256), "rows of C per block", searched=(16, 32, 64, 128), packs=True
+    )
+    tile_n: int = tunable(64, (8, 16, 32, 64, 128, 256), "columns of C per block")
+    tile_k: int = tunable(64, (16, 32, 64, 128, 256), "columns of A per tile", packs=True)
+    warpgroups: bool = tunable(
+        False,
+        (False, True),
+        "wgmma: four warps at a time take their operands from shared memory while they expand the next tile",
+    )
+    warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
+    warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
+    warps_k: int = tunable(1, (1, 2, 4), "warps over the columns of A, their sums added up at the end")
+    storage: str = tunable(
+        "nonzeros",
+        ("nonzeros", "tiles"),
+        "what is stored of A's tiles that have nonzeros: those and their places, or all elements",
+        packs=True,
+    )
+    stages: int = tunable(
+        3,
+        (2, 3, 4),
+        "pipeline stages: tiles of B in shared memory; the next ones load while one is used",
+        searched=(3, 4),
+    )
+    prefetch: int = tunable(
+        2,
+        (1, 2, 4, 8),
+        "vectors of nonzeros that a thread loads one tile ahead; the rest is loaded when needed",
+    )
+    resident_blocks: int = tunable(
+        1,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
+        searched=(1, 2),
+    )
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return threads_of(self) * self.warps_k
+
+
+# Fastest on an H100 for problems of falling size.
+WARPGROUP_CONFIGS = (
+    MmaSpmmConfig(tile_m=128, tile_n=256, tile_k=64, warpgroups=True, warps_m=8, warps_n=1),
+    MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
+    MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+    MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
+)
+# For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
+LARGE_TILE_CONFIG = MmaSpmmConfig(
+    tile_m=128,
+    tile_n=128,
+    tile_k=64,
+    warps_m=2,
+    warps_n=2,
+    storage="tiles",
+    stages=3,
+    prefetch=1,
+    resident_blocks=2,
+)
+NARROW_TILE_CONFIG = MmaSpmmConfig(
+    tile_m=32,
+    tile_n=128,
+    tile_k=32,
+    warps_m=1,
+    warps_n=4,
+    storage="tiles",
+    stages=3,
+    prefetch=1,
+    resident_blocks=2,
+)

@@ -1,0 +1,104 @@
+"""The order of nonzeros that stream past panels of B in shared memory (`panel_spmm`): NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.matrix.formats import Array, CsrMatrix
+
+CHUNK_BYTES = 16  # of one load from shared memory
+BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the threads of a warp read rows of a panel.
+
+    Attributes:
+        row_bytes: of a panel's row.
+        threads_per_row: threads that share a group of rows of A.
+        row_splits: of them, sets that take every ``row_splits``-th step of entries.
+        step: entries that a thread takes together.
+    """
+
+    row_bytes: int
+    threads_per_row: int
+    row_splits: int
+    step: int
+
+    @property
+    def classes(self) -> int:
+        """Rows of a panel that meet different banks; fewer than 2 where a row has all of them."""
+        return min(self.step, BANK_BYTES // self.row_bytes)
+
+    @property
+    def thread_chunks(self) -> int:
+        """Chunks of a row that each thread of a set reads."""
+        return self.row_bytes // CHUNK_BYTES // (self.threads_per_row // self.row_splits)
+
+
+def entries_by_panel(
+    rows_per_group: int, panel_k: int, matrix: CsrMatrix, order: Array, panels: int
+) -> tuple[Array, Array, Array]:
+    """Entries (columns of groups of rows) by group, panel and column.
+
+    Returns:
+        Their columns, their runs (group · panels + panel), and per entry and row of the group the number of
+        the nonzero in CSR order, or -1.
+    """
+    lengths = np.diff(matrix.row_offsets)[order]
+    first = np.cumsum(lengths) - lengths
+    to_source = np.repeat((matrix.row_offsets[:-1][order] - first).astype(np.int32), lengths)
+    nonzeros = np.arange(matrix.nnz, dtype=np.int32) + to_source
+    wide = order.size * max(panels, matrix.shape[1] + 1) > np.iinfo(np.int32).max
+    places = np.repeat(np.arange(order.size, dtype=np.int64 if wide else np.int32), lengths)
+    columns = matrix.column_indices[nonzeros]
+    if rows_per_group == 1:
+        return columns, places * panels + columns // panel_k, nonzeros[:, None]
+    width = matrix.shape[1] + 1
+    keys, entry = np.unique(places // rows_per_group * width + columns, return_inverse=True)
+    source = np.full((keys.size, rows_per_group), -1, dtype=np.int32)
+    source[entry, places % rows_per_group] = nonzeros
+    group, column = keys // width, keys % width
+    return column, group * panels + column // panel_k, source
+
+
+def bank_order(reading: Reading, rows: Array, runs: Array, panels: int) -> Array | None:
+    """An order of the entries in which the sets of threads that load together meet in different banks.
+
+    Where a panel's row is shorter than the 128 bytes of a bank cycle, rows of B fall into 2 or 4 classes by
+    the banks that they lie in. Neighbouring sets already start at different chunks of a row, so that as many
+    sets as a thread has chunks may share a class; set s takes class (i + s / chunks) mod classes in its i-th
+    place, as far as a run's entries allow. None: nothing to gain.
+
+    Args:
+        rows: of each entry, within its panel.
+        runs: of each entry, rising: group · panels + panel.
+    """
+    classes = reading.classes
+    if classes < 2 or rows.size == 0:
+        return None
+    kinds = rows % classes
+    run_lengths = np.bincount(runs, minlength=int(runs[-1]) + 1)
+    run_starts = np.cumsum(run_lengths) - run_lengths
+    rank = np.empty(rows.size, dtype=np.int32)  # of an entry among those of its run and class
+    fewest = np.full(run_lengths.size, rows.size, dtype=np.int32)  # entries that every class of a run has
+    for kind in range(classes):
+        member = kinds == kind
+        before = np.r_[0, np.cumsum(member, dtype=np.int32)]
+        rank[member] = (before[:-1] - before[run_starts][runs])[member]
+        np.minimum(fewest, before[run_starts + run_lengths] - before[run_starts], out=fewest)
+    matched = rank < fewest[runs]
+    split = rank * classes // reading.step % reading.row_splits
+    thread_set = runs // panels % (32 // reading.threads_per_row) * reading.row_splits + split
+    unmatched_before = np.r_[0, np.cumsum(~matched, dtype=np.int32)]
+    place = np.where(
+        matched,
+        rank * classes + (kinds - thread_set // reading.thread_chunks) % classes,
+        classes * fewest[runs] + unmatched_before[:-1] - unmatched_before[run_starts][runs],
+    )
+    order = np.empty(rows.size, dtype=np.int64)
+    order[run_starts[runs] + place] = np.arange(rows.size)
+    return order
