@@ -16,7 +16,7 @@ from sparsegen.kernels.layouts.copied_tiles import (
     PIECE,
     REACHED,
     SHARED_BYTES,
-    THREADS,
+    persistent_launch,
 )
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import shared_memory_fits
@@ -169,13 +169,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     ) -> Launch:
         c = config
         units = -(-sizes["row_tiles"] // c.cluster) * -(-problem.n // c.tile_n) * c.splits
-        clusters = min(units, max(1, device.multiprocessors // c.cluster))
-        return Launch(
-            grid=(clusters * c.cluster, 1, 1),
-            block=(THREADS, 1, 1),
-            shared_memory_bytes=SHARED_BYTES,
-            starts_early=True,
-        )
+        return persistent_launch(units, c.cluster, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BitmapConfig:
         """The valid config that should take the least time."""

@@ -37,7 +37,7 @@ from sparsegen.kernels.layouts.network_family import (
 )
 from sparsegen.kernels.layouts.network_tiles import UNIT, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
-from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
@@ -172,33 +172,18 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
     ) -> Packed[Array]:
         c = config
         tiles = cluster_tiles(problem, matrix, c.run, c.warps * c.run, c.cluster, c.sending == "listed")
-        return Packed(
-            arrays={
-                "layer_table": empty_as_one(tiles.layers),
-                "places": tiles.places,
-                "copies": tiles.copies,
-                "general": tiles.general,
-                "blocks": tiles.blocks,
-                "in_use": tiles.kept,
-                "input_places": tiles.inputs,
-                "values": self.values(problem, matrix, tiles.source),
-            },
-            sizes={
-                "neurons": problem.neurons,
-                "outputs": problem.outputs,
-                "layers": problem.layers,
-                "positions": tiles.positions,
-                "width": positions_of(problem),
-                "output_share": SIDE * -(-positions_of(problem) // SIDE // c.cluster),
-                "rank_groups": tiles.places.shape[1],
-                "rank_general": tiles.general.shape[1],
-                "rank_tiles": tiles.blocks.shape[1],
-                "rank_units": tiles.source.shape[1] // UNIT,
-            },
-            nnz=matrix.nnz,
-            values="values",
-            value_source=lambda: tiles.source,
+        return self.packed(
+            problem,
+            matrix,
+            tiles,
+            own={"places": tiles.places, "copies": tiles.copies, "in_use": tiles.kept},
             scratch=self.kept(problem, tiles.positions, c.cluster),
+            width=positions_of(problem),
+            output_share=SIDE * -(-positions_of(problem) // SIDE // c.cluster),
+            rank_groups=tiles.places.shape[1],
+            rank_general=tiles.general.shape[1],
+            rank_tiles=tiles.blocks.shape[1],
+            rank_units=tiles.source.shape[1] // UNIT,
         )
 
     def launch(

@@ -32,7 +32,7 @@ from sparsegen.kernels.layouts.network_family import (
     warps_for,
 )
 from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of
-from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
@@ -132,26 +132,9 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
-        return Packed(
-            arrays={
-                "layer_table": empty_as_one(tiles.layers),
-                "places": tiles.places | _in_upper_half(tiles.pairs, len(tiles.places)),
-                "general": tiles.general,
-                "blocks": tiles.blocks,
-                "input_places": tiles.inputs,
-                "values": self.values(problem, matrix, tiles.source),
-            },
-            sizes={
-                "neurons": problem.neurons,
-                "outputs": problem.outputs,
-                "layers": problem.layers,
-                "positions": tiles.positions,
-            },
-            nnz=matrix.nnz,
-            values="values",
-            value_source=lambda: tiles.source,
-            scratch=self.kept(problem, tiles.positions),
-        )
+        places = tiles.places | _in_upper_half(tiles.pairs, len(tiles.places))
+        scratch = self.kept(problem, tiles.positions)
+        return self.packed(problem, matrix, tiles, {"places": places}, scratch)
 
     def launch(
         self,

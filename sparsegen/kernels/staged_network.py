@@ -22,6 +22,8 @@ from sparsegen.kernels.layouts.network_family import (
     first_check_tunable,
     launch_of,
     living,
+    network_constants,
+    stored_values,
 )
 from sparsegen.kernels.layouts.staged_slices import bias_sources, staged_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -159,11 +161,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         )
 
     def constants(self, problem: SparseNetworkProblem, config: StagedNetworkConfig) -> Mapping[str, Value]:
-        return {
-            "dtype": problem.dtype.value,
-            "activation": problem.activation.value,
-            "readout": problem.readout.value,
-        }
+        return network_constants(problem)
 
     def pack(
         self, problem: SparseNetworkProblem, config: StagedNetworkConfig, matrix: CsrMatrix
@@ -173,7 +171,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         slices = staged_slices(problem, matrix, WARP * config.warps, config.buffer, classes)
         biases = bias_sources(problem, matrix).ravel()
         source = empty_as_one(np.concatenate((biases, slices.source)))
-        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
+        values = stored_values(problem, matrix, source)
         dying = dies(problem)
         tile = 2 * max(problem.neurons, problem.outputs) * problem.dtype.itemsize
         return Packed(

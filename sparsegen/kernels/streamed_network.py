@@ -27,7 +27,7 @@ from sparsegen.kernels.layouts.network_family import (
 )
 from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
-from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
@@ -111,27 +111,9 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
     ) -> Packed[Array]:
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
         room = problem.n + WIDEST_TILE * min(MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
-        return Packed(
-            arrays={
-                "layer_table": empty_as_one(tiles.layers),
-                "places": tiles.places,
-                "pairs": tiles.pairs,
-                "general": tiles.general,
-                "blocks": tiles.blocks,
-                "input_places": tiles.inputs,
-                "values": self.values(problem, matrix, tiles.source),
-            },
-            sizes={
-                "neurons": problem.neurons,
-                "outputs": problem.outputs,
-                "layers": problem.layers,
-                "positions": tiles.positions,
-            },
-            nnz=matrix.nnz,
-            values="values",
-            value_source=lambda: tiles.source,
-            scratch={"tiles": 4 * (tiles.positions + SPARE_ROWS) * room, "numbers": 8 * problem.n},
-        )
+        own = {"places": tiles.places, "pairs": tiles.pairs}
+        scratch = {"tiles": 4 * (tiles.positions + SPARE_ROWS) * room, "numbers": 8 * problem.n}
+        return self.packed(problem, matrix, tiles, own, scratch)
 
     def launch(
         self,

@@ -16,11 +16,11 @@ from sparsegen.kernels.layouts.copied_tiles import (
     REACHED,
     SHARED_BYTES,
     START_US,
-    THREADS,
     TILE_M,
     TILE_US,
     Order,
     WalkedTilesConfig,
+    persistent_launch,
 )
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
@@ -112,13 +112,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         self, problem: SpmmProblem, config: TmaBlockSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         tiles = sizes["row_block_count"] * -(-problem.n // (config.tile_n * config.cluster))
-        clusters = min(tiles, max(1, device.multiprocessors // config.cluster))
-        return Launch(
-            grid=(clusters * config.cluster, 1, 1),
-            block=(THREADS, 1, 1),
-            shared_memory_bytes=SHARED_BYTES,
-            starts_early=True,
-        )
+        return persistent_launch(tiles, config.cluster, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TmaBlockSpmmConfig:
         """The config of masked products: wide tiles if they fill the device, otherwise narrower ones, by position."""

@@ -85,6 +85,17 @@ P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=CopiedTilesConfig)
 
 
+def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
+    """The launch of clusters of so many blocks, as many as the device holds, or as there are tiles for."""
+    clusters = min(tiles, max(1, device.multiprocessors // cluster))
+    return Launch(
+        grid=(clusters * cluster, 1, 1),
+        block=(THREADS, 1, 1),
+        shared_memory_bytes=SHARED_BYTES,
+        starts_early=True,
+    )
+
+
 class CopiedTiles(Family[P, C]):
     """A persistent kernel: a producer warp loads the live tiles by TMA, and two consumer warpgroups multiply them.
 
@@ -204,13 +215,7 @@ class CopiedTiles(Family[P, C]):
             PIECE if side.samples else config.tile_n * config.cluster
         )  # of the narrowest tile of a cluster
         tiles = problem.batch * self._row_tiles(side) * -(-side.columns // columns)
-        clusters = max(1, min(tiles, device.multiprocessors // config.cluster))
-        return Launch(
-            grid=(clusters * config.cluster, 1, 1),
-            block=(THREADS, 1, 1),
-            shared_memory_bytes=SHARED_BYTES,
-            starts_early=True,
-        )
+        return persistent_launch(max(1, tiles), config.cluster, device)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """Wide tiles if they fill the device; otherwise narrower tiles, scheduled by position and without clusters."""

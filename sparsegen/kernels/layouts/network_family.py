@@ -13,6 +13,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.network_tiles import TILE
 from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
@@ -37,6 +38,28 @@ class Dropping(Protocol):
 
     @property
     def checks(self) -> int: ...
+
+
+class LaidOut(Protocol):
+    """Tiles of all layers, as `NetworkTiles` and `ClusterTiles` describe them."""
+
+    @property
+    def layers(self) -> Array: ...
+
+    @property
+    def general(self) -> Array: ...
+
+    @property
+    def blocks(self) -> Array: ...
+
+    @property
+    def inputs(self) -> Array: ...
+
+    @property
+    def source(self) -> Array: ...
+
+    @property
+    def positions(self) -> int: ...
 
 
 class Dropped(TypedDict):
@@ -164,17 +187,39 @@ class TiledNetwork(Family[SparseNetworkProblem, C]):
         )
 
     def constants(self, problem: SparseNetworkProblem, config: C) -> Mapping[str, Value]:
-        return {
-            "dtype": problem.dtype.value,
-            "activation": problem.activation.value,
-            "readout": problem.readout.value,
-        }
+        return network_constants(problem)
 
     @staticmethod
-    def values(problem: SparseNetworkProblem, matrix: CsrMatrix, source: Array) -> Array:
-        """Weights and biases in the order of ``source``: of each value the nonzero's number, or -1."""
-        found: Array = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
-        return found
+    def packed(
+        problem: SparseNetworkProblem,
+        matrix: CsrMatrix,
+        tiles: LaidOut,
+        own: Mapping[str, Array],
+        scratch: Mapping[str, int],
+        **sizes: int,
+    ) -> Packed[Array]:
+        """Tiles of all layers with their values, a family's ``own`` arrays and sizes, and its scratch memory."""
+        return Packed(
+            arrays={
+                "layer_table": empty_as_one(tiles.layers),
+                **own,
+                "general": tiles.general,
+                "blocks": tiles.blocks,
+                "input_places": tiles.inputs,
+                "values": stored_values(problem, matrix, tiles.source),
+            },
+            sizes={
+                "neurons": problem.neurons,
+                "outputs": problem.outputs,
+                "layers": problem.layers,
+                "positions": tiles.positions,
+                **sizes,
+            },
+            nnz=matrix.nnz,
+            values="values",
+            value_source=lambda: tiles.source,
+            scratch=scratch,
+        )
 
     @staticmethod
     def kept(problem: SparseNetworkProblem, positions: int, blocks: int = 1) -> dict[str, int]:
@@ -182,6 +227,21 @@ class TiledNetwork(Family[SparseNetworkProblem, C]):
         if not dies(problem):
             return {"kept": 4, "kept_ids": 4}
         return {"kept": 2 * blocks * problem.n * positions, "kept_ids": 4 * blocks * problem.n}
+
+
+def network_constants(problem: SparseNetworkProblem) -> dict[str, Value]:
+    """What every template of a network knows of its problem."""
+    return {
+        "dtype": problem.dtype.value,
+        "activation": problem.activation.value,
+        "readout": problem.readout.value,
+    }
+
+
+def stored_values(problem: SparseNetworkProblem, matrix: CsrMatrix, source: Array) -> Array:
+    """Weights and biases in the order of ``source``: of each value the nonzero's number, or -1."""
+    found: Array = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
+    return found
 
 
 def traits_of_tiles(problem: SparseNetworkProblem) -> Mapping[str, Value]:
