@@ -16,8 +16,8 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
 NARROWEST_TILE = 64  # columns of C
 ITEM_BYTES = 2
 BARRIER_BYTES = 8

@@ -17,7 +17,6 @@ from sparsegen.kernels.layouts.cluster_tiles import (
 )
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
-    WARP,
     TiledNetwork,
     checks_tunable,
     dropped,
@@ -41,6 +40,7 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
+from sparsegen.system.device_memory import WARP
 
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 MOST_BLOCKS_KEPT = (

@@ -11,7 +11,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import allowed_registers_fit
+from sparsegen.kernels.layouts.limits import allowed_registers_fit, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -19,7 +19,6 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-MAX_GRID_Y = 65535
 # Of a multiprocessor's cycles, as fitted: for a product of a row-major B, and of a column-major one, whose loads are
 # strided; to begin a row; for a nonzero of the longest row, whose strips follow one another, and where B has many rows.
 START_US = 1.7
@@ -164,8 +163,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         )
         shared = self._static_shared_bytes(problem, c)
         yield Constraint(shared <= 48 * 1024, f"static shared memory ({shared} bytes) is at most 48 KiB")
-        column_blocks = -(-problem.n // c.tile_n)
-        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     @staticmethod
     def _is_wide(problem: SpmmProblem) -> bool:

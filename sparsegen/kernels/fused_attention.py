@@ -23,8 +23,8 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import BLOCK, Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SparseAttentionProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
 WIDEST = 256  # of a head
 PRODUCTS = 0.7  # of the rate of tensor cores, as measured on an H100
 START_ELEMENTS = 40_000  # of tiles, in the time that a tile of queries takes to begin and end

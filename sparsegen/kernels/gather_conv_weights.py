@@ -15,11 +15,12 @@ from sparsegen.kernels.layouts.gathered_tiles import (
     products_us,
 )
 from sparsegen.kernels.layouts.loads import widest_vector
-from sparsegen.kernels.layouts.warp_tiles import WARP, threads_of
+from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, SubmanifoldConv3dWeightsProblem
+from sparsegen.system.device_memory import WARP
 
 WINDOW = 1024  # places whose live pairs a block lists at a time
 PAIR_BYTES = 8

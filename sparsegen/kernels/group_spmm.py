@@ -13,16 +13,15 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.kernels.layouts.group_tiles import group_tiles
-from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, shared_memory_fits
+from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, shared_memory_fits, tiles_in_grid
 from sparsegen.kernels.layouts.network_tiles import TILE
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
-MAX_GRID_Y = 65535
 START_US = 1.6
 LOADS = 1.5  # of the L2's time for rows of B: they are read in pieces
 
@@ -67,8 +66,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         yield from self.scope(problem)
         yield capable(device, TENSOR_CORES)
         yield shared_memory_fits("stages of all warps", self._shared_bytes(config), device)
-        column_blocks = -(-problem.n // config.tile_n)
-        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / tile_n", problem.n, config.tile_n)
 
     @staticmethod
     def _shared_bytes(config: GroupSpmmConfig) -> int:

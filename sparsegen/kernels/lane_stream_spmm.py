@@ -27,9 +27,8 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
-from sparsegen.system.device_memory import Buffer, PlainDevice
+from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 
-WARP = 32
 ROW_BYTES = 128  # of a ring: a word for each lane
 BARRIER_BYTES = 256
 MAX_WARPS = 16

@@ -17,9 +17,10 @@ from sparsegen.kernels.layouts.masked_convolution import (
 )
 from sparsegen.kernels.layouts.unit_lists import list_bytes
 from sparsegen.kernels.layouts.unit_tiles import UnitTiles, UnitTilesConfig
-from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
+from sparsegen.system.device_memory import WARP
 
 MOST_COPIES = 32  # of a thread, in a step
 FIRST_PIXEL_BYTES = 16  # of an output in shared memory: where its first tap reads

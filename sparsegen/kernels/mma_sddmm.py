@@ -15,11 +15,12 @@ from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.panels import Panels, expected_tiles
 from sparsegen.kernels.layouts.sampled import VALUES, SampledProduct
-from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, threads_of
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, threads_of
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
+from sparsegen.system.device_memory import WARP
 
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions

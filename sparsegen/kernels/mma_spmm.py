@@ -13,7 +13,7 @@ from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
-from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits, tiles_in_grid
 from sparsegen.kernels.layouts.mma_spmm_config import (
     LARGE_TILE_CONFIG,
     NARROW_TILE_CONFIG,
@@ -37,7 +37,6 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
-MAX_GRID_Y = 65535
 START_US = 1.6
 FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better choice, whatever the blocks' size
 
@@ -129,8 +128,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         yield enough_registers(needed, threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("tiles", shared, device)
-        tiles_n = -(-problem.n // c.tile_n)
-        yield Constraint(tiles_n <= MAX_GRID_Y, f"{tiles_n} tiles of columns, at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     def requirements(
         self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig

@@ -14,6 +14,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import (
+    MAX_GRID_Y,
     capable,
     enough_registers,
     resident_blocks_fit,
@@ -25,13 +26,12 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
 ASYNCHRONOUS_COPIES = (8, 0)  # compute capability
 CHUNK_BYTES = 16
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 LONGEST_ROW = 2048  # bytes, of B
-MAX_GRID_Y = 65535
 MAX_THREADS = 2048  # of a multiprocessor
 # Of a row of A, that a thread best keeps: sums are long, and registers are left, which 16 bits need for conversions.
 LEFT_VALUES = {DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16}

@@ -11,7 +11,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks
+from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.panel_entries import (
     BANK_BYTES,
     CHUNK_BYTES,
@@ -25,7 +25,6 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-MAX_GRID_Y = 65535
 # Of a multiprocessor's cycles, as fitted: for a product, for a nonzero of the longest row on its way, and until all
 # warps have gone on to the next panel.
 START_US = 2.6
@@ -152,8 +151,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             shared <= device.shared_memory_per_block,
             f"the panels ({shared} bytes) fit a block's shared memory ({device.shared_memory_per_block} bytes)",
         )
-        column_blocks = -(-problem.n // c.tile_n)
-        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     @staticmethod
     def _shared_bytes(problem: SpmmProblem, config: PanelSpmmConfig) -> int:

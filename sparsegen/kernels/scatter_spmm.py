@@ -13,13 +13,13 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.limits import MAX_GRID_Y
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
-MAX_GRID_Y = 65535
 VECTORS = (1, 2, 4)
 MOST_SUM_BYTES = 25 << 20  # half of an H100's L2: from there on, each addition reads and writes DRAM
 LEAST_PER_COLUMN = 4  # nonzeros that a row of B is loaded for

@@ -12,15 +12,15 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.limits import tiles_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_runs
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
-MAX_GRID_Y = 65535
 QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
 NO_PART = -1
@@ -111,8 +111,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             f"registers ({c.registers}) hold a thread's sums, and what it loads ahead: about {needed}",
         )
         yield indices_fit(c.index_bits, problem.k)
-        column_blocks = -(-problem.n // c.tile_n)
-        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     def is_worth_trying(self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device) -> bool:
         c = config

@@ -14,7 +14,6 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
-    WARP,
     checks_tunable,
     dies,
     dropped,
@@ -30,6 +29,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
+from sparsegen.system.device_memory import WARP
 
 BANK_BYTES = 128  # that shared memory delivers in a cycle
 VECTOR_BYTES = (4, 8, 16)

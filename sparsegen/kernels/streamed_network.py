@@ -10,7 +10,6 @@ from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
-    WARP,
     TiledNetwork,
     checks_tunable,
     dropped,
@@ -31,6 +30,7 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
+from sparsegen.system.device_memory import WARP
 
 STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 WIDEST_TILE = 64  # inputs

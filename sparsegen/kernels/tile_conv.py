@@ -9,6 +9,7 @@ from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import items_in_grid
+from sparsegen.kernels.layouts.limits import MAX_GRID_Y
 from sparsegen.kernels.layouts.masked_convolution import (
     UNIT_OUTPUTS,
     MaskedConvolution,
@@ -22,7 +23,6 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem
 
 THREAD_FILTERS = 4
-MAX_GRID_Y = 65535
 START_US = 3.0
 REACHED = 0.21  # of what units for floats could do: 1,109 µs on an H100 for 128 channels, 8 images of 256², 10 % live
 FLOP_PER_CYCLE = 256  # of a multiprocessor

@@ -19,13 +19,13 @@ from sparsegen.kernels.layouts.ell import (
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.kernels.layouts.limits import MAX_GRID_Y, tiles_in_grid
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 
-MAX_GRID_Y = 65535
-WARP = 32
 # Of a multiprocessor's cycles, as fitted: for a product, and more of it in a row-major B the less lanes, which are
 # neighbouring rows, share columns; and for a place of a row on its way.
 START_US = 1.0
@@ -70,8 +70,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         yield from self.scope(problem)
         warps = config.nwarp * config.vsize
         yield Constraint(warps <= 32, f"a block has nwarp · vsize ({warps}) warps, at most 32")
-        column_blocks = -(-problem.n // config.vsize)
-        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / vsize ({column_blocks}) is at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / vsize", problem.n, config.vsize)
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> bool:
         return config.vsize < 2 * problem.n

@@ -21,15 +21,14 @@ from sparsegen.kernels.layouts.ell import (
     padding_requirement,
     places_in_rows,
 )
-from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks
+from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 
-MAX_GRID_Y = 65535
-WARP = 32
 UNIT_BYTES = 16  # of one load of B
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 BANK_UNITS = BANK_BYTES // UNIT_BYTES
@@ -162,8 +161,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             f"B's tile and the partial sums ({shared} bytes) fit a block's shared memory "
             f"({device.shared_memory_per_block} bytes)",
         )
-        column_blocks = -(-problem.n // c.tile_n)
-        yield Constraint(column_blocks <= MAX_GRID_Y, f"n / tile_n ({column_blocks}) is at most {MAX_GRID_Y}")
+        yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     @staticmethod
     def _chunk(problem: SpmmProblem) -> int:

@@ -18,9 +18,10 @@ from sparsegen.kernels.layouts.masked_convolution import (
 )
 from sparsegen.kernels.layouts.unit_lists import list_bytes, window_pixels
 from sparsegen.kernels.layouts.unit_tiles import UnitTiles, UnitTilesConfig
-from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
+from sparsegen.system.device_memory import WARP
 
 MOST_TAPS = 64  # of a filter: one bit of a word for each
 # Expected, not measured yet: microseconds beside the products; the share of the tensor cores' rate, of which mma.sync

@@ -21,11 +21,12 @@ from sparsegen.kernels.layouts.masked_convolution import (
     units_of,
 )
 from sparsegen.kernels.layouts.unit_lists import list_bytes, window_pixels
-from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
+from sparsegen.system.device_memory import WARP
 
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
 MOST_PARTS = 65535  # blocks along a grid's y

@@ -16,11 +16,12 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
 from sparsegen.kernels.bitmap_spmm import expected_slots
-from sparsegen.kernels.layouts.bitmaps import HEAD_WORDS, TILE_K, TILE_M, WARP, WARPS, bitmaps
+from sparsegen.kernels.layouts.bitmaps import HEAD_WORDS, TILE_K, TILE_M, WARPS, bitmaps
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.system.device_memory import WARP
 from sparsegen.verify.bounds import worst_error
 
 FAMILY = family("bitmap_spmm")

@@ -13,13 +13,14 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
-from sparsegen.kernels.layouts.staged_slices import NONE, WARP, staged_slices
+from sparsegen.kernels.layouts.staged_slices import NONE, staged_slices
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render
+from sparsegen.system.device_memory import WARP
 
 FAMILY = family("staged_network")
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.device_memory import WARP
 
 TILE_M = 128  # rows of a tile, 16 for each of eight warps
 TILE_K = 64  # columns: 32 elements for each lane
 WARPS = TILE_M // 16
-WARP = 32
 HEAD_WORDS = (
     WARPS + WARPS * WARP
 )  # of a tile: where each warp's nonzeros begin, and a word of bits for each lane

@@ -11,8 +11,9 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.operators import DType, PointsProblem
+from sparsegen.system.device_memory import WARP
 
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0

@@ -7,6 +7,7 @@ from sparsegen.kernels.base import Constraint, Device
 REGISTERS_PER_MULTIPROCESSOR = 65536  # as many as a block may have
 THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
+MAX_GRID_Y = 65535
 TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers
 
 
@@ -71,3 +72,9 @@ def resident_blocks_fit(blocks: int, taken: int, device: Device) -> Constraint:
         f"resident_blocks ({blocks}) blocks of {taken} bytes fit a multiprocessor's shared memory "
         f"({device.shared_memory_per_multiprocessor})",
     )
+
+
+def tiles_in_grid(what: str, extent: int, tile: int) -> Constraint:
+    """A grid counts so many tiles along y; ``what`` is the quotient in words."""
+    tiles = -(-extent // tile)
+    return Constraint(tiles <= MAX_GRID_Y, f"{what} ({tiles}) is at most {MAX_GRID_Y}")

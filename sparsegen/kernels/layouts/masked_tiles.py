@@ -16,7 +16,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.loads import widest_vector
-from sparsegen.kernels.layouts.warp_tiles import WARP, on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -30,6 +30,7 @@ from sparsegen.operators import (
     Rest,
     SddProblem,
 )
+from sparsegen.system.device_memory import WARP
 
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks

@@ -18,8 +18,8 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
 LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
 # Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
 # the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).

@@ -18,8 +18,8 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
 VALUES_KEPT = 64  # of a thread, in registers
 WIDEST = 8  # values of a vector
 START_US = 1.4

@@ -15,8 +15,8 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts.ell import interleave_classes
 from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
+from sparsegen.system.device_memory import WARP
 
-WARP = 32
 PARTS = BIAS_COLUMNS + 1  # values of a neuron's bias, the last one is padding
 NONE = -1
 

@@ -10,9 +10,9 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import BLOCK, Features
 from sparsegen.matrix.formats import MAX_INDEX, Array
+from sparsegen.system.device_memory import WARP
 
 STEP = 8  # nonzeros per load
-WARP = 32
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better choice
 LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparsegen.kernels.layouts.loads import LOAD_BYTES
-from sparsegen.kernels.layouts.warp_tiles import WARP
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.system.device_memory import WARP
 
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
 

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, whole_tiles
-
-WARP = 32
+from sparsegen.system.device_memory import WARP
 
 
 class WarpTiles(Protocol):
