@@ -165,10 +165,7 @@ class CopiedTiles(Family[P, C]):
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
-            "row_block": side.row_block,
-            "inner_block": side.inner_block,
-            "a_by_inner": side.a_by_inner,
-            "b_by_inner": side.b_by_inner,
+            **side.constants,
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",

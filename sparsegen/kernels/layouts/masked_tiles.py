@@ -83,6 +83,16 @@ class Side:
         )
 
     @property
+    def constants(self) -> dict[str, Value]:
+        """What every template knows of the mask's blocks, and of how A and B lie."""
+        return {
+            "row_block": self.row_block,
+            "inner_block": self.inner_block,
+            "a_by_inner": self.a_by_inner,
+            "b_by_inner": self.b_by_inner,
+        }
+
+    @property
     def mask_rows(self) -> int:
         """The number of mask blocks along the result's rows."""
         return -(-self.rows // self.row_block)
@@ -152,10 +162,7 @@ class MaskedTiles(Family[P, C]):
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
-            "row_block": side.row_block,
-            "inner_block": side.inner_block,
-            "a_by_inner": side.a_by_inner,
-            "b_by_inner": side.b_by_inner,
+            **side.constants,
             "samples": side.samples,
             **({"fills": side.fills} if side.samples else {}),
             "transposes": side.transposes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.warp_tiles import threads_of
@@ -74,14 +74,4 @@ LARGE_TILE_CONFIG = MmaSpmmConfig(
     prefetch=1,
     resident_blocks=2,
 )
-NARROW_TILE_CONFIG = MmaSpmmConfig(
-    tile_m=32,
-    tile_n=128,
-    tile_k=32,
-    warps_m=1,
-    warps_n=4,
-    storage="tiles",
-    stages=3,
-    prefetch=1,
-    resident_blocks=2,
-)
+NARROW_TILE_CONFIG = replace(LARGE_TILE_CONFIG, tile_m=32, tile_k=32, warps_m=1, warps_n=4)
