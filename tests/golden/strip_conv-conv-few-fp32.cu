@@ -157,8 +157,8 @@ struct UnitMask {
 };
 
 // The active units of images, by the mask of a call.
-__device__ __forceinline__ UnitMask units_of(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
-                                             [[maybe_unused]] int width, int out_height, int out_width) {
+__device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                              [[maybe_unused]] int width, int out_height, int out_width) {
   const RowAxis down{out_height, height};
   const ColumnAxis along{out_width, width};
   return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
@@ -226,7 +226,7 @@ strip_conv(int height, int width, int out_height, int out_width, int mask_rows, 
   const int across = (out_width + kTileColumns - 1) / kTileColumns, down = (out_height + kTileRows - 1) / kTileRows;
   const int number = static_cast<int>(blockIdx.x), strip = number / across;
   const Tile tile{strip / down, strip % down * kTileRows, number % across * kTileColumns, height, width, out_height, out_width};
-  const UnitMask mask = units_of(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
+  const UnitMask mask = unit_mask(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
   if (threadIdx.x == 0) shared.any = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < kUnitsDown * kUnitsAcross; i += kThreads) {

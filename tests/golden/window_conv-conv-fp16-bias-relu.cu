@@ -284,8 +284,8 @@ struct UnitMask {
 };
 
 // The active units of images, by the mask of a call.
-__device__ __forceinline__ UnitMask units_of(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
-                                             [[maybe_unused]] int width, int out_height, int out_width) {
+__device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                              [[maybe_unused]] int width, int out_height, int out_width) {
   const RowAxis down{out_height, out_height};
   const ColumnAxis along{out_width, out_width};
   return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
@@ -655,7 +655,7 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
   const int group_channels = channels / kGroups;
   const Images images{out_height, out_width, filters, own.group, own.first_filter};
   const Windows pixels{x, height, width, channels, group_channels, images.group * group_channels};
-  const UnitMask mask = units_of(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
+  const UnitMask mask = unit_mask(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
   const Result result{images, mask, bias, y};
   const WeightLoader weights(images, group_channels, w);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

@@ -326,8 +326,8 @@ struct UnitMask {
 };
 
 // The active units of images, by the mask of a call.
-__device__ __forceinline__ UnitMask units_of(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
-                                             [[maybe_unused]] int width, int out_height, int out_width) {
+__device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                              [[maybe_unused]] int width, int out_height, int out_width) {
   const RowAxis down{out_height, out_height};
   const ColumnAxis along{out_width, out_width};
   return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
@@ -594,7 +594,7 @@ window_conv_weights(int images, int height, int width, int channels, int filters
   const int first_filter = rest % filter_tiles * kTileM, group = rest / filter_tiles;
   const Windows pixels{x, height, width, channels, group_channels, group * group_channels};
   const Gradient gradient{dy, out_height, out_width, filters, group * group_filters + first_filter, group_filters - first_filter};
-  const UnitMask mask = units_of(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
+  const UnitMask mask = unit_mask(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM % kWarpsN * kWarpTileN;
   const int warp_k = warp / (kWarpsM * kWarpsN);
