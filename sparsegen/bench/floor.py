@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sparsegen.bench.results import Floor, Rates
-from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import Problem
 
 
@@ -17,7 +16,7 @@ def floor_of(problem: Problem, nnz: int, rates: Rates | None, computed: float = 
     flop = round(computed * cost.flop)
     if rates is None:
         return Floor(cost.bytes, flop, computed=computed)
-    flop_rate = rates.flop_per_s.get(Arithmetic(problem.dtype.value))
+    flop_rate = rates.flop_per_s_of(problem.multiplied)
     return Floor(
         cost.bytes,
         flop,

@@ -15,10 +15,11 @@ from enum import StrEnum
 from sparsegen.bench.problem_facts import HasProblem, layout_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
+from sparsegen.kernels.rates import FLOAT8_GAIN
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic, MeasuredRates
-from sparsegen.operators import DType, Layout, Problem
+from sparsegen.operators import DType, Float8, Layout, Problem
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
@@ -112,6 +113,16 @@ class Rates:
             flop_per_s={kind: rate * 1e6 for kind, rate in measured.flop_per_us.items()},
             empty_kernel_us=measured.launch_us,
         )
+
+    def flop_per_s_of(self, factors: DType | Float8) -> float | None:
+        """The rate of large dense products of numbers of a type; None where it was not measured.
+
+        That of 8-bit numbers is a multiple of that of float16.
+        """
+        if isinstance(factors, Float8):
+            half = self.flop_per_s.get(Arithmetic.FLOAT16)
+            return None if half is None else FLOAT8_GAIN * half
+        return self.flop_per_s.get(Arithmetic(factors.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,8 +197,7 @@ class _Search:
         cost = self.problem.cost(self.workload.features.nnz)
         expected_us = first.seconds_per_flop * 1e6 * max(1, cost.flop)
         from_memory = max(0, cost.bytes - self.device.l2_bytes)  # the rest may lie in L2
-        flop = round(cost.flop / self.problem.relative_rate)  # as if of the problem's dtype
-        least_us = self.device.expected_rates.least_us(flop, from_memory, self.problem.dtype)
+        least_us = self.device.expected_rates.least_us(cost.flop, from_memory, self.problem.multiplied)
         if expected_us < least_us:
             return self.default(
                 f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "

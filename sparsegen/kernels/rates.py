@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Float8
 
 REACHED = 0.75  # of the peak of floating-point arithmetic, by large dense products
 COPIED = 0.85  # of the memory's peak, by a large copy
 L2_BYTES_PER_CYCLE = 19.0  # that a multiprocessor gets from L2, as measured on an H100
 LAUNCH_US = 3.6  # of an empty kernel, between two events
+# The rate of products of 8-bit numbers with sums in float32 over that of float16, on every GPU with tensor cores for
+# them: the white papers of Ada, Hopper and Blackwell.
+FLOAT8_GAIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +40,28 @@ class Rates:
     launch_us: float
     clock_mhz: float
 
-    def least_us(self, flop: int, nbytes: int, dtype: DType) -> float:
-        """The least time of so many operations on elements of a type, and so many bytes of memory."""
-        arithmetic = {
-            DType.FLOAT32: max(self.float32_flop_per_us, self.tf32_flop_per_us),
-            DType.FLOAT16: self.float16_flop_per_us,
-            DType.BFLOAT16: self.bfloat16_flop_per_us,
-        }[dtype]
-        return max(flop / arithmetic, nbytes / self.copy_bytes_per_us)
+    @property
+    def float8_flop_per_us(self) -> float:
+        """The rate of large dense products of 8-bit numbers, which nobody measures."""
+        return FLOAT8_GAIN * self.float16_flop_per_us
 
-    def tensor_products_per_us(self, dtype: DType) -> float:
+    def least_us(self, flop: int, nbytes: int, factors: DType | Float8) -> float:
+        """The least time of so many operations on numbers of a type, and so many bytes of memory."""
+        of_float32 = max(self.float32_flop_per_us, self.tf32_flop_per_us)
+        return max(flop / self._flop_per_us(factors, of_float32), nbytes / self.copy_bytes_per_us)
+
+    def tensor_products_per_us(self, factors: DType | Float8) -> float:
         """Multiply-adds on tensor cores; of float32 as three of two TF32 numbers each."""
-        flop = {
-            DType.FLOAT32: self.tf32_flop_per_us / 3,
+        return self._flop_per_us(factors, self.tf32_flop_per_us / 3) / 2
+
+    def _flop_per_us(self, factors: DType | Float8, of_float32: float) -> float:
+        if isinstance(factors, Float8):
+            return self.float8_flop_per_us
+        return {
+            DType.FLOAT32: of_float32,
             DType.FLOAT16: self.float16_flop_per_us,
             DType.BFLOAT16: self.bfloat16_flop_per_us,
-        }[dtype]
-        return flop / 2
+        }[factors]
 
 
 @dataclass(frozen=True, slots=True)

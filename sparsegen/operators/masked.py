@@ -170,11 +170,9 @@ class MaskedProblem(Problem):
         return self.factor_type.types or (self.dtype, self.dtype)
 
     @property
-    def relative_rate(self) -> float:
-        """8-bit products are twice as fast as 16-bit ones, and four times as fast as those of TF32."""
-        if self.factor_type is FactorType.SAME:
-            return 1.0
-        return 4.0 if self.dtype is DType.FLOAT32 else 2.0
+    def multiplied(self) -> DType | Float8:
+        """That of the first of the two dense operands: every pair of 8-bit types has one rate."""
+        return self.factor_types[0]
 
     @abstractmethod
     def dense_operands(self) -> tuple[TensorSpec, ...]:

@@ -13,6 +13,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.cost import Cost
 from sparsegen.operators.dtype import Array, DType, WordType
+from sparsegen.operators.float8 import Float8
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem_fields import ProblemFields
 from sparsegen.operators.reference import DeviceReference, Reference
@@ -159,9 +160,9 @@ class Problem(ProblemFields):
         """Useful FLOP and the fewest bytes, for a pattern of nnz nonzeros."""
 
     @property
-    def relative_rate(self) -> float:
-        """How many times faster tensor cores multiply its factors than numbers of `dtype`."""
-        return 1.0
+    def multiplied(self) -> DType | Float8:
+        """The type of the numbers that are multiplied, by which the device's rate of products goes."""
+        return self.dtype
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
         """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while."""

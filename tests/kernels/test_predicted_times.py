@@ -15,7 +15,17 @@ from sparsegen.kernels import families, families_of, family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import ARCHITECTURES, Rates, architecture, estimated
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Problem, SddmmProblem, SparseAttentionProblem, SpmmProblem
+from sparsegen.operators import (
+    DsdProblem,
+    DType,
+    FactorType,
+    Float8,
+    Layout,
+    Problem,
+    SddmmProblem,
+    SparseAttentionProblem,
+    SpmmProblem,
+)
 from sparsegen.tuning_db.layers import MemoryLayer, with_rates
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -49,6 +59,22 @@ def test_estimates_follow_the_description() -> None:
     assert slow.float32_flop_per_us == pytest.approx(whole.float32_flop_per_us / 2)
     assert (slow.clock_mhz, slow.copy_bytes_per_us) == (705, pytest.approx(0.85e6))
     assert estimated((7, 5), 40).tf32_flop_per_us == estimated((7, 5), 40).float32_flop_per_us
+
+
+def test_products_of_8_bit_numbers_go_by_the_rate_of_float16() -> None:
+    """Also where the sums are stored as float32, or as bfloat16 that was measured to be slower."""
+    rates = replace(MEASURED_RATES, bfloat16_flop_per_us=MEASURED_RATES.float16_flop_per_us / 2)
+    device = replace(H100, rates=rates)
+    for dtype in DType:
+        plain = DsdProblem(SIZE, SIZE, SIZE, DType.FLOAT16, w_layout=Layout.COLUMN)
+        small = replace(plain, dtype=dtype, factor_type=FactorType.E4M3_E5M2)
+        assert small.multiplied is Float8.E4M3 and plain.multiplied is DType.FLOAT16
+        least = [rates.least_us(p.cost(0).flop, 0, p.multiplied) for p in (plain, small)]
+        assert least[0] == pytest.approx(2 * least[1])
+        features = plain.density.features(SIZE, SIZE, SIZE // 128)
+        config = family("tma_dsd").heuristic(plain, features, device)
+        times = [family("tma_dsd").analytic_us(p, features, config, device) for p in (plain, small)]
+        assert 1.9 < times[0] / times[1] < 2.0, "the launch is no faster"
 
 
 def test_unknown_architectures_are_taken_for_the_last_before_them() -> None:

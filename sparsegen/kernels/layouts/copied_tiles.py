@@ -243,10 +243,9 @@ class CopiedTiles(Family[P, C]):
             longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
             steps *= union + (longest - union) / rounds
         each = TILE_M * c.tile_n * inner * steps
-        rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
-        if problem.dtype is DType.FLOAT32:
+        rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.multiplied) / device.multiprocessors
+        if problem.multiplied is DType.FLOAT32:
             rate *= TF32_PRODUCTS
-        rate *= problem.relative_rate
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 

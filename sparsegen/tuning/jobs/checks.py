@@ -116,7 +116,7 @@ class Checks:
         if self._device.backend == "cuda":
             cost = workload.problem.cost(workload.features.nnz)
             from_memory = max(0, cost.bytes - self._device.l2_bytes)
-            least = self._usual().least_us(cost.flop, from_memory, workload.problem.dtype) / FASTER
+            least = self._usual().least_us(cost.flop, from_memory, workload.problem.multiplied) / FASTER
             if sample.median_us < least:
                 node.refuse(f"no time below {least:.4g} µs, which no such device could reach")
 
