@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
-from sparsegen.integrations.torch import MaskedConv2d, conv_choice, masked_conv2d  # noqa: E402
+from sparsegen.integrations.torch import MaskedConv2d, conv_choice, masked_conv, masked_conv2d  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     ConvEpilogue,
     Density,
@@ -169,6 +169,49 @@ def test_the_dense_convolution_gives_the_same(place: str, mask_of: str) -> None:
         torch.testing.assert_close(masked, dense, rtol=1e-4, atol=1e-4)
     with pytest.raises(ConfigError, match="dense = 'perhaps'"):
         masked_conv2d(x, w, mask, bias, block=4, padding=1, dense="perhaps")
+
+
+@pytest.mark.parametrize("mask_of", ["output", "any_input"])
+@pytest.mark.parametrize("dense", ["never", "always"])
+def test_a_graph_runs_what_is_asked_for(dense: str, mask_of: str) -> None:
+    x, w, bias = (t.requires_grad_() for t in tensors())
+    mask = torch.rand(2, 4, 5) < 0.4
+    options: dict[str, Any] = {"block": 4, "mask_of": mask_of, "padding": 1, "relu": True, "dense": dense}
+    calls: list[str] = []
+
+    def seen(graph: Any, _: Any) -> Any:
+        calls.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    compiled = torch.compile(lambda *given: masked_conv2d(*given, **options), backend=seen, fullgraph=True)
+    y, right = compiled(x, w, mask, bias), masked_conv2d(x, w, mask, bias, **options)
+    torch.testing.assert_close(y, right)
+    for found, wanted in zip(
+        *(torch.autograd.grad(each.square().sum(), (x, w, bias)) for each in (y, right)), strict=True
+    ):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert any("masked_conv2d" in call for call in calls) is (dense == "never")
+
+
+def test_a_graph_asks_once_for_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[MaskedConv2dProblem] = []
+
+    def pays(problem: MaskedConv2dProblem, _: torch.device) -> bool:
+        asked.append(problem)
+        return problem.height > 100
+
+    for where in (conv_choice, masked_conv):
+        monkeypatch.setattr(where, "has_choice", lambda _: True)
+    monkeypatch.setattr(conv_choice, "masked_convolution_pays", pays)
+    layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8, density=0.25)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    for side, times in ((24, 1), (24, 0), (104, 1)):
+        x, mask = torch.randn(2, 4, side, 24), torch.rand(2, side // 8, 3) < 0.25
+        y = layer(x, mask)
+        plain = [asked.pop()]
+        torch.testing.assert_close(compiled(x, mask), y)
+        assert asked == plain * times, "the same problem as without a graph"
+        asked.clear()
 
 
 def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

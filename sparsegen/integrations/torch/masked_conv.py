@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,26 +13,25 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.integrations.torch.conv_choice import masked_convolution_pays, sides_of, zero_outside
+from sparsegen.integrations.torch.conv_choice import (
+    dense_convolution,
+    has_choice,
+    runs_masked_in_graph,
+    runs_masked_kernel,
+    sizes_of,
+)
+from sparsegen.integrations.torch.conv_problem import memory_format, problem_of, sides_of
 from sparsegen.integrations.torch.masked_conv_gradients import Sides, gradients, live_pixels
 from sparsegen.integrations.torch.masked_prepared import called, operators
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
+from sparsegen.integrations.torch.pattern import kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     ConvEpilogue,
-    Density,
-    Dilation,
-    FilterSize,
     Given,
-    Groups,
-    ImageLayout,
-    MaskBlock,
     MaskedConv2dProblem,
     MaskOf,
-    Padding,
-    Stride,
 )
 
 
@@ -102,47 +102,30 @@ def masked_conv2d(
             f"mask: expected bools, images × rows × columns of blocks, on {x.device}, got {mask.dtype} of shape "
             f"{tuple(mask.shape)} on {mask.device}"
         )
-    if (
-        torch.compiler.is_compiling()
-    ):  # a problem is no tensor: it is made, and checked, when the operator runs
-        pairs = [_pair(value) for value in (stride, padding, dilation, block)]
-        compiled: Tensor = torch.ops.sparsegen.masked_conv2d(
-            *(x, weight, bias, words_of(mask) if packed is None else packed.words),
-            *(*pairs, groups, str(mask_of), density, relu, packed is not None and packed.is_earlier),
+    sides: Sequence[Any] = stride, padding, dilation, block
+    if torch.compiler.is_compiling():  # a problem is no tensor: operators make and check it when they run
+        sides = [_pair(side) for side in sides]
+        tried = sizes_of(x, weight) if dense == Dense.AUTO and has_choice(x) else None
+        runs_masked = runs_masked_in_graph(
+            *(str(dense), tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
+            *(tuple(map(tuple, sides)), groups, str(mask_of), density, relu),
         )
-        return compiled
-    problem = _problem(x, weight, bias, block, mask_of, stride, padding, dilation, groups, density, relu)
-    wanted = problem.batch, *problem.mask_shape
-    if tuple(mask.shape) != wanted:
-        raise OperandError(f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}")
-    if not _runs_masked(Dense.parse(dense), problem, x):
-        return _dense(problem, x, weight, bias, mask)
+    else:
+        problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
+        wanted = problem.batch, *problem.mask_shape
+        if tuple(mask.shape) != wanted:
+            raise OperandError(
+                f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}"
+            )
+        sides = sides_of(problem)
+        runs_masked = runs_masked_kernel(Dense.parse(dense), problem if has_choice(x) else None, x.device)
+    if not runs_masked:
+        return dense_convolution(x, weight, bias, mask, sides, groups, MaskOf(mask_of), relu)
     result: Tensor = torch.ops.sparsegen.masked_conv2d(
-        *(x, weight, bias, words_of(mask) if packed is None else packed.words, *sides_of(problem)),
-        *(groups, str(problem.mask_of), density, relu, packed is not None and packed.is_earlier),
+        *(x, weight, bias, words_of(mask) if packed is None else packed.words, *sides),
+        *(groups, str(mask_of), density, relu, packed is not None and packed.is_earlier),
     )
     return result
-
-
-def _runs_masked(dense: Dense, problem: MaskedConv2dProblem, x: Tensor) -> bool:
-    """Whether the operator with the mask runs. Tensors on the CPU and dtypes without kernels are its matter too."""
-    if dense is not Dense.AUTO or not x.is_cuda or x.dtype not in DTYPES:
-        return dense is not Dense.ALWAYS
-    return masked_convolution_pays(problem, x.device)
-
-
-def _dense(
-    problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor
-) -> Tensor:
-    """By PyTorch's convolution, with its gradients."""
-    if problem.mask_of is MaskOf.ANY_INPUT:
-        x = zero_outside(x, mask, (problem.mask_block.rows, problem.mask_block.columns))
-    found = functional.conv2d(x, weight, bias, groups=problem.groups.count, **_sides(problem))
-    if problem.epilogue is ConvEpilogue.BIAS_RELU:
-        found = found.relu()
-    if problem.mask_of is MaskOf.OUTPUT:
-        found = zero_outside(found, mask, (problem.mask_block.rows, problem.mask_block.columns))
-    return found.contiguous(memory_format=_format(x))
 
 
 class MaskedConv2d(nn.Conv2d):
@@ -217,64 +200,6 @@ def _pair(value: Any) -> list[int]:
     return [int(sides[0]), int(sides[-1])]
 
 
-def _problem(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    block: Any,
-    mask_of: MaskOf | str,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    density: float,
-    relu: bool,
-) -> MaskedConv2dProblem:
-    """What the tensors ask for; float64 as float32, which PyTorch computes itself."""
-    if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
-        raise OperandError(
-            f"expected images × channels × height × width and filters × channels of one of {groups} groups × rows × "
-            f"columns, got {tuple(x.shape)} and {tuple(weight.shape)}"
-        )
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
-            raise OperandError(
-                f"{name}: expected {x.dtype} on {x.device}, got {tensor.dtype} on {tensor.device}"
-            )
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise OperandError(f"bias: expected {weight.shape[0]} values, got shape {tuple(bias.shape)}")
-    epilogue = ConvEpilogue.NONE if bias is None else ConvEpilogue.BIAS_RELU if relu else ConvEpilogue.BIAS
-    return MaskedConv2dProblem.of(
-        (x.shape[2], x.shape[3]),
-        channels=x.shape[1],
-        filters=weight.shape[0],
-        dtype=DTYPES.get(x.dtype, DTYPES[torch.float32]),
-        filter_size=FilterSize.parse(tuple(weight.shape[2:])),
-        stride=Stride.parse(stride),
-        padding=Padding.parse(padding),
-        dilation=Dilation.parse(dilation),
-        groups=Groups.parse(groups),
-        mask_block=MaskBlock.parse(block),
-        mask_of=mask_of,
-        density=Density.parse(density),
-        epilogue=epilogue,
-        batch=x.shape[0],
-        layout=_layout(x),
-    )
-
-
-def _layout(x: Tensor) -> ImageLayout:
-    """The memory order in which images are read, and the result is written."""
-    if x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
-        return ImageLayout.NCHW
-    return ImageLayout.NHWC
-
-
-def _format(x: Tensor) -> torch.memory_format:
-    """That of the result."""
-    return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
-
-
 @torch.library.custom_op(
     "sparsegen::masked_conv2d",
     mutates_args=(),
@@ -296,19 +221,8 @@ def _masked_conv2d(
     relu: bool,
     earlier: bool = False,
 ) -> Tensor:
-    problem = _problem(
-        x,
-        weight,
-        bias,
-        tuple(block),
-        mask_of,
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        groups,
-        density,
-        relu,
-    )
+    sides = [tuple(side) for side in (stride, padding, dilation, block)]
+    problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
     device = kernel_device(x)
     if device is None:
         return _plain(problem, x, weight, bias, words)
@@ -334,13 +248,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides: Any
         for i in range(2)
     )
     shape = (x.shape[0], weight.shape[0], rows, columns)
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=_format(x))
-
-
-def _sides(problem: MaskedConv2dProblem) -> dict[str, tuple[int, int]]:
-    """What PyTorch calls stride, padding and dilation."""
-    named = (("stride", problem.stride), ("padding", problem.padding), ("dilation", problem.dilation))
-    return {name: (side.rows, side.columns) for name, side in named}
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format(x))
 
 
 def _plain(
@@ -351,15 +259,16 @@ def _plain(
     added = None if bias is None else bias.detach().to(wide)
     if problem.mask_of is MaskOf.ANY_INPUT:
         x = torch.where(live_pixels(words, [problem.mask_block.rows, problem.mask_block.columns], x), x, 0)
+    sides = sides_of(problem)[:3]
     found = functional.conv2d(
-        x.detach().to(wide), weight.detach().to(wide), added, groups=problem.groups.count, **_sides(problem)
+        x.detach().to(wide), weight.detach().to(wide), added, *sides, groups=problem.groups.count
     )
     if problem.epilogue is ConvEpilogue.BIAS_RELU:
         found = found.relu()
     if problem.mask_of is MaskOf.OUTPUT:
         block = [problem.mask_block.rows, problem.mask_block.columns]
         found = torch.where(live_pixels(words, block, found), found, 0)
-    return found.to(x.dtype).contiguous(memory_format=_format(x))
+    return found.to(x.dtype).contiguous(memory_format=memory_format(x))
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
