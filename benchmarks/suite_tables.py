@@ -15,6 +15,7 @@ from benchmarks.markdown import NONE, TYPES, figure, quotient, table
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.merging import merge
+from sparsegen.bench.problem_facts import of_factors
 from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
 from sparsegen.bench.summary import Mean, SuiteSummary, geometric, summarize
 from sparsegen.errors import SparsegenError
@@ -112,7 +113,7 @@ def performance(folder: Path) -> str:
             calls,
             state_of(files, s.suite),
         ]
-        rows.append([f"{s.suite}, {TYPES[s.dtype]}", s.rows, *cells])
+        rows.append([f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}", s.rows, *cells])
     tf32 = ["over dense in TF32"] * any_tf32
     head = [
         "geometric mean of the speedup", "rows", "over dense cuBLAS", *tf32, "over the best other sparse",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from sparsegen.bench.compare import Comparison
+from sparsegen.bench.problem_facts import of_factors
 from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
 from sparsegen.bench.summary import Mean, SuiteSummary, summarize
 from sparsegen.cli.progress_lines import figure
@@ -112,7 +113,7 @@ def summary_table(rows: Iterable[Row]) -> Table:
     for s in summaries:
         table.add_row(
             s.suite,
-            str(s.dtype),
+            of_factors(s.factor_type, str(s.dtype)),
             str(s.rows),
             _inverse(s.to_dense),
             *[_inverse(s.to_dense_tf32)] * len(tf32),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from sparsegen.operators import DType, Epilogue, Layout, Problem
+from sparsegen.operators import DType, Epilogue, FactorType, Layout, Problem
 
 
 def layout_of(problem: Problem) -> Layout:
     """Its layout; column-major where it has none to tell: B of an SDDMM is column-major, a softmax has no B."""
     return Layout(problem.traits.get("layout", Layout.COLUMN))
+
+
+def factor_type_of(problem: Problem) -> FactorType:
+    """The types of the dense operands that it multiplies: the result's, unless it has another pair to tell."""
+    return FactorType(problem.traits.get("factor_type", FactorType.SAME))
+
+
+def of_factors(factor_type: FactorType, result: str) -> str:
+    """The types of a product in words, with the result's name: ``fp16``, or ``e4m3 → fp16`` of 8-bit operands."""
+    return result if factor_type is FactorType.SAME else f"{factor_type} → {result}"
 
 
 class HasProblem:
@@ -24,6 +34,11 @@ class HasProblem:
     @property
     def dtype(self) -> DType:
         return self.problem.dtype
+
+    @property
+    def factor_type(self) -> FactorType:
+        """See `factor_type_of`."""
+        return factor_type_of(self.problem)
 
     @property
     def layout(self) -> Layout:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Row
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType
+from sparsegen.operators import DType, FactorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,9 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class SuiteSummary:
-    """One suite in one dtype. Ratios are of times (below 1: the first is faster), means are geometric.
+    """One suite in one dtype, of operands of one type.
+
+    Ratios are of times (below 1: the first is faster), means are geometric.
 
     Attributes:
         rows: how many the suite has here, whether timed or not.
@@ -43,6 +45,7 @@ class SuiteSummary:
 
     suite: str
     dtype: DType
+    factor_type: FactorType
     rows: int
     to_dense: Mean
     to_dense_tf32: Mean
@@ -60,14 +63,14 @@ class SuiteSummary:
 
 
 def summarize(rows: Iterable[Row]) -> list[SuiteSummary]:
-    """One summary for each suite and dtype, in the order in which they first appear."""
-    groups: dict[tuple[str, DType], list[Row]] = {}
+    """One summary for each suite and pair of types, in the order in which they first appear."""
+    groups: dict[tuple[str, DType, FactorType], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.suite, row.dtype), []).append(row)
-    return [_summary(suite, dtype, some) for (suite, dtype), some in groups.items()]
+        groups.setdefault((row.suite, row.dtype, row.factor_type), []).append(row)
+    return [_summary(*types, some) for types, some in groups.items()]
 
 
-def _summary(suite: str, dtype: DType, rows: Sequence[Row]) -> SuiteSummary:
+def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[Row]) -> SuiteSummary:
     tuned = [row.us(TUNED) for row in rows]
     untuned = [row.us(UNTUNED) for row in rows]
     dense = [_us(row.dense()) for row in rows]
@@ -85,6 +88,7 @@ def _summary(suite: str, dtype: DType, rows: Sequence[Row]) -> SuiteSummary:
     return SuiteSummary(
         suite=suite,
         dtype=dtype,
+        factor_type=factor_type,
         rows=len(rows),
         to_dense=geometric(to_dense),
         to_dense_tf32=geometric(_ratios(tuned, [_tf32_us(row) for row in rows])),

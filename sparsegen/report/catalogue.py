@@ -102,7 +102,7 @@ def _source(variant: Config, point: Point) -> str:
 
 def _title(order: Sequence[Config], uses: Sequence[tuple[int, Point]]) -> str:
     number, point = uses[0]
-    return f"V{number}: {order[number - 1].family_name}, {words.kind(*point.kind)}"
+    return f"V{number}: {order[number - 1].family_name}, {point.kind}"
 
 
 def _uses(uses: Sequence[tuple[int, Point]]) -> str:

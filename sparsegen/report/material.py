@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparsegen.bench.results import Rates
-from sparsegen.operators import DType, Layout
 from sparsegen.report import words
 from sparsegen.report.catalogue import Catalogue, catalogue
 from sparsegen.report.colours import MARKERS, SERIES, Colour
 from sparsegen.report.inputs import Inputs
+from sparsegen.report.kinds import Kind
 from sparsegen.report.points import Point
-
-Kind = tuple[str, DType, Layout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +49,17 @@ class Material:
 
     def look(self, kind: Kind, suite: str) -> tuple[Colour, str]:
         """Colour and marker of a suite, the same in all charts of an operator and layout."""
-        alike = (p.suite for p in self.points if (p.operator, p.layout) == (kind[0], kind[2]))
+        alike = (p.suite for p in self.points if (p.operator, p.layout) == (kind.operator, kind.layout))
         place = list(dict.fromkeys(alike)).index(suite)
         return SERIES[place % len(SERIES)], MARKERS[(place + place // len(SERIES)) % len(MARKERS)]
 
 
 def by_kind(points: Iterable[Point]) -> dict[Kind, list[Point]]:
-    """Points by operator, dtype and layout, in the order in which they first appear."""
+    """Points by kind, in the order in which they first appear."""
     groups: dict[Kind, list[Point]] = {}
     for point in points:
         groups.setdefault(point.kind, []).append(point)
     return groups
-
-
-def slug(kind: Kind) -> str:
-    """A text as it stands in names of files and anchors."""
-    return "-".join(str(part) for part in kind)
 
 
 def sizes_n(points: Iterable[Point]) -> str:

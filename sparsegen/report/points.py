@@ -9,8 +9,9 @@ from sparsegen.bench.problem_facts import HasProblem
 from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Layout, Problem
+from sparsegen.operators import Problem
 from sparsegen.report import words
+from sparsegen.report.kinds import Kind
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
@@ -54,9 +55,8 @@ class Point(HasProblem):
         return self.features.density
 
     @property
-    def kind(self) -> tuple[str, DType, Layout]:
-        """What is comparable enough to share a chart."""
-        return (self.operator, self.dtype, self.layout)
+    def kind(self) -> Kind:
+        return Kind.of(self.problem)
 
     @property
     def over_dense(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsegen.operators import OPERATORS, DType, Layout, Problem
+from sparsegen.operators import DType, Problem
 
 DTYPES = {DType.FLOAT32: "fp32", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
 MISSING = "–"
@@ -52,10 +52,3 @@ def count(number: int, noun: str) -> str:
 def sizes(problem: Problem) -> str:
     """``1,024 × 512 × 64``."""
     return " × ".join(f"{size:,}" for size in problem.sizes.values())
-
-
-def kind(operator: str, dtype: DType, layout: Layout) -> str:
-    """What charts put together: ``SpMM fp16, column-major``."""
-    known = OPERATORS.get(operator)
-    order = f", {layout}-major" if known is not None and known.multiplies_by_b else ""
-    return f"{operator if known is None else known.title} {DTYPES[dtype]}{order}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 
 import pytest
 from bench_samples import row
+from rich.console import Console
 
-from sparsegen.bench.results import TUNED
+from sparsegen.bench.floor import floor_of
+from sparsegen.bench.results import TUNED, Rates
 from sparsegen.bench.summary import summarize
-from sparsegen.operators import DType
+from sparsegen.cli.bench_text import summary_table
+from sparsegen.measure.rates import Arithmetic
+from sparsegen.operators import DsdProblem, DType, FactorType
 
 
 def test_ratios_of_one_row() -> None:
@@ -53,3 +58,18 @@ def test_suites_and_types_are_apart() -> None:
         ("made-up", "float16", 1),
         ("other", "float32", 1),
     ]
+
+
+def test_factors_of_8_bits_are_apart_and_have_a_floor_of_their_own() -> None:
+    half = DsdProblem(512, 512, 512, DType.FLOAT16)
+    of_8_bits = replace(half, factor_type=FactorType.E4M3), replace(half, factor_type=FactorType.E5M2_E4M3)
+    rates = Rates(1e12, {Arithmetic.FLOAT16: 5e14}, 2.0)
+    floors = [floor_of(problem, 0, rates).compute_us for problem in (half, *of_8_bits)]
+    assert floors[0] and floors[1:] == [floors[0] / 2] * 2
+    assert floor_of(half, 0, replace(rates, flop_per_s={Arithmetic.FLOAT32: 5e13})).compute_us is None
+    rows = [replace(row("a"), problem=problem) for problem in (half, *of_8_bits)]
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary_table(rows))
+    lines = console.file.getvalue().splitlines()
+    found = [line.removeprefix("made-up").split("  ")[1].strip() for line in lines[1:]]
+    assert found == ["float16", "e4m3 → float16", "e5m2-e4m3 → float16"]

@@ -23,7 +23,7 @@ from sparsegen import backends
 from sparsegen.bench import result_file
 from sparsegen.errors import ReportError
 from sparsegen.kernels import family
-from sparsegen.operators import Epilogue, SoftmaxProblem, SpmmProblem
+from sparsegen.operators import DsdProblem, DType, Epilogue, FactorType, Layout, SoftmaxProblem, SpmmProblem
 from sparsegen.report.build import build
 from sparsegen.tuning_db.store import Store
 
@@ -165,6 +165,21 @@ def test_rows_of_any_operator_are_reported(tmp_path: Path) -> None:
     Page(target.read_text())
     assert "made-up: 512 × 512, 90 % zeros" in text and "made-up: 512 × 512 × 64, 90 % zeros" in text
     assert "gelu" in text and "__global__" in text and "512 × 0" not in text
+
+
+def test_factors_of_8_bits_have_charts_of_their_own(tmp_path: Path) -> None:
+    half = DsdProblem(512, 512, 512, DType.FLOAT16, w_layout=Layout.COLUMN)
+    problems = half, replace(half, factor_type=FactorType.E4M3)
+    ours = replace(row().cells[0], variant=family("tma_dsd").config())
+    cells = (ours, *row().cells[1:])
+    rows = [replace(row(problem.factor_type), problem=problem, cells=cells) for problem in problems]
+    result_file.write(results(*rows), tmp_path / "bench.json")
+    target = tmp_path / "report.html"
+    build(target, files=[tmp_path / "bench.json"], store=None, progress=lambda text: None)
+    text = html.unescape(target.read_text())
+    for name in ("DSD fp16: roofline", "DSD e4m3 → fp16: roofline"):
+        assert text.count(f">{name}<") == 1
+    assert "700 TFLOP/s dense" in text and "1,400 TFLOP/s dense" in text
 
 
 def test_searches_and_fixed_settings_are_drawn(tmp_path: Path) -> None:

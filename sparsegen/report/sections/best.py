@@ -12,7 +12,8 @@ from sparsegen.report.canvas import Chart, HeatCell, Panel
 from sparsegen.report.catalogue import Entry
 from sparsegen.report.colours import SERIES, Colour
 from sparsegen.report.content import Section
-from sparsegen.report.material import Kind, Material, by_kind, slug
+from sparsegen.report.kinds import Kind
+from sparsegen.report.material import Material, by_kind
 from sparsegen.report.points import Point
 from sparsegen.report.tables import Link, Table
 
@@ -99,10 +100,10 @@ def _chart(
 
     values = sorted({p.n for p in points})
     sizes = words.listed(values, most=6)
-    name = words.kind(*kind)
+    name = str(kind)
     suffix = "more" if math.isinf(limit) else str(limit)
     return Chart(
-        name=f"best-{slug(kind)}-n-{suffix}",
+        name=f"best-{kind.slug}-n-{suffix}",
         title=f"{name}: n = {sizes}",
         caption=f"{material.inputs.device_name}, {words.count(len(points), 'workload')}.",
         alt=f"Heat map of the winning variant of {name} over m and sparsity, n = {sizes}.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparsegen.bench.problem_facts import layout_of
 from sparsegen.bench.summary import geometric
 from sparsegen.kernels import families
 from sparsegen.kernels.config import Config, Value
@@ -13,6 +12,7 @@ from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES
 from sparsegen.report.content import Section
+from sparsegen.report.kinds import Kind
 from sparsegen.report.material import Material
 from sparsegen.report.points import by_workload
 from sparsegen.report.tables import Table
@@ -90,7 +90,7 @@ def _flop(gain: Gain) -> float:
 def _label(workload: Workload) -> str:
     p = workload.problem
     zeros = words.percent(1 - workload.features.density)
-    return f"{words.kind(p.operator, p.dtype, layout_of(p))}, {words.sizes(p)}, {zeros} zeros"
+    return f"{Kind.of(p)}, {words.sizes(p)}, {zeros} zeros"
 
 
 def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:

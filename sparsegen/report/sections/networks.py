@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sparsegen.bench.results import TUNED, UNTUNED, BenchDevice, Kind, Rates, Row
 from sparsegen.kernels.rates import L2_BYTES_PER_CYCLE, architecture
-from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import SparseNetworkProblem
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation
 from sparsegen.report import words
@@ -61,7 +60,7 @@ class Measured:
     def floors(self) -> tuple[tuple[str, float | None], ...]:
         """Names, and microseconds; None where a rate was not measured."""
         problem, itemsize = self.problem, self.problem.dtype.itemsize
-        flop = self.rates and self.rates.flop_per_s.get(Arithmetic(problem.dtype.value))
+        flop = self.rates and self.rates.flop_per_s_of(problem.multiplied)
         cycles = self.device.multiprocessors * architecture(self.device.compute_capability).clock_mhz
         inputs = self.row.floor.computed * problem.n
         neurons = 2 * problem.layers * problem.neurons * inputs * itemsize

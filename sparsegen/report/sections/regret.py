@@ -25,7 +25,7 @@ def regret(point: Point) -> float | None:
 
 def section(material: Material) -> Section:
     groups = {
-        words.kind(*kind): known
+        str(kind): known
         for kind, points in by_kind(material.points).items()
         if (known := [p for p in points if regret(p) is not None])
     }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from sparsegen.measure.rates import Arithmetic
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import Colour
 from sparsegen.report.content import Section
-from sparsegen.report.material import Kind, Material, by_kind, sizes_n, slug
+from sparsegen.report.kinds import Kind
+from sparsegen.report.material import Material, by_kind, sizes_n
 from sparsegen.report.points import Point
 from sparsegen.report.tables import Table
 
@@ -37,7 +37,7 @@ def section(material: Material) -> Section:
 def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
     intensities = [p.flop / p.bytes for p in points]
     rates = material.rates
-    peak = None if rates is None else rates.flop_per_s.get(Arithmetic(kind[1].value))
+    peak = None if rates is None else rates.flop_per_s_of(points[0].problem.multiplied)
 
     def draw(panel: Panel) -> None:
         for suite in material.suites:
@@ -76,7 +76,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
         panel.log_x(lambda value: f"{value:g}")
         panel.log_y(lambda value: f"{value:,.10g}")
 
-    name = words.kind(*kind)
+    name = str(kind)
     caption = f"{material.inputs.device_name}, {sizes_n(points)}."
     if rates is not None:
         caption += f" Roof: {words.figure(rates.copy_bytes_per_s / 1e9)} GB/s"
@@ -84,7 +84,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
             f", {words.figure(peak / 1e12)} TFLOP/s dense." if peak else "; no dense rate of this type."
         )
     return Chart(
-        name=f"roofline-{slug(kind)}",
+        name=f"roofline-{kind.slug}",
         title=f"{name}: roofline",
         caption=caption,
         alt=f"Roofline plot of {words.count(len(points), 'workload')} of {name}, both axes logarithmic.",

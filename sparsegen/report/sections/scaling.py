@@ -8,7 +8,8 @@ from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import Colour
 from sparsegen.report.content import Section
-from sparsegen.report.material import Kind, Material, slug
+from sparsegen.report.kinds import Kind
+from sparsegen.report.material import Material
 from sparsegen.report.points import Point
 from sparsegen.report.tables import Table
 
@@ -80,10 +81,10 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
         if len(values) <= 8:
             panel.ticks_x([float(n) for n in values], [str(n) for n in values])
 
-    name = words.kind(*kind)
+    name = str(kind)
     rows = tuple((str(p.n), *(words.microseconds(time(p)) for _, _, _, time in SERIES)) for p in points)
     return Chart(
-        name=f"time-against-n-{slug(kind)}-{first.fingerprint[:8]}",
+        name=f"time-against-n-{kind.slug}-{first.fingerprint[:8]}",
         title=f"{name}: {shape}",
         caption=f"{material.inputs.device_name}, suite {first.suite}.",
         alt=f"Line plot: time against n of {name} with a matrix of {shape}, n from {points[0].n} to {points[-1].n}.",

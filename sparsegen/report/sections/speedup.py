@@ -11,7 +11,8 @@ from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import Colour
 from sparsegen.report.content import Section
-from sparsegen.report.material import Kind, Material, by_kind, sizes_n, slug
+from sparsegen.report.kinds import Kind
+from sparsegen.report.material import Material, by_kind, sizes_n
 from sparsegen.report.points import Point
 from sparsegen.report.tables import Table
 
@@ -44,7 +45,7 @@ def section(material: Material) -> Section:
         if known:
             charts.append(_chart(material, kind, known))
         else:
-            missing.append(f"{words.kind(*kind)}: no workload has both our time and a dense one.")
+            missing.append(f"{kind}: no workload has both our time and a dense one.")
     return Section("speedup", "Speedup against sparsity", LEAD, charts=tuple(charts), missing=tuple(missing))
 
 
@@ -139,10 +140,10 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
 
     always, never = sum(c.always_faster for c in found), len(found) - len(crossings)
     never -= always
-    name = words.kind(*kind)
+    name = str(kind)
     told = _told(crossings, always, never)
     return Chart(
-        name=f"speedup-{slug(kind)}",
+        name=f"speedup-{kind.slug}",
         title=f"{name}: over dense",
         caption=f"{material.inputs.device_name}, {sizes_n(points)}. {told}",
         alt=f"Scatter plot: speedup of {name} over dense against sparsity. {told}",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparsegen.bench.problem_facts import layout_of
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES, Colour
 from sparsegen.report.content import Section
+from sparsegen.report.kinds import Kind
 from sparsegen.report.material import Material
 from sparsegen.report.points import by_workload
 from sparsegen.report.tables import Table
@@ -63,7 +63,7 @@ def _trials(measurements: Sequence[Measurement]) -> dict[Workload, list[Measurem
 def _name(workload: Workload) -> str:
     p = workload.problem
     sparsity = words.percent(1 - workload.features.density)
-    return f"{words.kind(p.operator, p.dtype, layout_of(p))}, {words.sizes(p)}, {sparsity} zeros"
+    return f"{Kind.of(p)}, {words.sizes(p)}, {sparsity} zeros"
 
 
 def _slug(workload: Workload) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from sparsegen.bench.problem_facts import of_factors
 from sparsegen.bench.results import Results, Status
 from sparsegen.bench.summary import Mean, geometric, summarize
 from sparsegen.report import words
@@ -35,7 +36,7 @@ def _suites(parts: Sequence[Results]) -> Table:
         rows.append(
             (
                 s.suite,
-                words.DTYPES[s.dtype],
+                of_factors(s.factor_type, words.DTYPES[s.dtype]),
                 str(s.rows),
                 _inverse(s.to_dense, s.rows),
                 _inverse(s.to_best_sparse, s.rows),
@@ -62,7 +63,7 @@ def _suites(parts: Sequence[Results]) -> Table:
 def _recorded(points: Sequence[Point]) -> Table:
     groups: dict[str, list[Point]] = {}
     for point in points:
-        groups.setdefault(words.kind(*point.kind), []).append(point)
+        groups.setdefault(str(point.kind), []).append(point)
     rows = []
     for name, some in groups.items():
         dense = [p.over_dense for p in some if p.over_dense]
