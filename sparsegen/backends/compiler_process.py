@@ -25,6 +25,8 @@ TROUBLES = (
     "out of memory",
     "Resource temporarily unavailable",
     "Too many open files",
+    "Unsupported gpu architecture",  # nvcc, of GPUs that its toolkit does not know, or no longer
+    "invalid value for --gpu-architecture",  # NVRTC, of the same
 )
 _KILLED = re.compile(r"(Killed|Terminated|Hangup|Interrupt|Quit) signal terminated program")  # g++'s words
 _DIED = re.compile(r"died due to signal (\d+)")  # nvcc's

@@ -30,6 +30,8 @@ MACHINE = (
     "nvcc error   : 'ptxas' died due to signal 15 (Software termination signal)",
     "Cannot create temporary file in /tmp/: Read-only file system",
     "g++: fatal error: vfork: Resource temporarily unavailable",
+    "nvcc fatal   : Unsupported gpu architecture 'sm_70'",
+    "nvrtc: error: invalid value for --gpu-architecture (-arch)",
 )
 SOURCE = (
     "kernel.cu:2:1: error: 'nonsense' was not declared in this scope",
