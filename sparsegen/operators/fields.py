@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast, get_type_hints
 
 from sparsegen import arguments
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.operators.dtype import DType
 
 E = TypeVar("E", bound=StrEnum)
@@ -34,6 +34,14 @@ class Parameter(ABC):
         Raises:
             ValueError: it is none; the message goes on from "x is".
         """
+
+    @classmethod
+    def named(cls, value: Any, name: str, error: type[SparsegenError] = ConfigError) -> Self:
+        """What an argument of this name stands for; raises ``error`` where it is no value of the class."""
+        try:
+            return cls.parse(value)
+        except ValueError as why:
+            raise error(f"{name} = {value!r} is {why}") from None
 
     @property
     @abstractmethod
@@ -99,10 +107,7 @@ class Field:
         if self.is_size:
             return arguments.whole(value, self.name)
         if issubclass(self.kind, Parameter):
-            try:
-                return self.kind.parse(value)
-            except ValueError as error:
-                raise ConfigError(f"{self.name} = {value!r} is {error}") from None
+            return self.kind.named(value, self.name)
         return member(cast("type[StrEnum]", self.kind), value, self.name)
 
 

@@ -283,3 +283,37 @@ def test_what_does_not_fit_is_refused() -> None:
         masked_conv2d(x, w, mask, bias[:2], padding=1)
     with pytest.raises(ConfigError, match="padded by a number of zeros"):
         MaskedConv2d(4, 6, 3, padding="same")
+    with pytest.raises(OperandError, match=r"x: expected floating-point numbers, got torch\.int32"):
+        masked_conv2d(x.int(), w.int(), mask, padding=1)
+    with pytest.raises(OperandError, match="is no Tensor"):
+        masked_conv2d(x, w, mask.numpy(), padding=1)
+    with pytest.raises(OperandError, match=r"layer = Linear.* is no Conv2d"):
+        MaskedConv2d.from_dense(nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("block", 0, "mask_block = 0 is no block"),
+        ("stride", (1, 1, 1), "stride = .* is no stride"),
+        ("padding", "same", "padding = 'same' is no padding"),
+        ("dilation", -1, "dilation = -1 is no dilation"),
+        ("groups", 0, "groups = 0 is no "),
+        ("density", float("nan"), "density = nan is no density"),
+        ("mask_of", "banana", "mask_of = 'banana' is none of"),
+    ],
+)
+def test_options_that_are_none_are_refused_by_name(option: str, value: Any, words: str) -> None:
+    x, w, _ = tensors()
+    mask = torch.ones(2, 1, 2, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=words):
+        masked_conv2d(x, w, mask, **{"padding": 1, option: value})
+    if option in ("block", "density", "mask_of"):
+        name = option.replace("block", "mask_block")
+        with pytest.raises(ConfigError, match=words):
+            MaskedConv2d(4, 6, 3, **{name: value})
+
+
+def test_a_layer_tells_its_mask() -> None:
+    layer = MaskedConv2d(4, 6, 3, padding=1, mask_block="8x16", density=0.25)
+    assert layer.mask_block == (8, 16) and "mask_block=8x16, mask_of=output, density=0.25" in repr(layer)

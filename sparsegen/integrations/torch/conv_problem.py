@@ -12,16 +12,10 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.pattern import DTYPES
 from sparsegen.operators import (
     ConvEpilogue,
-    Density,
-    Dilation,
-    FilterSize,
     Groups,
     ImageLayout,
-    MaskBlock,
     MaskedConv2dProblem,
     MaskOf,
-    Padding,
-    Stride,
 )
 
 Side = tuple[int, int]
@@ -45,6 +39,9 @@ def problem_of(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
+    if not x.is_floating_point():
+        raise OperandError(f"x: expected floating-point numbers, got {x.dtype}")
+    groups = Groups.named(groups, "groups").count
     if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
         raise OperandError(
             f"expected images × channels × height × width and filters × channels of one of {groups} groups × rows × "
@@ -64,14 +61,14 @@ def problem_of(
         channels=x.shape[1],
         filters=weight.shape[0],
         dtype=DTYPES.get(x.dtype, DTYPES[torch.float32]),
-        filter_size=FilterSize.parse(tuple(weight.shape[2:])),
-        stride=Stride.parse(stride),
-        padding=Padding.parse(padding),
-        dilation=Dilation.parse(dilation),
-        groups=Groups.parse(groups),
-        mask_block=MaskBlock.parse(block),
+        filter_size=tuple(weight.shape[2:]),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        mask_block=block,
         mask_of=mask_of,
-        density=Density.parse(density),
+        density=density,
         epilogue=epilogue,
         batch=x.shape[0],
         layout=_layout(x),

@@ -191,8 +191,5 @@ def checked_block(block: Any) -> tuple[int, int]:
     Raises:
         OperandError: sides that no kernel has; the message says which there are.
     """
-    try:
-        found = Block.parse(block)
-    except ValueError as error:
-        raise OperandError(f"block = {block!r} is {error}") from None
+    found = Block.named(block, "block", OperandError)
     return found.rows, found.columns

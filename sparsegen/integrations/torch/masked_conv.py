@@ -29,9 +29,12 @@ from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     ConvEpilogue,
+    Density,
     Given,
+    MaskBlock,
     MaskedConv2dProblem,
     MaskOf,
+    member,
 )
 
 
@@ -94,6 +97,8 @@ def masked_conv2d(
     """
     packed = mask if isinstance(mask, PackedMask) else None
     mask = mask.blocks if isinstance(mask, PackedMask) else mask
+    for name, given in (("x", x), ("weight", weight), ("mask", mask)):
+        arguments.instance(given, Tensor, name, OperandError)
     relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
@@ -117,7 +122,7 @@ def masked_conv2d(
             raise OperandError(
                 f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}"
             )
-        sides = sides_of(problem)
+        sides, groups = sides_of(problem), problem.groups.count
         runs_masked = runs_masked_kernel(Dense.parse(dense), problem if has_choice(x) else None, x.device)
     if not runs_masked:
         return dense_convolution(x, weight, bias, mask, sides, groups, MaskOf(mask_of), relu)
@@ -147,12 +152,15 @@ class MaskedConv2d(nn.Conv2d):
         """Make a layer; what `torch.nn.Conv2d` takes, and how masks are.
 
         Raises:
-            ConfigError: padding by other than zeros, or by words.
+            ConfigError: padding by other than zeros, or by words; a block, mask_of, density or dense that is none.
         """
         super().__init__(*arguments, **options)
         if self.padding_mode != "zeros" or isinstance(self.padding, str):
             raise ConfigError("a masked convolution is padded by a number of zeros on each side")
-        self.mask_block, self.mask_of, self.density = mask_block, MaskOf(mask_of), density
+        block = MaskBlock.named(mask_block, "mask_block")
+        self.mask_block = block.rows, block.columns
+        self.mask_of = member(MaskOf, mask_of, "mask_of")
+        self.density = Density.named(density, "density").share
         self.dense = Dense.parse(dense)
 
     @classmethod
@@ -161,7 +169,12 @@ class MaskedConv2d(nn.Conv2d):
 
         Args:
             masks: ``mask_block``, ``mask_of``, ``density`` and ``dense``.
+
+        Raises:
+            OperandError: no `torch.nn.Conv2d`.
+            ConfigError: as for a new layer.
         """
+        arguments.instance(layer, nn.Conv2d, "layer", OperandError)
         made = cls(
             *(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride),
             padding=layer.padding,
@@ -175,6 +188,11 @@ class MaskedConv2d(nn.Conv2d):
         )
         made.weight, made.bias = layer.weight, layer.bias
         return made
+
+    def extra_repr(self) -> str:
+        rows, columns = self.mask_block
+        own = f"mask_block={rows}x{columns}, mask_of={self.mask_of}, density={self.density:g}"
+        return f"{super().extra_repr()}, {own}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution; without a mask the dense one."""

@@ -55,7 +55,7 @@ class MaskedSequential(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.mask_block = both(mask_block, "mask_block", 1)
         self.grows = arguments.flag(grows, "grows")
-        self.density = Density.parse(density).share
+        self.density = Density.named(density, "density").share
         self._folded: dict[int, tuple[tuple[Any, ...], tuple[Tensor, Tensor]]] = {}
         for number, layer in enumerate(layers):
             _require_known(number, layer)

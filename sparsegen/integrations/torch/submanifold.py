@@ -68,7 +68,7 @@ def submanifold_conv3d(
     check_tensor(weight, "weight", (None, *kernel_map.filter_size, x.shape[1]), x, free="filters")
     if bias is not None:
         check_tensor(bias, "bias", (weight.shape[0],), x)
-    share = Density.parse(density).share
+    share = Density.named(density, "density").share
     result: Tensor = torch.ops.sparsegen.submanifold_conv3d(
         x, weight, kernel_map.words, bias, share, bool(relu)
     )
@@ -103,7 +103,7 @@ class SubmanifoldConv3d(nn.Module):
         """
         super().__init__()
         self.filter_size = odd_sides(filter_size, "filter_size")
-        self.density = Density.parse(density).share
+        self.density = Density.named(density, "density").share
         shape = (out_channels, *self.filter_size, in_channels)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
