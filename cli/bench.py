@@ -36,12 +36,20 @@ from sparsegen.cli.bench_text import (
     row_table,
     summary_table,
 )
-from sparsegen.cli.common import OUTPUT, EnumChoice, db_option, device_option, emit, json_option, make_console
+from sparsegen.cli.common import (
+    OUTPUT,
+    EnumChoice,
+    db_option,
+    device_option,
+    emit,
+    json_option,
+    make_console,
+    note_emulator,
+)
 from sparsegen.cli.engines import EngineName, Places, devices_option
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.streams import visible
-from sparsegen.cli.tune import EMULATOR_NOTE
 from sparsegen.measure.l2 import L2
 
 
@@ -186,8 +194,7 @@ def command(
         jobs=jobs,
         command=context.meta["sparsegen.command"],
     )
-    if where.backend == "emulator" and not as_json:
-        click.echo(EMULATOR_NOTE, err=True)
+    note_emulator([where], as_json=as_json)
     done: list[Row] = []
     try:
         with _progress(done, as_json=as_json) as progress:

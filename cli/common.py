@@ -20,8 +20,11 @@ from sparsegen.matrix.features import Features
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from sparsegen.kernels.base import Device
+
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
+EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say nothing about a GPU's speed."
 OUTPUT = ("-o", "--output", "--out")  # every command's option for the file that it writes
 PIPE_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
@@ -155,6 +158,12 @@ def parse_config(pairs: Iterable[str]) -> dict[str, str]:
 
 
 # --- output ---
+
+
+def note_emulator(devices: Iterable[Device], *, as_json: bool) -> None:
+    """Tell people that times are no GPU's, where one of the devices is the emulator."""
+    if not as_json and any(device.backend == "emulator" for device in devices):
+        click.echo(EMULATOR_NOTE, err=True)
 
 
 class Copied:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
+from sparsegen import backends
 from sparsegen.cli.common import (
     OUTPUT,
     EnumChoice,
@@ -19,7 +20,9 @@ from sparsegen.cli.common import (
     device_option,
     emit,
     json_option,
+    note_emulator,
 )
+from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import Array
@@ -36,15 +39,20 @@ from sparsegen.networks.network_file import load_network, save_network
 from sparsegen.networks.packed_file import is_packed, load_packed, save_packed
 from sparsegen.networks.packed_inference import PackedInference
 from sparsegen.networks.packed_network import PackedNetwork
+from sparsegen.networks.placement import Placement
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
+from sparsegen.settings import Settings
 from sparsegen.system.numpy_load import load_numpy
-from sparsegen.system.quantities import size_text
+from sparsegen.system.publish import require_place
+from sparsegen.system.quantities import microseconds, size_text
 from sparsegen.tuning.report import Effort
+from sparsegen.tuning_db.location import Location
 
 F = TypeVar("F", bound=Callable[..., Any])
 USUAL_IMAGES = 1000
+SHOWN = 10  # inputs of which a category is wrong
 
 
 @click.group()
@@ -110,6 +118,8 @@ def generate(
     neurons: int, layers: int, seed: int, bias: float | None, output: Path, tsv: bool, as_json: bool
 ) -> None:
     """A RadiX-Net of the challenge's family: 32 weights of 1/16 for each neuron."""
+    if not tsv:
+        require_place(output)
     made = radixnet(neurons, layers, seed=seed, bias=bias)
     if tsv:
         write_challenge(made, output)
@@ -147,7 +157,9 @@ def tune(
     as_json: bool,
 ) -> None:
     """Search for the fastest variant for a network and a batch, verify it and record it."""
-    net = SparseNetwork(_read(network), device=device, db=db)
+    where, place = backends.find_device(device), db or Settings.from_environment().db
+    net = SparseNetwork(_read(network), device=where, db=place)
+    note_emulator([where], as_json=as_json)
     with shown(as_json=as_json) as progress:
         result = net.tune(batch, readout, effort=effort, trials=trials, progress=progress, baselines=False)
     sample = result.winner.sample
@@ -159,8 +171,16 @@ def tune(
         "config": config.to_dict(),
         "us": sample.median_us,
         "edges_per_second": rate * 1e12,
+        "interrupted": result.was_interrupted,
+        "database": (location := str(Location.parse(place))),
     }
-    emit(as_json, data, f"{config}", f"{sample.median_us:.1f} µs for {batch} inputs, {rate:.4g} TE/s")
+    told = f"{microseconds(sample.median_us)} for {batch:,} inputs, {rate:.4g} TE/s; recorded in {location}"
+    rest = [
+        "interrupted: this is the best so far; the same command goes on from here"
+    ] * result.was_interrupted
+    emit(as_json, data, f"{config}", told, *rest)
+    if result.was_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 @command.command()
@@ -186,6 +206,7 @@ def pack(
     The variant and the plan of memory are kept: `run` needs neither the network nor the database.
     """
     _require_one(device, devices)
+    require_place(output)
     net = SparseNetwork(_read(network), device=device, db=db)
     packed = net.pack(batch, memory=memory, devices=devices)
     save_packed(packed, output)
@@ -220,6 +241,8 @@ def run(
     The time is that of the second call, with inputs on the host: copies there and back are in it.
     """
     _require_one(device, devices)
+    if output is not None:
+        require_place(output)
     placed = memory is not None or devices is not None
     if is_packed(network):
         if exact or memory is not None:
@@ -227,17 +250,21 @@ def run(
                 f"{network} is packed, with a plan of memory: give neither --exact nor --memory"
             )
         inference = PackedInference(load_packed(network), device=device, devices=devices)
-        packed: PackedNetwork | None = inference.packed
         given = _inputs(inference.packed.inputs, inputs, images, seed)
         categories = partial(inference.categories, given)
         edges, explained = inference.packed.edges, inference.packed.explain
+        described = partial(_packed_data, inference.packed)
     else:
         net = SparseNetwork(_read(network), device=device, db=db)
         given = _inputs(net.network.inputs, inputs, images, seed)
         categories = partial(net.categories, given, exact=exact, memory=memory, devices=devices)
         edges = net.network.edges
         explained = partial(net.explain, len(given), Readout.TOTALS, memory=memory, devices=devices)
-        packed = net.pack(len(given), memory=memory, devices=devices) if placed else None
+        if placed:
+            described = partial(_packed_data, net.pack(len(given), memory=memory, devices=devices))
+        else:
+            described = partial(_variant_data, net, len(given))
+    note_emulator(Placement.of(None, devices, device).devices, as_json=as_json)
     live = categories()
     started = time.perf_counter()
     categories()
@@ -246,7 +273,7 @@ def run(
         write_categories(live, output)
     rate = edges * len(given) / seconds / 1e12
     data = {"inputs": len(given), "live": live.size, "seconds": seconds, "edges_per_second": rate * 1e12}
-    data |= {} if packed is None else _packed_data(packed)
+    data |= described()
     text = f"{live.size} of {len(given)} inputs live; {1e3 * seconds:.1f} ms with copies, {rate:.3g} TE/s"
     emit(as_json, data, explained(), text)
 
@@ -286,19 +313,37 @@ def verify(
     )
     wrong = np.setxor1d(found, right)
     data = {"inputs": len(given), "live": right.size, "wrong": wrong.tolist(), "right": not wrong.size}
-    verdict = "right" if not wrong.size else f"WRONG: {wrong.size} inputs, first {wrong[0]}"
-    emit(as_json, data, f"{verdict}; {right.size} of {len(given)} inputs live")
+    parts = [f"right; {right.size} of {len(given)} inputs live"]
+    if wrong.size:
+        some = ", ".join(map(str, wrong[:SHOWN] + 1)) + ", …" * (wrong.size > SHOWN)
+        parts = [
+            f"WRONG: {wrong.size} of {len(given)} inputs, counted from 1: {some}; {right.size} inputs should live"
+        ]
+        if not exact:
+            parts.append(
+                f"neurons are {net.dtype}, which may decide close cases otherwise: --exact checks exact ones"
+            )
+    emit(as_json, data, *parts)
     if wrong.size:
         raise click.exceptions.Exit(NoVariantError.exit_code)
 
 
 def _read(path: Path) -> Network:
+    if is_packed(path):
+        raise ConfigError(
+            f"{path} is packed, which `sparsegen network run` alone takes: name the network itself"
+        )
     return read_challenge(path) if path.is_dir() else load_network(path)
 
 
 def _require_one(device: str | None, devices: str | None) -> None:
     if device is not None and devices is not None:
         raise click.UsageError("give either --device or --devices")
+
+
+def _variant_data(net: SparseNetwork, batch: int) -> dict[str, Any]:
+    config = net.operator(batch, Readout.TOTALS).choice.config
+    return {"family": config.family_name, "config": config.to_dict()}
 
 
 def _packed_data(packed: PackedNetwork) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sparsegen.cli import tune_for
 from sparsegen.cli.common import (
+    EMULATOR_NOTE,
     Copied,
     EnumChoice,
     Part,
@@ -20,9 +21,11 @@ from sparsegen.cli.common import (
     emit,
     family_names,
     json_option,
+    note_emulator,
     overflow_option,
 )
 from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, command_line, repeatable_problem_options
 from sparsegen.cli.progress import shown
@@ -38,9 +41,6 @@ from sparsegen.tuning.tuner import Budget, Effort, SamplerName, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
-
-INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
-EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say nothing about a GPU's speed."
 
 
 @click.command()
@@ -160,8 +160,7 @@ def command(
             as_json,
         )
         return
-    if where.backend == "emulator" and not as_json:
-        click.echo(EMULATOR_NOTE, err=True)
+    note_emulator([where], as_json=as_json)
     ((a, problem),) = workloads
     with shown(as_json=as_json) as progress:
         result = tune(

@@ -18,10 +18,11 @@ from sparsegen.cli.common import (
     json_option,
     make_console,
     memory_limit_option,
+    note_emulator,
 )
 from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.searches import watched
-from sparsegen.cli.tune import EMULATOR_NOTE, INTERRUPTED
 from sparsegen.cli.tune_model_in_situ import EXPORTED, require_alone, tune_in_situ
 from sparsegen.cli.tune_model_tables import emit_tuning
 from sparsegen.operators import DType, Epilogue, Layout
@@ -191,8 +192,7 @@ def command(
 
     place = db or Settings.from_environment().db
     with places.opened(place) as engine, Store.open(place) as store, watched(as_json=as_json) as watch:
-        if any(model.backend == "emulator" for model in engine.models) and not as_json:
-            click.echo(EMULATOR_NOTE, err=True)
+        note_emulator(engine.models, as_json=as_json)
         tuning = tune_model(
             weights,
             found.layers,

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sparsegen.errors import OutputError, PinsError
+from sparsegen.errors import PinsError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
-from sparsegen.system.publish import publish_text
+from sparsegen.system.publish import publish_text, reported
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
@@ -106,10 +106,8 @@ class Pins:
         ordered = sorted(self, key=lambda p: (p.device, str(p.problem), p.fingerprint))
         lines = ",".join("\n" + json.dumps(pin.to_dict()) for pin in ordered)
         text = f'{{"format": "{FORMAT}", "version": {VERSION}, "pins": [{lines}\n]}}\n'
-        try:
+        with reported(path, "name another file with --pins"):
             publish_text(path, text)
-        except OSError as error:
-            raise OutputError(f"{error.strerror}; name another file with --pins", path=path) from error
 
 
 def read_pins(path: Path) -> Pins:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import __version__
-from sparsegen.errors import DatabaseCorruptError, DatabaseError, OutputError
+from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.kernels import is_of_operator
 from sparsegen.kernels.base import Device
-from sparsegen.system.publish import publish_file
+from sparsegen.system.publish import publish_file, reported
 from sparsegen.tuning_db import exchange, ranking, schema_versions, seed_file, sqlite_files
 from sparsegen.tuning_db.conversion import printable
 from sparsegen.tuning_db.exchange import Content
@@ -119,15 +119,13 @@ def publish(
         __version__,
         tuple(_devices(measurements, tools_of)),
     )
-    try:
+    with reported(path, "name another file with --out"):
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
             seed_file.fill_with(memory, [json.loads(exchange.dump(content))])
             _describe(memory, told)
             with publish_file(path) as out:
                 out.write(memory.serialize())
         path.chmod(READ_ONLY)
-    except OSError as error:
-        raise OutputError(f"{error.strerror}; name another file with --out", path=path) from error
     return told
 
 

@@ -17,7 +17,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, FAN_IN, challenge_bias
-from sparsegen.system.publish import publish_text
+from sparsegen.system.publish import publish_text, reported
 
 LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
 
@@ -31,22 +31,23 @@ def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
     """The network of a folder of layers, with the challenge's bias and clip.
 
     Args:
-        layers: how many to read; by default all that follow each other from the first one.
+        layers: how many to read; by default all of the folder.
 
     Raises:
         MatrixError: no layers or one that is missing, damaged or cut off; the message names file and line.
     """
-    found = sorted({int(m[1]) for path in folder.glob("*.tsv") if (m := LAYER_NAME.fullmatch(path.name))})
-    if len(found) != 1:
+    named = [m for path in folder.glob("*.tsv") if (m := LAYER_NAME.fullmatch(path.name))]
+    widths = sorted({int(m[1]) for m in named})
+    if len(widths) != 1:
+        found = f"widths {', '.join(map(str, widths))}" if widths else "no such file"
         raise MatrixError(
-            f"expected layers n<neurons>-l<number>.tsv of one width, found widths {found}", source=str(folder)
+            f"expected layers n<neurons>-l<number>.tsv of one width, found {found}", source=str(folder)
         )
-    (neurons,) = found
-    count = 0
-    while layer_file(folder, neurons, count + 1).is_file() and count != layers:
-        count += 1
-    if count == 0 or (layers is not None and count < layers):
-        raise MatrixError(f"layer {count + 1} is missing", source=str(folder))
+    (neurons,) = widths
+    count = max(int(m[2]) for m in named) if layers is None else layers
+    for number in range(1, count + 1):
+        if not layer_file(folder, neurons, number).is_file():
+            raise MatrixError(f"layer {number} of {count} is missing", source=str(folder))
     made = [read_layer(layer_file(folder, neurons, i + 1), neurons) for i in range(count)]
     _require_whole(made, folder)
     return Network.of(made, challenge_bias(neurons), CLIP)
@@ -92,11 +93,13 @@ def write_challenge(network: Network, folder: Path) -> None:
 
     Raises:
         MatrixError: layers of several widths.
+        OutputError: the folder or a file cannot be written.
     """
     neurons = network.neurons
     if any(layer.shape != (neurons, neurons) for layer in network.layers):
         raise MatrixError("the challenge's files are for layers of equal width")
-    folder.mkdir(parents=True, exist_ok=True)
+    with reported(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for i, layer in enumerate(network.layers):
         by_input = layer.transposed()
         before = np.repeat(np.arange(neurons), np.diff(by_input.row_offsets)) + 1
@@ -104,7 +107,7 @@ def write_challenge(network: Network, folder: Path) -> None:
             before.tolist(), (by_input.column_indices + 1).tolist(), by_input.values.tolist(), strict=True
         )
         text = "".join(f"{b}\t{a}\t{value:.9g}\n" for b, a, value in lines)
-        publish_text(layer_file(folder, neurons, i + 1), text)
+        _write(layer_file(folder, neurons, i + 1), text)
 
 
 def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:
@@ -125,9 +128,13 @@ def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:
 
 
 def write_images(images: Array, file: Path) -> None:
-    """Images × neurons, the ones of them."""
+    """Images × neurons, the ones of them.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
     image, pixel = np.nonzero(images)
-    publish_text(
+    _write(
         file,
         "".join(f"{i}\t{p}\t1\n" for i, p in zip((image + 1).tolist(), (pixel + 1).tolist(), strict=True)),
     )
@@ -143,8 +150,17 @@ def read_categories(file: Path, inputs: int) -> Array:
 
 
 def write_categories(live: Array, file: Path) -> None:
-    """Inputs that live, numbered from zero."""
-    publish_text(file, "".join(f"{number}\n" for number in (np.sort(np.asarray(live)) + 1).tolist()))
+    """Inputs that live, numbered from zero.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    _write(file, "".join(f"{number}\n" for number in (np.sort(np.asarray(live)) + 1).tolist()))
+
+
+def _write(file: Path, text: str) -> None:
+    with reported(file):
+        publish_text(file, text)
 
 
 def _numbers(file: Path, *, columns: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -41,9 +41,16 @@ class Network:
             bias: one number for all, or for each layer a number or as many as it has neurons.
 
         Raises:
-            MatrixError: no layer, widths that do not follow each other, weights or biases that are not finite.
+            MatrixError: no list, no layer, widths that do not follow each other, weights or biases that are not finite.
             ConfigError: a clip that is no number above 0.
         """
+        if (
+            not isinstance(layers, Iterable) or getattr(layers, "ndim", 3) == 2
+        ):  # one matrix is no list of them
+            raise MatrixError(
+                f"expected a list of matrices, one for each layer, got {type(layers).__name__}",
+                place="layers",
+            )
         with np.errstate(over="ignore"):
             matrices = tuple(
                 found.with_values(found.values.astype(np.float32)) for found in map(as_csr, layers)

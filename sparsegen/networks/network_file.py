@@ -7,24 +7,29 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError, SparsegenError
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.readers.files import check_readable
 from sparsegen.networks.network import Network
 from sparsegen.system.numpy_load import load_numpy
-from sparsegen.system.publish import publish_file
+from sparsegen.system.publish import publish_file, reported
 
 VERSION = 1
 NAMES = ("version", "widths", "lengths", "columns", "values", "biases", "clip")
 
 
-def save_network(network: Network, file: Path) -> None:
+def save_network(network: Network, file: str | Path) -> None:
     """Write a network; the file appears whole.
 
     Values and biases that are all equal are stored once.
+
+    Raises:
+        OutputError: it cannot be written.
     """
+    file = Path(arguments.location(file, "file"))
     columns = np.concatenate([layer.column_indices for layer in network.layers])
-    with publish_file(file) as stream:
+    with reported(file), publish_file(file) as stream:
         np.savez(
             stream,
             version=np.array(VERSION),
@@ -37,12 +42,13 @@ def save_network(network: Network, file: Path) -> None:
         )
 
 
-def load_network(file: Path) -> Network:
+def load_network(file: str | Path) -> Network:
     """Read what `save_network` wrote.
 
     Raises:
         MatrixError: there is none, it is something else, cut off, or damaged.
     """
+    file = Path(arguments.location(file, "file", MatrixError))
     check_readable(file)
     try:
         with load_numpy(file) as stored:

@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sparsegen import kernels
-from sparsegen.errors import ConfigError, OutputError, SavedOperatorError
+from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.memory_plan import MemoryPlan
 from sparsegen.networks.packed_network import PackedNetwork, Segment
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
-from sparsegen.system.publish import publish_file
+from sparsegen.system.publish import publish_file, reported
 
 MAGIC = b"sparsegen packed network 1 "
 PAGE = 4096
@@ -43,15 +43,12 @@ def save_packed(packed: PackedNetwork, file: Path) -> None:
         OutputError: it cannot be written.
     """
     header = json.dumps(header_of(packed)).encode()
-    try:
-        with publish_file(file) as stream:
-            stream.write((MAGIC + str(len(header)).encode()).ljust(FIRST_LINE - 1) + b"\n")
-            stream.write(header.ljust(_padded(FIRST_LINE + len(header)) - FIRST_LINE))
-            for segment in packed.segments:
-                stream.write(segment.image.data)
-                stream.write(bytes(_padded(segment.image.nbytes) - segment.image.nbytes))
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error}", path=file) from error
+    with reported(file), publish_file(file) as stream:
+        stream.write((MAGIC + str(len(header)).encode()).ljust(FIRST_LINE - 1) + b"\n")
+        stream.write(header.ljust(_padded(FIRST_LINE + len(header)) - FIRST_LINE))
+        for segment in packed.segments:
+            stream.write(segment.image.data)
+            stream.write(bytes(_padded(segment.image.nbytes) - segment.image.nbytes))
 
 
 def load_packed(file: Path) -> PackedNetwork:

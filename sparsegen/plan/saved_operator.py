@@ -20,7 +20,7 @@ import numpy as np
 from sparsegen import arguments, backends, kernels
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.errors import OperandError, OutputError, SavedOperatorError
+from sparsegen.errors import OperandError, SavedOperatorError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.operators import SparseOperator, SpmmProblem
@@ -28,7 +28,7 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher, variant_launcher
 from sparsegen.system.device_memory import Buffer
 from sparsegen.system.numpy_load import load_numpy
-from sparsegen.system.publish import publish_file
+from sparsegen.system.publish import publish_file, reported
 
 FORMAT = 1
 PREFIX = "packed."
@@ -62,11 +62,8 @@ def save_operator(operator: SparseOperator, file: str | Path | BinaryIO, *, upda
     if not isinstance(file, str | Path):
         write(file, **arrays)
         return
-    try:
-        with publish_file(Path(file)) as opened:
-            write(opened, **arrays)
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error}", path=file) from error
+    with reported(file), publish_file(Path(file)) as opened:
+        write(opened, **arrays)
 
 
 def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from sparsegen.errors import OutputError
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
 ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
@@ -86,6 +89,37 @@ def publish_text(final: Path, text: str) -> None:
     """Write or replace a UTF-8 file; see `publish_file`."""
     with publish_file(final) as file:
         file.write(text.encode())
+
+
+@contextmanager
+def reported(path: str | Path, advice: str = "") -> Iterator[None]:
+    """What the system says of an output that the block writes, as an error that names it.
+
+    Args:
+        advice: what to do, after a semicolon.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        told = f"cannot be written: {error.strerror or error}"
+        raise OutputError("; ".join(filter(None, (told, advice))), path=path) from error
+
+
+def require_place(final: Path) -> None:
+    """Refuse, before long work, a place that `publish_file` could not write; what is there stays.
+
+    Raises:
+        OutputError: it is a folder, or cannot be written.
+    """
+    with reported(final):
+        if final.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=f".{final.name}-", dir=final.parent):
+            pass
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from sparsegen.cli.main import cli
 from sparsegen.networks.challenge_files import read_categories
+from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
 
 
@@ -67,6 +69,60 @@ def test_wrong_categories_end_with_5(call: Any, tmp_path: Path) -> None:
     (tmp_path / "truth.tsv").write_text("".join(f"{i}\n" for i in range(1, 21)))
     wrong = call("verify", "folder", "--images", "20", "--truth", "truth.tsv", exit_code=5)
     assert wrong["right"] is False and wrong["wrong"]
+
+
+def test_what_no_file_can_be_is_told_before_the_work(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("generate", "--neurons", "64", "--layers", "2", "-o", "net.npz")
+    Path("folder").mkdir()
+    monkeypatch.setattr(SparseNetwork, "categories", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr(SparseNetwork, "pack", lambda *_, **__: pytest.fail("it packed"))
+    for words in (
+        ("generate", "-o", "folder"),
+        ("generate", "--neurons", "64", "--layers", "2", "--tsv", "-o", "net.npz"),
+        ("run", "net.npz", "-o", "folder"),
+        ("pack", "net.npz", "-o", "folder"),
+    ):
+        error = call(*words, exit_code=1)["error"]
+        assert error["type"] == "OutputError" and words[-1] in error["message"]
+
+
+def test_only_run_takes_packed_networks(call: Any) -> None:
+    call("generate", "--neurons", "64", "--layers", "2", "-o", "net.npz")
+    call("pack", "net.npz", "--batch", "20", "-o", "net.packed")
+    for command in (["verify"], ["tune"], ["pack", "-o", "again.packed"]):
+        assert "is packed" in call(*command, "net.packed", exit_code=3)["error"]["message"]
+
+
+def test_an_interrupted_search_ends_with_130(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("generate", "--neurons", "64", "--layers", "2", "-o", "net.npz")
+    tune = SparseNetwork.tune
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        return replace(tune(*given, **options), was_interrupted=True)
+
+    monkeypatch.setattr(SparseNetwork, "tune", interrupted)
+    found = call("tune", "net.npz", "--batch", "20", "--trials", "1", exit_code=130)
+    assert found["interrupted"] is True and found["database"].endswith("tuning.db")
+
+
+def test_people_are_told_which_categories_are_wrong_and_of_the_emulator(
+    call: Any, tmp_path: Path, emulator_settings: Settings
+) -> None:
+    call("generate", "--neurons", "64", "--layers", "2", "-o", "net.npz")
+    (tmp_path / "truth.tsv").write_text("3\n")
+    words = ["network", "verify", "net.npz", "--images", "3", "--truth", "truth.tsv", "--device", "emulator"]
+    live = set(read_live(call)) ^ {3}
+    wrong = CliRunner().invoke(cli, words)
+    assert wrong.exit_code == 5 and f"WRONG: {len(live)} of 3 inputs" in wrong.stdout
+    assert ": " + ", ".join(map(str, sorted(live))) + ";" in wrong.stdout and "--exact" in wrong.stdout
+    run = CliRunner().invoke(cli, ["network", "run", "net.npz", "--images", "3", "--device", "emulator"])
+    assert run.exit_code == 0 and "The emulator proves" in run.stderr
+
+
+def read_live(call: Any) -> list[int]:
+    """The inputs that live, counted from one."""
+    call("run", "net.npz", "--images", "3", "-o", "live.tsv")
+    return [int(number) for number in Path("live.tsv").read_text().split()]
 
 
 def test_missing_files_are_told(call: Any) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 
-from sparsegen.errors import MatrixError
+from sparsegen.errors import MatrixError, OutputError
 from sparsegen.networks.challenge_files import (
     layer_file,
     read_categories,
@@ -89,8 +90,23 @@ def test_missing_layers_are_told(tmp_path: Path) -> None:
         read_challenge(tmp_path)
     write_challenge(radixnet(64, 3), tmp_path)
     layer_file(tmp_path, 64, 2).unlink()
-    with pytest.raises(MatrixError, match="layer 2 is missing"):
-        read_challenge(tmp_path, layers=3)
+    for layers in (None, 3):
+        with pytest.raises(MatrixError, match="layer 2 of 3 is missing"):
+            read_challenge(tmp_path, layers=layers)
+    write_challenge(radixnet(32, 1), tmp_path)
+    with pytest.raises(MatrixError, match="found widths 32, 64"):
+        read_challenge(tmp_path)
+
+
+def test_files_are_named_by_text_too_and_places_that_take_none_are_told(tmp_path: Path) -> None:
+    save_network(radixnet(64, 2), str(tmp_path / "net.npz"))
+    assert same(load_network(str(tmp_path / "net.npz")), radixnet(64, 2))
+    with pytest.raises(OutputError, match="cannot be written: Is a directory"):
+        save_network(radixnet(64, 2), tmp_path)
+    with pytest.raises(OutputError, match="cannot be written: File exists"):
+        write_challenge(radixnet(64, 2), tmp_path / "net.npz")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_categories(np.arange(3), tmp_path)
 
 
 def test_a_layer_that_ends_with_a_line_too_early_is_told(tmp_path: Path) -> None:
@@ -125,6 +141,9 @@ def test_networks_that_do_not_fit_are_refused() -> None:
         Network.of([good, np.ones((4, 3))], 0.0, 1.0)
     with pytest.raises(MatrixError, match="at least one layer"):
         Network.of([], 0.0, 1.0)
+    for alone in (None, scipy.sparse.eye_array(4)):
+        with pytest.raises(MatrixError, match="expected a list of matrices"):
+            Network.of(alone, 0.0, 1.0)  # type: ignore[arg-type]
     with pytest.raises(MatrixError, match="expected one number or 4"):
         Network.of([good], [np.ones(3)], 1.0)
     with pytest.raises(MatrixError, match="biases must be finite"):

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sparsegen.errors import OutputError, OutputExistsError, PruningError
+from sparsegen.errors import OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.system.publish import reported
 
 
 @contextmanager
@@ -28,11 +29,11 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         raise OutputExistsError("this is a folder; name a file", path=path)
     work = _beside(path)
     try:
-        with _reported(path), work.open("xb+") as stream:
+        with reported(path), work.open("xb+") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        with _reported(path):
+        with reported(path):
             _refuse_existing(path, force)
             work.replace(path)
     finally:
@@ -56,7 +57,7 @@ class CsrFolder:
             self._names[layer] = name
 
     def add(self, layer: str, matrix: CsrMatrix) -> None:
-        with _reported(self._shown):
+        with reported(self._shown):
             import scipy.sparse
 
             scipy.sparse.save_npz(self._folder / self._names[layer], matrix.to_scipy())
@@ -79,10 +80,10 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
     work = _beside(path)
     folder = CsrFolder(work, layers, path)
     try:
-        with _reported(path):
+        with reported(path):
             work.mkdir()
         yield folder
-        with _reported(path):
+        with reported(path):
             if path.is_dir():
                 _refuse_existing(path, force)
                 for file in work.iterdir():
@@ -102,11 +103,3 @@ def _refuse_existing(path: Path, force: bool) -> None:
         raise OutputExistsError(
             "it is there already; choose another name, or overwrite it with --force", path=path
         )
-
-
-@contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", path=path) from error

@@ -22,14 +22,14 @@ from sparsegen.backends import plain
 from sparsegen.backends.executor import CompiledKernel, Toolchain
 from sparsegen.backends.plain import plain_source
 from sparsegen.backends.precompiled import LIST, Facts, listing, source_digest
-from sparsegen.errors import BundleError, CompileError, ConfigError, DeviceUnavailableError, OutputError
+from sparsegen.errors import BundleError, CompileError, ConfigError, DeviceUnavailableError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
-from sparsegen.system.publish import publish_file
+from sparsegen.system.publish import publish_file, reported, require_place
 from sparsegen.tuning.first_configs import first_to_try
 from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import (
@@ -135,6 +135,7 @@ def export_job(
     """
     if not wanted:
         raise ConfigError("a job needs at least one workload")
+    require_place(path)
     compiler = _Compiler.of(target)
     contents: dict[str, bytes] = {}
     tasks: list[Task] = []
@@ -318,7 +319,7 @@ def _write(contents: Mapping[str, bytes], path: Path) -> tuple[str, str]:
         for name, content in sorted(contents.items())
     }
     manifest = json.dumps({"format": FORMAT, "version": VERSION, "files": entries}, indent=0).encode()
-    try:
+    with reported(path, "name another file with --out"):
         with publish_file(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in (("__main__.py", contents["__main__.py"]), (MANIFEST, manifest)):
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
@@ -326,6 +327,4 @@ def _write(contents: Mapping[str, bytes], path: Path) -> tuple[str, str]:
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), contents[name], zipfile.ZIP_DEFLATED)
         with path.open("rb") as file:
             whole = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise OutputError(f"{error.strerror}; name another file with --out", path=path) from error
     return hashlib.sha256(manifest).hexdigest(), whole
