@@ -15,7 +15,7 @@ from benchmarks.markdown import NONE, TYPES, figure, quotient, table
 from sparsegen.bench import result_file
 from sparsegen.bench.compare import compare
 from sparsegen.bench.merging import merge
-from sparsegen.bench.problem_facts import of_factors
+from sparsegen.bench.problem_facts import in_order, of_factors
 from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
 from sparsegen.bench.summary import Mean, SuiteSummary, geometric, summarize
 from sparsegen.errors import SparsegenError
@@ -189,7 +189,7 @@ def suite(folder: Path, name: str) -> str:
         groups.setdefault((row.dtype, row.layout), []).append(row)
     parts = [f"# {name}"]
     for (dtype, layout), rows in groups.items():
-        parts.append(f"## {TYPES[dtype]}, {layout}-major")
+        parts.append(f"## {TYPES[dtype]}, {in_order(layout)}")
         if any(_is_file(row) for row in rows):
             parts.append(_means(rows))
         parts.append(_cases(rows))

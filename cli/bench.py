@@ -22,6 +22,7 @@ from sparsegen.bench.tuned import budget_of
 from sparsegen.bench.unseen import Unseen, without
 from sparsegen.cli.bench_options import (
     cases_of_matrix,
+    cases_of_sizes,
     cases_of_suites,
     chosen_contenders,
     dtypes_given,
@@ -164,21 +165,29 @@ def command(
 
     With --devices and --tune, rows are first tuned on all of these devices; they are measured on the first.
 
-    With --matrix the options that say what is computed may be repeated, and every combination of them is a row. A suite
+    With --matrix the options that say what is computed may be repeated, and every combination of them is a row; so they
+    may without one, of operators whose mask comes with the call, such as --operator dsd -m 4096 -k 4096. A suite
     says what its rows compute; of these options it heeds --dtype, for those of its rows alone.
     """
     if show_list:
         _list(data, as_json)
         return
-    if (matrix is None) == (not suites):
-        raise click.UsageError("give --matrix FILE, or --suite NAME (see --list)")
+    has_pattern = combinations[0].problem_type.has_pattern
+    if bool(suites) == (matrix is not None or not has_pattern):
+        raise click.UsageError(
+            "give --matrix FILE, or --suite NAME (see --list); or the sizes of an --operator whose mask comes with "
+            "the call"
+        )
+    if matrix is not None and not has_pattern:
+        raise click.UsageError(f"{combinations[0].operator} takes its mask with every call: drop --matrix")
     budget_of(tune)
     before = result_file.read(older) if older else None
-    cases = (
-        of_dtypes(cases_of_suites(suites, data), dtypes_given(combinations))
-        if matrix is None
-        else cases_of_matrix(matrix, tensor=tensor, seed=seed, combinations=combinations)
-    )
+    if suites:
+        cases = of_dtypes(cases_of_suites(suites, data), dtypes_given(combinations))
+    elif matrix is None:
+        cases = cases_of_sizes(combinations)
+    else:
+        cases = cases_of_matrix(matrix, tensor=tensor, seed=seed, combinations=combinations)
     places = Places(EngineName.LOCAL, device, devices, None).local()
     where = places[0]
     request = Request(

@@ -10,7 +10,7 @@ from sparsegen.bench.case import Case, variations
 from sparsegen.bench.config_set import config_sets
 from sparsegen.bench.contender import Contender
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.patterns import MatrixFile
+from sparsegen.bench.patterns import Drawn, MatrixFile
 from sparsegen.bench.shared_object import SharedObject
 from sparsegen.bench.suites import load_suite
 from sparsegen.cli.problems import ProblemOptions
@@ -19,6 +19,7 @@ from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DEFAULT_OPERATOR, DType, Problem
 
 MATRIX_SUITE = "matrix"  # of a single file
+SIZES_SUITE = "sizes"  # of masks that come with the call, of sizes from the command line
 
 
 def cases_of_matrix(
@@ -37,6 +38,29 @@ def cases_of_matrix(
     return [
         Case(
             MATRIX_SUITE, f"{label} {_name(problem)}".rstrip(), problem, (problem.dtype,), pattern, path.name
+        )
+        for problem in problems
+    ]
+
+
+def cases_of_sizes(combinations: Iterable[ProblemOptions]) -> list[Case]:
+    """One case for each problem whose mask comes with the call, so that there is no matrix.
+
+    Raises:
+        click.UsageError: the operator needs a matrix, or a size is missing.
+        ConfigError: see `ProblemOptions.problem`.
+    """
+    problems = dict.fromkeys(options.workload(None)[1] for options in combinations)
+    return [
+        Case(
+            SIZES_SUITE,
+            " ".join(
+                (problem.operator, *(f"{k}={v}" for k, v in problem.sizes.items()), *variations(problem))
+            ),
+            problem,
+            (problem.dtype,),
+            Drawn(*problem.without_pattern.shape),
+            "the command line",
         )
         for problem in problems
     ]

@@ -12,6 +12,7 @@ from sparsegen.bench.problem_facts import of_factors
 from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
 from sparsegen.bench.summary import Mean, SuiteSummary, summarize
 from sparsegen.cli.progress_lines import figure
+from sparsegen.operators import ImageLayout, Layout
 
 
 def ours(row: Row) -> Cell | None:
@@ -51,7 +52,7 @@ def _cells(row: Row, unseen: Sequence[str]) -> list[str]:
     time = _us(mine)
     return [
         row.case,
-        f"{row.dtype}" + (", column" if row.problem.multiplies_by_b and row.layout == "column" else ""),
+        f"{row.dtype}" + _layout_text(row),
         _shown(_us(row.cell(TUNED))),
         _shown(_us(row.cell(UNTUNED))),
         *(_shown(_us(row.cell(name))) for name in unseen),
@@ -223,6 +224,12 @@ def _us(cell: Cell | None) -> float | None:
 
 def _shown(us: float | None) -> str:
     return "" if us is None else figure(us)
+
+
+def _layout_text(row: Row) -> str:
+    """What tells rows of one name apart, where it is not as usual."""
+    is_told = row.problem.multiplies_by_b if isinstance(row.layout, Layout) else True
+    return f", {row.layout}" if is_told and row.layout in (Layout.COLUMN, ImageLayout.NCHW) else ""
 
 
 def _ratio(other: float | None, mine: float | None) -> str:

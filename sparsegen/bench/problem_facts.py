@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from sparsegen.operators import DType, Epilogue, FactorType, Layout, Problem
+from sparsegen.operators import DType, Epilogue, FactorType, ImageLayout, Layout, Problem
 
 
-def layout_of(problem: Problem) -> Layout:
-    """Its layout; column-major where it has none to tell: B of an SDDMM is column-major, a softmax has no B."""
-    return Layout(problem.traits.get("layout", Layout.COLUMN))
+def layout_of(problem: Problem) -> Layout | ImageLayout:
+    """Its layout, of matrices or of images.
+
+    Column-major where it has none to tell: B of an SDDMM is column-major, a softmax has no B.
+    """
+    layout = problem.traits.get("layout", Layout.COLUMN)
+    assert isinstance(layout, Layout | ImageLayout)
+    return layout
+
+
+def in_order(layout: Layout | ImageLayout) -> str:
+    """The layout in words: ``row-major``, ``nhwc``."""
+    return f"{layout}-major" if isinstance(layout, Layout) else layout.value
 
 
 def factor_type_of(problem: Problem) -> FactorType:
@@ -41,7 +51,7 @@ class HasProblem:
         return factor_type_of(self.problem)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Layout | ImageLayout:
         """See `layout_of`."""
         return layout_of(self.problem)
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from sparsegen.bench.problem_facts import HasProblem, layout_of
+from sparsegen.bench.problem_facts import HasProblem, in_order, layout_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import FLOAT8_GAIN
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic, MeasuredRates
-from sparsegen.operators import DType, Float8, Layout, Problem
+from sparsegen.operators import DType, Float8, ImageLayout, Layout, Problem
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
@@ -239,14 +239,14 @@ class RowKey:
     suite: str
     case: str
     dtype: DType
-    layout: Layout
+    layout: Layout | ImageLayout
 
     @classmethod
     def of(cls, suite: str, case: str, problem: Problem) -> RowKey:
         return cls(suite, case, problem.dtype, layout_of(problem))
 
     def __str__(self) -> str:
-        return f"{self.suite}: {self.case}, {self.dtype}, {self.layout}-major"
+        return f"{self.suite}: {self.case}, {self.dtype}, {in_order(self.layout)}"
 
 
 @dataclass(frozen=True, slots=True)

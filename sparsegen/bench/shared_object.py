@@ -20,6 +20,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     DType,
+    ImageLayout,
     Layout,
     Problem,
     Readout,
@@ -36,7 +37,7 @@ OPERATORS = {SpmmProblem.operator: 0, SddmmProblem.operator: 1, SparseNetworkPro
 ACTIVATIONS = {Activation.RELU: 0, Activation.DYING_RELU: 1, Activation.NONE: 2}
 READOUTS = {Readout.NEURONS: 0, Readout.TOTALS: 1}
 DTYPES = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 2}
-LAYOUTS = {Layout.ROW: 0, Layout.COLUMN: 1}
+LAYOUTS: dict[Layout | ImageLayout, int] = {Layout.ROW: 0, Layout.COLUMN: 1}
 HOST_MEMORY, CUDA_MEMORY = 0, 1
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from sparsegen.bench.problem_facts import factor_type_of, layout_of, of_factors
-from sparsegen.operators import OPERATORS, DType, FactorType, Layout, Problem
+from sparsegen.bench.problem_facts import factor_type_of, in_order, layout_of, of_factors
+from sparsegen.operators import OPERATORS, DType, FactorType, ImageLayout, Layout, Problem
 from sparsegen.report import words
 
 
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     operator: str
     dtype: DType
     factor_type: FactorType
-    layout: Layout
+    layout: Layout | ImageLayout
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
@@ -35,6 +35,6 @@ class Kind(NamedTuple):
     def __str__(self) -> str:
         """``SpMM fp16, column-major``."""
         known = OPERATORS.get(self.operator)
-        order = f", {self.layout}-major" if known is not None and known.multiplies_by_b else ""
+        order = f", {in_order(self.layout)}" if known is not None and known.multiplies_by_b else ""
         types = of_factors(self.factor_type, words.DTYPES[self.dtype])
         return f"{self.operator if known is None else known.title} {types}{order}"

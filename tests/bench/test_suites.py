@@ -13,6 +13,7 @@ import pytest
 
 from sparsegen.bench.case import Case
 from sparsegen.bench.patterns import Blocks, EqualRows, PowerLaw, SlidingWindow
+from sparsegen.bench.results import RowKey
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.suites.collection import read_batch_sizes
 from sparsegen.bench.suites.listed import listed_cases
@@ -330,3 +331,11 @@ def test_a_matrix_that_changed_since(collection: Path) -> None:
     write_smtx(collection / "transformer" / "random_pruning" / "0.5" / "ffn.smtx", "2, 4, 1\n0 1 1\n3\n")
     with pytest.raises(MatrixError, match="2 x 4, the case says 2 x 3"):
         case.matrix()
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_every_row_of_a_suite_has_a_key_of_its_own(name: str) -> None:
+    keys = [
+        RowKey.of(c.suite, c.name, c.in_dtype(dtype)) for c in load_suite(name).cases for dtype in c.dtypes
+    ]
+    assert len(set(keys)) == len(set(map(str, keys))) == len(keys)

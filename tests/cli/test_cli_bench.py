@@ -103,6 +103,51 @@ def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_pat
 
 
 @pytest.mark.usefixtures("shared_cache")
+def test_masks_that_come_with_the_call_need_no_matrix(run: Command, tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    fixed = [
+        "bench",
+        "--device",
+        "emulator",
+        "--rounds",
+        "1",
+        "--samples",
+        "1",
+        "--only",
+        "sparsegen-untuned",
+    ]
+    masked = ["--operator", "dsd", "-m", "64", "-k", "64", "-n", "32", "--block", "32", "--dtype", "float16"]
+    run(*fixed, *masked, "--density", "0.3", "--density", "0.5", "-o", output)
+    images = ["--operator", "masked_conv2d", "--image-height", "8", "--image-width", "8", "--mask-block", "4"]
+    images += [
+        "--channels",
+        "8",
+        "--filters",
+        "8",
+        "--dtype",
+        "float16",
+        "--layout",
+        "nhwc",
+        "--layout",
+        "nchw",
+    ]
+    told = run(*fixed, *images, "-o", output)
+    assert "float16, nchw" in told.stderr and "float16, nhwc" in told.stderr
+    rows = result_file.read(output).rows
+    assert all(row.us("sparsegen-untuned") for row in rows) and {row.suite for row in rows} == {"sizes"}
+    assert [(row.case, row.layout) for row in rows] == [
+        ("dsd m=64 k=64 n=32 block=32x32 density=0.3", "column"),
+        ("dsd m=64 k=64 n=32 block=32x32", "column"),
+        *[
+            ("masked_conv2d height=8 width=8 channels=8 filters=8 mask_block=4x4", order)
+            for order in ("nhwc", "nchw")
+        ],
+    ]
+    again = run(*fixed, *images, "-o", output)
+    assert "0 rows measured, 2 kept" in again.stdout
+
+
+@pytest.mark.usefixtures("shared_cache")
 def test_dispatch_without_what_is_packaged_of_the_row(run: Command, tmp_path: Path) -> None:
     matrix, output = tmp_path / "w.npz", tmp_path / "r.json"
     save_small(matrix)
@@ -183,6 +228,9 @@ def test_a_suite_in_some_dtypes() -> None:
         (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, or seconds"),
         (("--suite", "rnn", "--compare", "nowhere.json"), 3, "nowhere.json"),
         (("--matrix", "nowhere.npz"), 3, "nowhere.npz"),
+        (("--operator", "dsd", "-m", "64"), 2, "dsd needs --m and -k"),
+        (("--operator", "dsd", "--matrix", MLP), 2, "dsd takes its mask with every call: drop --matrix"),
+        (("--operator", "dsd", "--suite", "rnn"), 2, "give --matrix FILE, or --suite NAME"),
         (("--matrix", MLP, "--operator", "sparse_softmax", "-n", "4"), 3, "sparse_softmax takes no n"),
         (("--matrix", MLP, "-n", "8", "-n", "0"), 2, "0 is not in the range x>=1"),
         (("--suite", "rnn", "--device", "cuda:x"), 4, "cuda"),
