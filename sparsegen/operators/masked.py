@@ -66,6 +66,13 @@ class Density(Parameter):
     def json(self) -> float:
         return self.share
 
+    def drawn(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Bools of independent blocks; at least one is live: right results of no block prove nothing."""
+        live = rng.random(shape) < self.share
+        if not live.any():
+            live.flat[rng.integers(live.size)] = True
+        return live
+
     def live_of(self, rows: int, columns: int) -> int:
         """Elements of rows × columns that are expected to be live."""
         return round(self.share * rows * columns)
@@ -204,7 +211,7 @@ class MaskedProblem(Problem):
 
     def _random_mask(self, rng: np.random.Generator) -> Array:
         layout = self.mask_layout
-        live = rng.random((layout.rows, layout.columns)) < self.density.share
+        live = self.density.drawn(rng, (layout.rows, layout.columns))
         words: Array = BlockMask.from_blocks(
             live, (self.block.rows, self.block.columns), (self.m, self.k)
         ).words

@@ -233,7 +233,7 @@ class MaskedConv2dProblem(Problem):
         for spec in self.operands(nnz):
             if isinstance(spec.dtype, WordType):
                 if blocks is None:
-                    blocks = rng.random((self.batch, *self.mask_shape)) < self.density.share
+                    blocks = self.density.drawn(rng, (self.batch, *self.mask_shape))
                 found[spec.name] = words_of(blocks).reshape(spec.shape)
                 continue
             numbers = rng.standard_normal(spec.shape, dtype=np.float32)

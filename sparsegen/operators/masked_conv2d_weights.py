@@ -155,7 +155,7 @@ class MaskedConv2dWeightsProblem(Problem):
         for spec in self.operands(nnz):
             if isinstance(spec.dtype, WordType):
                 if blocks is None:
-                    blocks = rng.random((self.batch * self.images, *p.mask_shape)) < self.density.share
+                    blocks = self.density.drawn(rng, (self.batch * self.images, *p.mask_shape))
                 found[spec.name] = words_of(blocks).reshape(spec.shape)
                 continue
             numbers = rng.standard_normal(spec.shape, dtype=np.float32)

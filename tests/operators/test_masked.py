@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import sparsegen
 from sparsegen.errors import OperandError
 from sparsegen.masks import BlockMask
-from sparsegen.operators import Block, Density, DType, Rest, SddProblem
+from sparsegen.operators import (
+    Block,
+    Density,
+    DsdProblem,
+    DType,
+    MaskBlock,
+    MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
+    Rest,
+    SddProblem,
+)
 
 M, K, N = 40, 72, 24
 KEPT = SddProblem(M, K, N, DType.FLOAT16, Block(16, 32), Density(0.5), rest=Rest.KEPT)
@@ -43,3 +55,21 @@ def test_an_array_keeps_what_it_had(blocks: np.ndarray) -> None:
     live = mask.expand()
     assert (out[~live] == 7).all()
     np.testing.assert_allclose(out[live], (d.astype(float) @ w.T.astype(float))[live], rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        DsdProblem(16, 16, 8, block=Block(16, 16), density=Density(0.001)),
+        SddProblem(16, 16, 8, block=Block(16, 16), density=Density(0.001), batch=3),
+        MaskedConv2dProblem(4, 4, 2, 2, mask_block=MaskBlock(4, 4), density=Density(0.001)),
+        MaskedConv2dWeightsProblem(4, 4, 2, 2, 1, mask_block=MaskBlock(4, 4), density=Density(0.001)),
+    ],
+    ids=str,
+)
+def test_operands_that_are_drawn_have_a_live_block(problem: Any) -> None:
+    """Where masks have few blocks all of them would often be dead, and any kernel right."""
+    for seed in range(20):
+        operands = problem.random_operands(np.random.default_rng(seed), 0)
+        reference = problem.reference(problem.without_pattern, operands)
+        assert np.count_nonzero(reference.exact)
