@@ -52,6 +52,7 @@ from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.streams import visible
 from sparsegen.measure.l2 import L2
+from sparsegen.system.quantities import counted
 
 
 @click.command()
@@ -210,8 +211,8 @@ def command(
             finished = run(request, progress)
     except KeyboardInterrupt:
         kept = f"; {output} holds them" if output and done else ""
-        click.echo(visible(f"interrupted after {len(done)} rows{kept}"), err=True)
-        if not as_json:
+        click.echo(visible(f"interrupted after {counted(len(done), 'row')}{kept}"), err=True)
+        if done and not as_json:
             emit(False, {}, row_table(done), summary_table(done))
         raise click.exceptions.Exit(INTERRUPTED) from None
     if csv_file is not None:
@@ -237,9 +238,9 @@ def _show(
     if comparison is not None:
         parts += comparison_parts(comparison)
     if finished.left:
-        parts.append(f"time is up: {finished.left} rows are left; the same command goes on with them")
+        parts.append(f"time is up: {counted(finished.left, 'row')} left; the same command goes on with them")
     if output is not None:
-        parts.append(f"{len(finished.measured)} rows measured, {finished.kept} kept, in {output}")
+        parts.append(f"{counted(len(finished.measured), 'row')} measured, {finished.kept} kept, in {output}")
     facts = {
         "results": json.loads(result_file.dump(results)),
         "measured": [str(key) for key in finished.measured],

@@ -11,7 +11,7 @@ from sparsegen.cli.common import emit
 from sparsegen.dispatch.dense_or_sparse import Source
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.pruned_layers import PrunedLayers
-from sparsegen.system.quantities import microseconds
+from sparsegen.system.quantities import counted, microseconds
 from sparsegen.tuning.model import ModelTuning
 
 
@@ -27,8 +27,9 @@ def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTu
             table.add_row(*device, layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
     lines = [line for times in tuning.times for line in _verdict(times, named=several)]
     counts = Counter(outcome.fate for outcome in tuning.outcomes)
+    searches, products = len(tuning.outcomes), sum(len(o.search.layers) for o in tuning.outcomes)
     lines.append(
-        f"{len(tuning.outcomes)} searches for {sum(len(o.search.layers) for o in tuning.outcomes)} products: "
+        f"{searches} search{'es' * (searches != 1)} for {counted(products, 'product')}: "
         + ", ".join(f"{count} {fate}" for fate, count in counts.items())
     )
     lines += [

@@ -70,7 +70,7 @@ def test_measure_resume_compare(bench: Bench, tmp_path: Path) -> None:
     assert held["versions"]["plain"] == "plain C"
 
     again = bench("-n", "4", "-n", "8", "-n", "16", "-o", output, "--limit", "0.000001", "--compare", output)
-    assert "time is up: 1 rows are left" in again.stdout and "0 rows measured, 2 kept" in again.stdout
+    assert "time is up: 1 row left" in again.stdout and "0 rows measured, 2 kept" in again.stdout
     assert "0 times changed beyond the noise, 2 did not" in again.stdout
 
     facts = json.loads(bench("-n", "4", "-n", "8", "-o", output, "--compare", output, "--json").stdout)
@@ -190,7 +190,7 @@ def test_ctrl_c_keeps_what_is_measured(bench: Bench, tmp_path: Path, monkeypatch
     monkeypatch.setattr(bench_command, "run", interrupted)
     output = tmp_path / "r.json"
     result = bench("-n", "4", "-n", "8", "-o", output, exit_code=130)
-    assert f"interrupted after 1 rows; {output} holds them" in result.stderr and "w.npz n=4" in result.stdout
+    assert f"interrupted after 1 row; {output} holds them" in result.stderr and "w.npz n=4" in result.stdout
     assert [row["case"] for row in json.loads(output.read_text())["rows"]] == ["w.npz n=4"]
 
 

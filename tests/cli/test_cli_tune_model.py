@@ -30,7 +30,7 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
     assert "[1 of 1] up.weight: 32 × 48" in text.stderr and "shared by 1 other layer" in text.stderr
     assert "up.weight" in text.stdout and "gate.weight" in text.stdout
     assert "8 tokens: dense products were not timed" in text.stdout
-    assert "1 searches for 2 products: 1 searched" in text.stdout
+    assert "1 search for 2 products: 1 searched" in text.stdout
     assert "not tuned: out.weight (" in text.stdout and "up.bias (1-D)" in text.stdout
 
     data = run.json(*options)

@@ -186,6 +186,12 @@ def test_what_masks_do_not_go_through_is_refused() -> None:
         convert_convolutions(nn.Sequential(nn.ReLU()), MaskSource())
     with pytest.raises(ConfigError, match="it is a MaskedConv2d"):
         convert_convolutions(nn.Sequential(MaskedConv2d(3, 3, 3)), MaskSource())
+    with pytest.raises(OperandError, match="model = None is no Module"):
+        convert_convolutions(None, MaskSource())
+    with pytest.raises(OperandError, match="source = None is no MaskSource"):
+        convert_convolutions(nn.Sequential(nn.Conv2d(3, 3, 3)), None)
+    with pytest.raises(ConfigError, match="density = 0 is no density"):
+        masked_sequential(nn.Conv2d(3, 3, 1), density=0)
     with pytest.raises(OperandError, match="the size of the images"):
         MaskSource().set(torch.ones(1, 2, 2, dtype=torch.bool))
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from sparsegen.errors import MatrixError, OperandError  # noqa: E402
+from sparsegen.errors import ConfigError, MatrixError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import KernelMap, SubmanifoldConv3d, submanifold_conv3d  # noqa: E402
 from sparsegen.integrations.torch.kernel_maps import places_for  # noqa: E402
 from sparsegen.matrix.kernel_map import kernel_map  # noqa: E402
@@ -133,6 +133,11 @@ def test_what_does_not_fit_is_refused() -> None:
         KernelMap.of(coordinates, 2)
     with pytest.raises(MatrixError, match="one odd number up to 7"):
         SubmanifoldConv3d(4, 6, 9)
+    for channels in ((0, 6), (4, -1)):
+        with pytest.raises(ConfigError, match=r"_channels = .* is below 1"):
+            SubmanifoldConv3d(*channels)
+    with pytest.raises(OperandError, match="kernel_map = None is no KernelMap"):
+        submanifold_conv3d(x, weight, None)
     with pytest.raises(OperandError, match="as the kernel map has"):
         submanifold_conv3d(x[:-1], weight, points)
     with pytest.raises(OperandError, match="weight: expected shape filters × 3 × 3 × 3 × 4"):

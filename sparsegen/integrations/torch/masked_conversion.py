@@ -123,7 +123,10 @@ def convert_convolutions(
 
     Raises:
         ConfigError: the model is a convolution itself, or none could be converted.
+        OperandError: no module, or no `MaskSource`.
     """
+    arguments.instance(model, nn.Module, "model", OperandError)
+    arguments.instance(source, MaskSource, "source", OperandError)
     if isinstance(model, nn.Conv2d):
         raise ConfigError("the model is a convolution itself: use MaskedConv2d.from_dense")
     converted, dense = [], {}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional, init
 
+from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.kernel_maps import KernelMap
 from sparsegen.integrations.torch.masked_prepared import called, operators
@@ -60,6 +61,7 @@ def submanifold_conv3d(
     """
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
+    arguments.instance(kernel_map, KernelMap, "kernel_map", OperandError)
     if x.dim() != 2 or x.shape[0] != kernel_map.points or x.device != kernel_map.words.device:
         raise OperandError(
             f"x: expected {kernel_map.points} points × channels on {kernel_map.words.device}, as the kernel map has, "
@@ -99,9 +101,12 @@ class SubmanifoldConv3d(nn.Module):
         """Make a layer with weights as `torch.nn.Conv3d` draws them.
 
         Raises:
+            ConfigError: channels below 1, or no density.
             MatrixError: a filter size that is not odd or too large.
         """
         super().__init__()
+        in_channels = arguments.whole(in_channels, "in_channels", least=1)
+        out_channels = arguments.whole(out_channels, "out_channels", least=1)
         self.filter_size = odd_sides(filter_size, "filter_size")
         self.density = Density.named(density, "density").share
         shape = (out_channels, *self.filter_size, in_channels)
