@@ -214,6 +214,23 @@ def test_a_graph_asks_once_for_what_is_faster(monkeypatch: pytest.MonkeyPatch) -
         asked.clear()
 
 
+@pytest.mark.gpu
+def test_a_graph_times_both_on_a_gpu_while_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[tuple[float, float]] = []
+    both = conv_choice._both
+    monkeypatch.setattr(conv_choice, "_decided", {})
+    monkeypatch.setattr(conv_choice, "_both", lambda *given: timed.append(both(*given)) or timed[-1])
+    layer = MaskedConv2d(64, 64, 3, padding=1, mask_block=16, density=0.2, device="cuda", dtype=torch.float16)
+    x = torch.randn(2, 64, 128, 128, device="cuda", dtype=torch.float16)
+    x = x.contiguous(memory_format=torch.channels_last)
+    mask = torch.rand(2, 8, 8, device="cuda") < 0.2
+    with torch.no_grad():
+        y = torch.compile(layer, fullgraph=True)(x, mask)
+        assert len(timed) == 1 and min(timed[0]) > 0
+        torch.testing.assert_close(y, layer(x, mask), rtol=1e-2, atol=1e-2)
+    assert len(timed) == 1, "the same problem without a graph"
+
+
 def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, tried = SimpleNamespace(backend="cuda"), []
 
