@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.bitmaps import TILE_K, TILE_M, bitmaps
+from sparsegen.kernels.layouts.bitmaps import ELEMENTS, TILE_K, TILE_M, bitmaps
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_tiles import (
     PIECE,
@@ -30,7 +30,6 @@ ITEM_BYTES = 2
 WIDEST = 256  # columns of a tile
 LEAST_DENSITY = 1 / 64  # below it, bits and padding are most of what is read
 MOST_PARTS_BYTES = 1 << 26
-ELEMENTS = 32  # of a lane, in a tile
 FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above their mean
 # Of a scheduler, for a stage: what each of its two warps issues (SASS), by the granule.
 DECODE_CYCLES = {1: 2 * 211, 2: 2 * 122}

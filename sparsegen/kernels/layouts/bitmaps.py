@@ -12,6 +12,7 @@ from sparsegen.system.device_memory import WARP
 TILE_M = 128  # rows of a tile, 16 for each of eight warps
 TILE_K = 64  # columns: 32 elements for each lane
 WARPS = TILE_M // 16
+ELEMENTS = TILE_M * TILE_K // (WARPS * WARP)  # of a lane
 HEAD_WORDS = (
     WARPS + WARPS * WARP
 )  # of a tile: where each warp's nonzeros begin, and a word of bits for each lane
@@ -54,40 +55,43 @@ def bitmaps(matrix: CsrMatrix, granule: int) -> Bitmaps:
     m, k = matrix.shape
     row_tiles, steps = -(-m // TILE_M), -(-k // TILE_K)
     lanes = row_tiles * steps * WARPS * WARP
-    lane, element = _places(matrix, steps)
-    order = np.argsort(lane * WARP + element, kind="stable").astype(np.int32)
-    lane, element = lane[order], element[order]
+    places = _places(matrix, steps)
+    order = np.argsort(places, kind="stable").astype(np.int32)
+    places = places[order]
+    lane, element = np.divmod(places, ELEMENTS)
     bit = element // granule
     is_first = np.ones(order.size, dtype=bool)  # of its bit
-    is_first[1:] = (lane[1:] != lane[:-1]) | (bit[1:] != bit[:-1])
+    is_first[1:] = places[1:] // granule != places[:-1] // granule
     counts = np.bincount(lane[is_first], minlength=lanes)
     slots = counts.reshape(-1, WARP).max(axis=1).reshape(-1, WARPS)  # of each warp of a tile
     offsets = np.zeros(row_tiles * steps + 1, dtype=np.int64)
     np.cumsum(slots.sum(axis=1), out=offsets[1:])
     begins = np.cumsum(slots, axis=1) - slots
 
-    turn = np.cumsum(is_first) - 1 - (np.cumsum(counts) - counts)[lane]
-    slot = (offsets[:-1, None] + begins).ravel()[lane // WARP] + turn
+    # Of each lane the slot of its first bit, less the bits of all lanes before it.
+    before = np.repeat((offsets[:-1, None] + begins).ravel(), WARP) - (np.cumsum(counts) - counts)
+    slot = before[lane] + np.cumsum(is_first) - 1
     source = np.full(int(offsets[-1]) * WARP * granule, -1, dtype=np.int32)
     source[(slot * WARP + lane % WARP) * granule + element % granule] = order
 
     slot_bytes = WARP * granule * 2
     heads = np.empty((row_tiles * steps, HEAD_WORDS), dtype=np.uint32)
     heads[:, :WARPS] = begins * slot_bytes
-    bits = np.bincount(
-        lane[is_first], weights=np.exp2(bit[is_first]), minlength=lanes
-    )  # exact: 32 bits, each once
+    powers = np.exp2(np.arange(ELEMENTS))[bit[is_first]]
+    bits = np.bincount(lane[is_first], weights=powers, minlength=lanes)  # exact: 32 bits, each once
     heads[:, WARPS:] = bits.astype(np.uint32).reshape(-1, WARPS * WARP)
     return Bitmaps(heads.ravel(), offsets.astype(np.int32), source, row_tiles, steps, slot_bytes)
 
 
-def _places(matrix: CsrMatrix, steps: int) -> tuple[Array, Array]:
-    """Of each nonzero the lane among those of all tiles, and which of its 32 elements."""
-    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
-    column = matrix.column_indices.astype(np.int64)
-    tile = row // TILE_M * steps + column // TILE_K
-    warp = row % TILE_M // 16
-    lane = row % 8 * 4 + column % 8 // 2
-    word = column % 16 // 8 * 2 + row % 16 // 8
-    element = column % TILE_K // 16 * 8 + word * 2 + column % 2
-    return (tile * WARPS + warp) * WARP + lane, element
+def _places(matrix: CsrMatrix, steps: int) -> Array:
+    """int64: of each nonzero the lane among those of all tiles, and which of its elements: lane · `ELEMENTS` + element.
+
+    A row adds its part, and a column its own, so that nothing is divided for each nonzero.
+    """
+    row, column = (np.arange(size, dtype=np.int64) for size in matrix.shape)
+    warp = row // TILE_M * steps * WARPS + row % TILE_M // 16
+    of_row = (warp * WARP + row % 8 * 4) * ELEMENTS + row % 16 // 8 * 2
+    lane = column // TILE_K * WARPS * WARP + column % 8 // 2
+    of_column = lane * ELEMENTS + column % TILE_K // 16 * 8 + column % 16 // 8 * 4 + column % 2
+    places: Array = np.repeat(of_row, np.diff(matrix.row_offsets)) + of_column[matrix.column_indices]
+    return places
