@@ -14,6 +14,7 @@ from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem
+from sparsegen.plan.packings import Packings
 
 P = TypeVar("P", bound=Problem)
 
@@ -39,6 +40,11 @@ class Workbench:
     def matrix(self) -> CsrMatrix:
         """The sparse matrix (or the pattern), float32 values rounded to the problem's dtype."""
         return self.parcel.matrix()
+
+    @cached_property
+    def packings(self) -> Packings:
+        """The matrix as our variants take it: packed once for all that take the same."""
+        return Packings(self.matrix, self.executor)
 
     @cached_property
     def encoded(self) -> Array:

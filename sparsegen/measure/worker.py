@@ -6,7 +6,6 @@ It imports neither Optuna nor SQLAlchemy, so that it is ready while the first va
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,6 @@ import numpy as np
 from sparsegen.backends.executor import Buffer, Executor, LoadedKernel
 from sparsegen.errors import LaunchError
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.config import Value
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.clock import Clock, Timing
@@ -28,7 +26,8 @@ from sparsegen.measure.l2 import L2
 from sparsegen.measure.supervised import Go, Waiting
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
-from sparsegen.plan.packing import Gather, pack
+from sparsegen.plan.packing import Gather
+from sparsegen.plan.packings import Packing, Packings
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, named, requests
 from sparsegen.verify.guarded import GuardedBuffer
@@ -37,7 +36,6 @@ from sparsegen.verify.verifier import verifier
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
-MOST_PACKED_BYTES = 2 << 30  # of packed matrices kept on the device
 
 
 @dataclass(frozen=True)
@@ -162,14 +160,6 @@ def _wait_for_turn(connection: Connection) -> None:
     assert isinstance(go, Go)
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """A packed matrix, and how long that took."""
-
-    packed: Packed[Buffer]
-    seconds: float
-
-
 class BaselineBench:
     """Other libraries' routines for one problem on one device."""
 
@@ -191,7 +181,7 @@ class Bench:
         self._clock = Clock(self._executor)
         self._seed = set_up.seed
         self._result = GuardedBuffer(self._executor, max(1, self._problem.result(self._matrix.nnz).nbytes))
-        self._packings: OrderedDict[tuple[Any, ...], Packing] = OrderedDict()
+        self._packings = Packings(self._matrix, self._executor)
         self._kernels: dict[Path, LoadedKernel] = {}
         self._drawing = 0
         self._draw()
@@ -270,22 +260,15 @@ class Bench:
         )
 
     def _pack(self, compiled: CompiledVariant) -> Packing:
-        """The matrix packed for a variant, kept for others that take the same."""
+        """The matrix packed for a variant, with the values of all items where each has its own."""
         variant, problem = compiled.rendered, self._problem
-        key: tuple[Value, ...] = (variant.family.name, *variant.family.packing_key(problem, variant.config))
-        if key not in self._packings:
-            began = time.perf_counter()
-            packed = pack(variant.family, problem, variant.config, self._matrix, self._executor)
-            seconds = time.perf_counter() - began
-            kept = sum(p.packed.nbytes for p in self._packings.values())
-            while self._packings and kept + packed.nbytes > MOST_PACKED_BYTES:
-                kept -= self._packings.popitem(last=False)[1].packed.nbytes
+
+        def with_values(packed: Packed[Buffer]) -> None:
             if problem.value_sets > 1:
                 Gather(packed, problem, self._executor)(self._operands["values"])
                 self._executor.synchronize()
-            self._packings[key] = Packing(packed, seconds)
-        self._packings.move_to_end(key)
-        return self._packings[key]
+
+        return self._packings.of(variant.family, problem, variant.config, with_values)
 
     def _bind(self, compiled: CompiledVariant, packed: Packed[Buffer]) -> Callable[[], None]:
         """A call of the variant on this workload's operands."""

@@ -76,16 +76,17 @@ def way_of(config: Config, problem: Problem, bench: Workbench, detail: str) -> W
         CompileError: it does not compile.
     """
     toolchain = backends.toolchain(bench.device)
-    compile_variant(config, problem, toolchain)  # no part of the preparation: kept for good
+    compiled = compile_variant(config, problem, toolchain)  # no part of the preparation: kept for good
     inputs = [bench.upload(spec.name).address for spec in bench.problem.operands(bench.features.nnz)]
     own_values = bench.upload("values") if bench.problem.value_sets > 1 else None
     result = bench.result()
+    packing = bench.packings.of(compiled.rendered.family, problem, config)
     watch = Stopwatch()
-    variant = bind_variant(config, problem, bench.matrix, bench.executor, toolchain)
+    variant = bind_variant(config, problem, packing.packed, bench.executor, toolchain)
     if own_values is not None:
         variant.gather_values(own_values, 0)
     bench.executor.synchronize()
-    elapsed = watch.lap()
+    elapsed = packing.seconds * 1e3 + watch.lap()
     bound = variant.bound()
     addresses = (*inputs, result.buffer.address)
     return Way(
