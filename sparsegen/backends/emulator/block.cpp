@@ -81,6 +81,7 @@ void Block::start(uint3 index) {
     index_ = index;
     live_ = count_;
     waiting_ = 0;
+    at_meetings_.assign((count_ + kWarpSize - 1) / kWarpSize, 0);
     shared_memory_.reset();
     barriers_.clear();
     for (unsigned i = 0; i < count_; ++i) {
@@ -177,7 +178,7 @@ void Block::wake(ThreadState waiting) {
     }
 }
 
-void Block::meet(Thread& thread, WarpRequest& request) {
+bool Block::meet(Thread& thread, WarpRequest& request) {
     const unsigned lane_bit = 1u << thread.lane();
     if ((request.mask & lane_bit) == 0) {
         fail(thread, format("line %d: lane %u is not in the mask 0x%08x that it passes", request.line, thread.lane(),
@@ -191,19 +192,22 @@ void Block::meet(Thread& thread, WarpRequest& request) {
     thread.request = &request;
     thread.line = request.line;
     thread.state = ThreadState::at_warp_meeting;
-    if (meeting_is_complete(thread)) {
+    ++at_meetings_[thread.number / kWarpSize];
+    const bool is_last = meeting_is_complete(thread);
+    if (is_last) {
         hold_meeting(thread);
     } else {
         suspend(thread);
     }
     thread.request = nullptr;
+    return is_last;
 }
 
 bool Block::meeting_is_complete(const Thread& thread) const {
     const Thread* warp = &thread - thread.lane();
     const WarpRequest& mine = *thread.request;
-    if (warp[std::bit_width(mine.mask) - 1].state != ThreadState::at_warp_meeting) {
-        return false;  // most often, while the lanes before it arrive
+    if (at_meetings_[thread.number / kWarpSize] < static_cast<unsigned>(std::popcount(mine.mask))) {
+        return false;  // most often, while lanes arrive
     }
     for (unsigned rest = mine.mask; rest != 0; rest &= rest - 1) {
         const Thread& other = warp[std::countr_zero(rest)];
@@ -221,6 +225,7 @@ bool Block::meeting_is_complete(const Thread& thread) const {
 void Block::hold_meeting(const Thread& thread) {
     Thread* warp = &threads_[thread.number - thread.lane()];
     const unsigned mask = thread.request->mask;
+    at_meetings_[thread.number / kWarpSize] -= static_cast<unsigned>(std::popcount(mask));
     unsigned ballot = 0;
     for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
         const int lane = std::countr_zero(rest);
@@ -282,7 +287,7 @@ void fault(const char* text, ...) {
 
 unsigned lane() { return running_thread->lane(); }
 
-void meet(WarpRequest& request) { running_thread->block->meet(*running_thread, request); }
+bool meet(WarpRequest& request) { return running_thread->block->meet(*running_thread, request); }
 
 void* dynamic_shared_memory() { return running_thread->block->shared_memory().dynamic(); }
 

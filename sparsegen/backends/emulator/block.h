@@ -70,7 +70,7 @@ public:
     // --- called on the block's threads ---
     void suspend(Thread& thread);
     void sync(Thread& thread, int line);
-    void meet(Thread& thread, WarpRequest& request);
+    bool meet(Thread& thread, WarpRequest& request);
     /// Lets other threads run until some barrier in shared memory has completed a phase.
     void wait_for_barrier(Thread& thread, int line);
     [[noreturn]] void fail(Thread& thread, const std::string& text);
@@ -108,6 +108,7 @@ private:
     Barriers barriers_;
     unsigned live_ = 0;
     unsigned waiting_ = 0;  // of these, at the block's barrier
+    std::vector<unsigned> at_meetings_;  // of each warp's lanes
     int barrier_line_ = 0;
     std::string fault_;
 };

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,19 +16,39 @@
 
 namespace sparsegen::emulator {
 
+/// A lane's part of ldmatrix and stmatrix: its row's address, and its fragments.
+template <class Row, class Fragment>
+struct LaneOfMatrices {
+    Row* row;
+    Fragment* fragments;
+};
+
+/// Calls `move(element of a row, element of a fragment)` for all 16-bit elements of 8 × 8 matrices. Lane i brings row i % 8
+/// of matrix i / 8, and has as fragments two elements of each matrix: of row i / 4, or of column i / 4 if it is transposed.
+template <int kMatrices, class Row, class Fragment, class Move>
+void each_pair(const LaneOfMatrices<Row, Fragment>* lanes, bool transposed, Move move) {
+    using Bytes = std::conditional_t<std::is_const_v<Fragment>, const std::byte, std::byte>;
+    for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+        const unsigned group = lane / 4, pair = lane % 4 * 2;
+        for (int matrix = 0; matrix < kMatrices; ++matrix) {
+            auto* const elements = reinterpret_cast<Bytes*>(lanes[lane].fragments + matrix);
+            for (unsigned i = 0; i < 2; ++i) {
+                const unsigned down = transposed ? pair + i : group, across = transposed ? group : pair + i;
+                move(lanes[matrix * 8 + down].row + across, elements + 2 * i);
+            }
+        }
+    }
+}
+
 /// ldmatrix: lane i holds the address of row i % 8 (16 bytes) of 8 × 8 matrix i / 8; 16-bit elements.
 template <int kMatrices>
 void load_matrices(unsigned (&fragments)[kMatrices], const void* row, bool transposed, int line = __builtin_LINE()) {
-    exchange(row, line, [&](const void* const* rows) {
-        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
-        for (int matrix = 0; matrix < kMatrices; ++matrix) {
-            std::uint16_t elements[2];
-            for (unsigned i = 0; i < 2; ++i) {
-                const unsigned r = transposed ? pair + i : group, c = transposed ? group : pair + i;
-                elements[i] = static_cast<const std::uint16_t*>(rows[matrix * 8 + r])[c];
-            }
-            std::memcpy(&fragments[matrix], elements, sizeof elements);
-        }
+    using Lane = LaneOfMatrices<const std::uint16_t, unsigned>;
+    together(Lane{static_cast<const std::uint16_t*>(row), fragments}, line, [&](const Lane* lanes) {
+        each_pair<kMatrices>(lanes, transposed, [](const std::uint16_t* from, std::byte* to) {
+            const std::uint16_t element = *from;
+            std::memcpy(to, &element, sizeof element);
+        });
     });
 }
 
@@ -35,16 +56,13 @@ void load_matrices(unsigned (&fragments)[kMatrices], const void* row, bool trans
 template <int kMatrices>
 void store_matrices(void* row, const unsigned (&fragments)[kMatrices], bool transposed = false,
                     int line = __builtin_LINE()) {
-    exchange(row, line, [&](void* const* rows) {
-        const unsigned group = lane() / 4, pair = lane() % 4 * 2;
-        for (int matrix = 0; matrix < kMatrices; ++matrix) {
-            std::uint16_t elements[2];
-            std::memcpy(elements, &fragments[matrix], sizeof elements);
-            for (unsigned i = 0; i < 2; ++i) {
-                const unsigned down = transposed ? pair + i : group, across = transposed ? group : pair + i;
-                static_cast<std::uint16_t*>(rows[matrix * 8 + down])[across] = elements[i];
-            }
-        }
+    using Lane = LaneOfMatrices<std::uint16_t, const unsigned>;
+    together(Lane{static_cast<std::uint16_t*>(row), fragments}, line, [&](const Lane* lanes) {
+        each_pair<kMatrices>(lanes, transposed, [](std::uint16_t* to, const std::byte* from) {
+            std::uint16_t element;
+            std::memcpy(&element, from, sizeof element);
+            *to = element;
+        });
     });
 }
 
@@ -65,7 +83,7 @@ struct WarpFactors {
     double left[16][kDepth];
     double right[kDepth][kTiles * 8];
 
-    /// Multiplies for the whole warp, whose lanes have met: `left_at(row, k)` and `right_at(k, column)` give the elements.
+    /// Multiplies for the whole warp, whose lanes have come: `left_at(row, k)` and `right_at(k, column)` give the elements.
     template <class LeftAt, class RightAt>
     static void multiply(const LaneOfProduct* lanes, LeftAt left_at, RightAt right_at) {
         static thread_local WarpFactors factors;  // too large for a thread's stack
@@ -78,14 +96,6 @@ struct WarpFactors {
         add_product(lanes, factors.left[0], factors.right[0], kDepth, kTiles);
     }
 };
-
-/// One lane multiplies for its warp: `multiply(lanes)` is called once, with what all of them brought.
-template <class Multiply>
-void multiply_in_warp(const LaneOfProduct& mine, int line, Multiply multiply) {
-    exchange(mine, line, [&](const LaneOfProduct* lanes) {
-        if (lane() == 0) multiply(lanes);
-    });
-}
 
 /// One of the two 16-bit elements of a register.
 template <class T>
@@ -104,7 +114,7 @@ double fragment_element(const LaneOfProduct* lanes, unsigned row, unsigned k) {
 /// mma.sync.m16n8k16 of half or bfloat16 elements, added up in float.
 template <class T>
 void mma_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
-    multiply_in_warp({a, b, &sum}, line, [](const LaneOfProduct* lanes) {
+    together(LaneOfProduct{a, b, &sum}, line, [](const LaneOfProduct* lanes) {
         WarpFactors<16, 1>::multiply(
             lanes, [&](unsigned row, unsigned k) { return fragment_element<T>(lanes, row, k); },
             [&](unsigned k, unsigned column) {
@@ -121,7 +131,7 @@ struct Tf32 {
 
 /// mma.sync.m16n8k8 of TF32 elements.
 inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
-    multiply_in_warp({a, b, &sum}, line, [](const LaneOfProduct* lanes) {
+    together(LaneOfProduct{a, b, &sum}, line, [](const LaneOfProduct* lanes) {
         const auto element = [](unsigned word) { return static_cast<double>(static_cast<float>(Tf32{word})); };
         WarpFactors<8, 1>::multiply(
             lanes,
@@ -185,7 +195,7 @@ using e5m2 = Float8<5>;
 /// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k; each warp has 16 of its rows.
 template <class T, int kColumnTiles, class Matrix, class OfB = T>
 void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b, int line) {
-    multiply_in_warp({nullptr, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
+    together(LaneOfProduct{nullptr, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
         const unsigned first_row = running_thread->number / kWarpSize % 4 * 16;
         WarpFactors<32 / sizeof(T), kColumnTiles>::multiply(
             lanes, [&](unsigned row, unsigned k) { return a.template element<T>(first_row + row, k); },
@@ -220,7 +230,7 @@ void wgmma_8bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix
 template <class T, int kColumnTiles>
 void wgmma_16bit(float (&sums)[kColumnTiles][4], const unsigned (&a)[4], SwizzledMatrix b,
                  int line = __builtin_LINE()) {
-    multiply_in_warp({a, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
+    together(LaneOfProduct{a, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
         WarpFactors<16, kColumnTiles>::multiply(
             lanes, [&](unsigned row, unsigned k) { return fragment_element<T>(lanes, row, k); },
             [&](unsigned k, unsigned column) { return b.element<T>(column, k); });

@@ -26,8 +26,9 @@ struct WarpRequest {
     alignas(kValueBytes) std::byte result[kValueBytes] = {};  // shuffle: out
 };
 
-/// Waits until every lane of the mask has come to the same operation on the same line.
-void meet(WarpRequest& request);
+/// Waits until every lane of the mask has come to the same operation on the same line; whether this one was the last to
+/// come, which goes on before the others do.
+bool meet(WarpRequest& request);
 
 /// The running thread's lane, 0 to 31.
 unsigned lane();

@@ -1,4 +1,4 @@
-// What needs every lane's part: lanes of a full warp read what the others brought.
+// What needs every lane's part: lanes of a full warp bring theirs, and one of them does the work of all.
 #pragma once
 
 #include <algorithm>
@@ -9,20 +9,15 @@
 
 namespace sparsegen::emulator {
 
-/// What each lane of the running warp brought, readable from `read` until it returns.
-///
-/// All 32 lanes take part. They meet before the reading and after it, so that no lane overwrites what another reads.
-template <class T, class Read>
-void exchange(const T& mine, int line, Read read) {
+/// Calls `work(lanes)` once, with what each lane of the running warp brought, when all 32 have come; they go on after it.
+template <class T, class Work>
+void together(const T& mine, int line, Work work) {
     constexpr unsigned kMaxWarps = 32;
     static thread_local T brought[kMaxWarps][kWarpSize];
     T* const lanes = brought[running_thread->number / kWarpSize];
     lanes[lane()] = mine;
-    WarpRequest before{.mask = kFullMask, .line = line};
-    meet(before);
-    read(static_cast<const T*>(lanes));
-    WarpRequest after{.mask = kFullMask, .line = line};
-    meet(after);
+    WarpRequest request{.mask = kFullMask, .line = line};
+    if (meet(request)) work(static_cast<const T*>(lanes));
 }
 
 /// Of the values of all 32 lanes the one that `pick(a, b)` leaves.
@@ -31,13 +26,12 @@ T reduce(unsigned mask, T value, int line, Pick pick) {
     if (mask != kFullMask) {
         fault("line %d: a reduction over lanes 0x%08x; the emulator has it for whole warps only", line, mask);
     }
-    T result = value;
-    exchange(value, line, [&](const T* lanes) {
-        for (unsigned i = 0; i < kWarpSize; ++i) {
-            result = pick(result, lanes[i]);
-        }
+    together(&value, line, [&](T* const* values) {
+        T result = *values[0];
+        for (unsigned i = 1; i < kWarpSize; ++i) result = pick(result, *values[i]);
+        for (unsigned i = 0; i < kWarpSize; ++i) *values[i] = result;
     });
-    return result;
+    return value;
 }
 
 }  // namespace sparsegen::emulator
