@@ -25,8 +25,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = LONG) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process has not ended; one that ended and that nobody waited for has closed all it had."""
+    """Whether a process has not ended; one that ended and that nobody waited for has closed all it had.
+
+    Its first thread may have ended while others, which hold what is open, have not.
+    """
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        has_ended = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not has_ended or sum(1 for _ in Path(f"/proc/{process}/task").iterdir()) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
