@@ -624,8 +624,9 @@ def children(pid: int) -> list[int]:
             fields = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(stat.parent.name))
+        child = int(stat.parent.name)
+        if int(fields[1]) == pid and is_running(child):
+            found.append(child)
     return found
 
 
