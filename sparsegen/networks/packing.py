@@ -178,13 +178,15 @@ class _Packing:
         )
 
     def _most_inputs(self) -> int:
-        """Of a batch: a device's share; where inputs live, some waves of it, so that devices can end together."""
+        """Of a batch: a device's share where inputs die; else some waves of it.
+
+        Then the inputs of a batch are gathered and sent while the one before is computed, and devices end together.
+        """
         wanted = self.wanted
-        count = len(wanted.devices)
-        if count == 1 or wanted.activation is Activation.DYING_RELU:
+        if wanted.activation is Activation.DYING_RELU:
             return wanted.share
         wave = inputs_at_once(self.choice.config, wanted.devices[0])
-        return min(wanted.share, max(wave, wanted.count // (TURNS * count) // wave * wave))
+        return min(wanted.share, max(wave, wanted.count // (TURNS * len(wanted.devices)) // wave * wave))
 
     def _layer_us(self) -> float:
         """Microseconds of a layer for an input."""
