@@ -34,6 +34,7 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
 from sparsegen.tuning import recording
 from sparsegen.tuning.prediction.fitting import fit_without
+from sparsegen.tuning.prediction.model import orders_configs
 from sparsegen.tuning.recording import Recording
 from sparsegen.tuning.replay import WITHIN, Comparison, Replay
 from sparsegen.tuning.report import SamplerName
@@ -180,13 +181,20 @@ def compare_all(
 
 
 def held_out_times(recordings: Sequence[Recording]) -> dict[str, list[float]]:
-    """What candidates should take by a cost model that saw no workload of such a matrix shape, in µs."""
+    """What candidates should take by a cost model that saw no workload of such a matrix shape, in µs.
+
+    None of recordings of which searches expect nothing (`orders_configs`).
+    """
     from benchmarks.cost_model import evidence
 
     shapes = {r.workload.problem.matrix_shape for r in recordings}
     variants, usual = evidence()
     model = fit_without(variants, usual, lambda v: v.workload.problem.matrix_shape in shapes)
-    return {r.name: [model.predicted_us(r.workload, t.config, r.device) for t in r.tried] for r in recordings}
+    return {
+        r.name: [model.predicted_us(r.workload, t.config, r.device) for t in r.tried]
+        for r in recordings
+        if orders_configs(r.workload.problem)
+    }
 
 
 def table(comparison: Comparison) -> Table:

@@ -22,6 +22,7 @@ from typing import Any
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import differences
+from sparsegen.operators import Problem, SpmmProblem
 from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning_db.records import Workload
 
@@ -101,9 +102,21 @@ def difference_from(known: Sequence[Config], configs: Sequence[Config]) -> list[
     return least
 
 
+def orders_configs(problem: Problem) -> bool:
+    """Whether the model was shown to order the configs of such problems better than chance: a search expects its times.
+
+    On recorded searches of an H100 it saves half of the trials of ``spmm``, and costs as many again of ``sddmm`` and
+    ``sparse_softmax`` (docs/tuning.md).
+    """
+    return isinstance(problem, SpmmProblem)
+
+
 def expected_times(workload: Workload, configs: Sequence[Config], device: Device) -> list[float]:
-    """The microseconds that the packaged model says of each config; none for the emulator, whose times mean nothing."""
-    if device.backend == "emulator":
+    """The microseconds that the packaged model says of each config, where it orders them (`orders_configs`); else none.
+
+    Nor any for the emulator, whose times mean nothing.
+    """
+    if device.backend == "emulator" or not orders_configs(workload.problem):
         return []
     model = cost_model()
     return [model.predicted_us(workload, config, device) for config in configs]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
+from tuning_samples import H100, workload
 
 from benchmarks import cost_model as script
+from sparsegen.kernels import family
+from sparsegen.operators import SddmmProblem, SoftmaxProblem
 from sparsegen.tuning.prediction.fitting import Known, fit
-from sparsegen.tuning.prediction.model import FILE, cost_model
+from sparsegen.tuning.prediction.model import FILE, cost_model, expected_times
+from sparsegen.tuning_db.records import Workload
 
 
 @cache
@@ -57,3 +62,15 @@ def test_quality_takes_ties_in_the_worst_order() -> None:
     one = [v for v in variants if script.workload_of(v) == script.workload_of(variants[0])]
     found = script.Quality.of(one, [1.0] * len(one), script.workload_of)
     assert found.first == [pytest.approx(max(v.time_us for v in one) / min(v.time_us for v in one))]
+
+
+def test_searches_expect_times_of_what_the_model_orders_alone() -> None:
+    of = workload()
+    assert expected_times(of, [family("csr_spmm").config()], H100)
+    assert expected_times(of, [family("csr_spmm").config()], replace(H100, backend="emulator")) == []
+    for problem, name in (
+        (SddmmProblem(128, 256, 64), "csr_sddmm"),
+        (SoftmaxProblem(128, 256), "row_softmax"),
+    ):
+        other = Workload(problem, of.fingerprint, of.features)
+        assert expected_times(other, [family(name).config()], H100) == []
