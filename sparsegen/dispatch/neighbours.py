@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.dispatch.regression import Point, expected, log_slowdowns
-from sparsegen.kernels import families_of, family
+from sparsegen.kernels import families_of, family, family_of
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import differences
@@ -48,18 +48,41 @@ class Neighbour:
     distance: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
     """A config and what the neighbours expect of it.
 
     Attributes:
         slowdown: expected time over the best one's, at least 1.
-        seconds_per_flop: weighted geometric mean of its times on the neighbours over their useful FLOP.
+        voters, weights: the neighbours, and the shares of their votes.
+        there: what stands for the config on each neighbour: itself, or the family's heuristic config there.
+        log_us: log(µs) of those, measured there or inferred.
     """
 
     config: Config
     slowdown: float
-    seconds_per_flop: float
+    voters: Sequence[Neighbour]
+    weights: Array
+    there: Sequence[Config]
+    log_us: Array
+
+    def expected_us(self, problem: Problem, features: Features, device: Device) -> float:
+        """Microseconds by the family's cost model, times what its times on the neighbours are over the model's there.
+
+        The model knows the launch, waves and bytes, which do not grow with the FLOP from one workload to another. A
+        neighbour on which it has no time for the config does not count.
+        """
+        model = family_of(self.config)
+        logs = np.full(len(self.voters), np.nan)
+        for i, (neighbour, config) in enumerate(zip(self.voters, self.there, strict=True)):
+            of, on = neighbour.workload, neighbour.device
+            if not model.broken_constraints(of.problem, config, on):
+                logs[i] = self.log_us[i] - math.log(model.analytic_us(of.problem, of.features, config, on))
+        counts = np.isfinite(logs)
+        modelled = float(model.analytic_us(problem, features, self.config, device))
+        if not counts.any():
+            return modelled
+        return modelled * math.exp(float(self.weights[counts] @ logs[counts] / self.weights[counts].sum()))
 
 
 def position(problem: Problem, features: Features) -> Array:
@@ -140,20 +163,20 @@ def predict(
     if not listed:
         return []
     weights = np.array([1.0 / (n.distance**2 + OWN_WEIGHT**2) for n, _ in voters])
-    slowdown, pace = np.zeros(len(listed)), np.zeros(len(listed))
-    for weight, theirs, (neighbour, times) in zip(weights / weights.sum(), there, voters, strict=True):
-        logs = _log_times([*configs, *(theirs[f] for f in heuristics)], times)
-        flop = max(1, neighbour.workload.problem.cost(neighbour.workload.features.nnz).flop)
-        slowdown += weight * (logs - math.log(min(times.values())))
-        pace += weight * (logs - math.log(flop))
+    weights /= weights.sum()
+    stands = [[*configs, *(theirs[f] for f in heuristics)] for theirs in there]
+    logs = np.array([_log_times(own, times) for own, (_, times) in zip(stands, voters, strict=True)])
+    fastest = np.log([min(times.values()) for _, times in voters])
+    slowdown = weights @ (logs - fastest[:, None])
     processed = _regressed(workload, mine, voters, there, listed)
     slowdown = (1 - REGRESSED) * slowdown + REGRESSED * processed
-    order = np.argsort(slowdown, kind="stable")
+    asked = [neighbour for neighbour, _ in voters]
     best: dict[Config, Prediction] = {}  # a heuristic config may be one of the others
-    for i in order:
-        best.setdefault(
-            listed[i], Prediction(listed[i], math.exp(max(0.0, slowdown[i])), math.exp(pace[i]) * 1e-6)
-        )
+    for i in np.argsort(slowdown, kind="stable").tolist():
+        if listed[i] not in best:
+            expected_slowdown = math.exp(max(0.0, slowdown[i]))
+            own = [config[i] for config in stands]
+            best[listed[i]] = Prediction(listed[i], expected_slowdown, asked, weights, own, logs[:, i])
     return list(best.values())
 
 
