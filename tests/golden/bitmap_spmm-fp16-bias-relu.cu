@@ -391,6 +391,38 @@ __device__ __forceinline__ Vector<unsigned, 4> load_shared_16(SharedAddress addr
 #endif
 }
 
+// What the slot holds where bit kBit is set, else zero; `slot` becomes the next bit's. Slots are 1 << kShift bytes apart, so that the
+// bit, shifted, is the distance. A predicated addition would stay in one register, and there wait until the load before has read
+// it: longer than all else that a bit costs.
+template <int kBit, int kShift>
+__device__ __forceinline__ unsigned take_slot(unsigned bits, SharedAddress& slot) {
+#if defined(SPARSEGEN_EMULATOR)
+  if ((bits >> kBit & 1) == 0) return 0;
+  const unsigned taken = *reinterpret_cast<const unsigned short*>(slot);
+  slot += 1 << kShift;
+  return taken;
+#else
+  unsigned taken;
+  SharedAddress next;
+  if constexpr (kBit <= kShift) {
+    asm volatile(
+        "{ .reg .pred set; .reg .b32 bit; and.b32 bit, %3, %4; setp.ne.u32 set, bit, 0; mov.b32 %0, 0;\n"
+        "@set ld.shared.u16 %0, [%2]; shl.b32 bit, bit, %5; add.u32 %1, %2, bit; }\n"
+        : "=&r"(taken), "=r"(next)
+        : "r"(slot), "r"(bits), "n"(1u << kBit), "n"(kShift - kBit));
+  }
+  if constexpr (kBit > kShift) {
+    asm volatile(
+        "{ .reg .pred set; .reg .b32 bit; and.b32 bit, %3, %4; setp.ne.u32 set, bit, 0; mov.b32 %0, 0;\n"
+        "@set ld.shared.u16 %0, [%2]; shr.u32 bit, bit, %5; add.u32 %1, %2, bit; }\n"
+        : "=&r"(taken), "=r"(next)
+        : "r"(slot), "r"(bits), "n"(1u << kBit), "n"(kBit - kShift));
+  }
+  slot = next;
+  return taken;
+#endif
+}
+
 constexpr int kRowElements = 128 / sizeof(Element);  // of a row of 128 bytes
 constexpr int kStep = kRowElements;  // of the contraction in a stage
 constexpr int kProducts = 4;  // of a stage, by one instruction of 32 bytes each
@@ -742,6 +774,8 @@ constexpr int kHeadWords = kWarps + kWarps * 32;  // of a tile of A: where each 
 constexpr int kHeadBytes = kHeadWords * 4;
 constexpr int kSlotElements = 32 * kGranule;  // what belongs to a bit of each lane
 constexpr int kSlotBytes = kSlotElements * 2;
+constexpr int kSlotShift = 5 + kGranule;
+static_assert(1 << kSlotShift == kSlotBytes, "slots are a power of two apart");
 constexpr int kBBytes = kTileN * 128;
 constexpr unsigned kLive = 1;  // of a stage: there are rows of A
 
@@ -799,15 +833,22 @@ struct Producer {
   const TensorMap& b_map;
   int row_tiles, steps;
   Stage stage;
+  static constexpr int kAtOnce = 31;  // tiles, of which 32 lanes know begin and end
 
-  // Lane i knows where the nonzeros of the i-th of 32 tiles begin.
-  __device__ __forceinline__ void bring(const Unit& unit, int number) {
+  // Where the nonzeros of a unit's tiles begin, from the given step on: lane i knows that of the i-th of 32 tiles.
+  __device__ __forceinline__ int begins(const Unit& unit, int step) const {
+    const int last = min(step + kAtOnce, unit.end), mine = min(step + static_cast<int>(threadIdx.x % 32), last);
+    return unit.row_tile < row_tiles && step < last ? offsets[unit.row_tile * steps + mine] : 0;
+  }
+
+  // `mine` is what begins() says of its first step.
+  __device__ __forceinline__ void bring(const Unit& unit, int number, int mine) {
     const unsigned lane = threadIdx.x % 32;
     const bool lives = unit.row_tile < row_tiles;
     const int first = unit.row_tile * steps;
-    for (int begin = unit.begin; begin < unit.end; begin += 31) {
-      const int last = min(begin + 31, unit.end);
-      const int mine = lives ? offsets[first + min(begin + static_cast<int>(lane), last)] : 0;
+    for (int begin = unit.begin; begin < unit.end; begin += kAtOnce) {
+      if (begin > unit.begin) mine = begins(unit, begin);
+      const int last = min(begin + kAtOnce, unit.end);
       for (int step = begin; step < last; ++step) {
         const int from = __shfl_sync(0xffffffffu, mine, step - begin), to = __shfl_sync(0xffffffffu, mine, step - begin + 1);
         ring.wait_emptied(stage);
@@ -837,115 +878,56 @@ struct Producer {
 };
 
 // A lane's fragments of 16 rows of A and 64 places of k: where a bit is set what belongs to it, else zeros.
-__device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedAddress next) {
-#if defined(SPARSEGEN_EMULATOR)
-  for (int word = 0; word < 16; ++word) {
-    Vector<unsigned short, 2> halves{};
-    for (int half = 0; half < 2; half += kGranule) {
-      if ((bits >> (word * 2 + half) / kGranule & 1) == 0) continue;
-      for (int e = 0; e < kGranule; ++e) halves.element[half + e] = reinterpret_cast<const unsigned short*>(next)[e];
-      next += kSlotBytes;
-    }
-    a[word / 4][word % 4] = halves.element[0] | static_cast<unsigned>(halves.element[1]) << 16;
-  }
-#else
-  asm volatile(
-      "{ .reg .pred set; .reg .b32 bit, half<8>;\n"
-      "and.b32 bit, %5, 0x1; setp.ne.b32 set, bit, 0; mov.b32 half0, 0;\n"
-      "@set ld.shared.u16 half0, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x2; setp.ne.b32 set, bit, 0; mov.b32 half1, 0;\n"
-      "@set ld.shared.u16 half1, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x4; setp.ne.b32 set, bit, 0; mov.b32 half2, 0;\n"
-      "@set ld.shared.u16 half2, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x8; setp.ne.b32 set, bit, 0; mov.b32 half3, 0;\n"
-      "@set ld.shared.u16 half3, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x10; setp.ne.b32 set, bit, 0; mov.b32 half4, 0;\n"
-      "@set ld.shared.u16 half4, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x20; setp.ne.b32 set, bit, 0; mov.b32 half5, 0;\n"
-      "@set ld.shared.u16 half5, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x40; setp.ne.b32 set, bit, 0; mov.b32 half6, 0;\n"
-      "@set ld.shared.u16 half6, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x80; setp.ne.b32 set, bit, 0; mov.b32 half7, 0;\n"
-      "@set ld.shared.u16 half7, [%4]; @set add.u32 %4, %4, %6;\n"
-      "prmt.b32 %0, half0, half1, 0x5410;\n"
-      "prmt.b32 %1, half2, half3, 0x5410;\n"
-      "prmt.b32 %2, half4, half5, 0x5410;\n"
-      "prmt.b32 %3, half6, half7, 0x5410; }\n"
-      : "=&r"(a[0][0]), "=&r"(a[0][1]), "=&r"(a[0][2]), "=&r"(a[0][3]), "+r"(next)
-      : "r"(bits), "n"(kSlotBytes));
-  asm volatile(
-      "{ .reg .pred set; .reg .b32 bit, half<8>;\n"
-      "and.b32 bit, %5, 0x100; setp.ne.b32 set, bit, 0; mov.b32 half0, 0;\n"
-      "@set ld.shared.u16 half0, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x200; setp.ne.b32 set, bit, 0; mov.b32 half1, 0;\n"
-      "@set ld.shared.u16 half1, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x400; setp.ne.b32 set, bit, 0; mov.b32 half2, 0;\n"
-      "@set ld.shared.u16 half2, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x800; setp.ne.b32 set, bit, 0; mov.b32 half3, 0;\n"
-      "@set ld.shared.u16 half3, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x1000; setp.ne.b32 set, bit, 0; mov.b32 half4, 0;\n"
-      "@set ld.shared.u16 half4, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x2000; setp.ne.b32 set, bit, 0; mov.b32 half5, 0;\n"
-      "@set ld.shared.u16 half5, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x4000; setp.ne.b32 set, bit, 0; mov.b32 half6, 0;\n"
-      "@set ld.shared.u16 half6, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x8000; setp.ne.b32 set, bit, 0; mov.b32 half7, 0;\n"
-      "@set ld.shared.u16 half7, [%4]; @set add.u32 %4, %4, %6;\n"
-      "prmt.b32 %0, half0, half1, 0x5410;\n"
-      "prmt.b32 %1, half2, half3, 0x5410;\n"
-      "prmt.b32 %2, half4, half5, 0x5410;\n"
-      "prmt.b32 %3, half6, half7, 0x5410; }\n"
-      : "=&r"(a[1][0]), "=&r"(a[1][1]), "=&r"(a[1][2]), "=&r"(a[1][3]), "+r"(next)
-      : "r"(bits), "n"(kSlotBytes));
-  asm volatile(
-      "{ .reg .pred set; .reg .b32 bit, half<8>;\n"
-      "and.b32 bit, %5, 0x10000; setp.ne.b32 set, bit, 0; mov.b32 half0, 0;\n"
-      "@set ld.shared.u16 half0, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x20000; setp.ne.b32 set, bit, 0; mov.b32 half1, 0;\n"
-      "@set ld.shared.u16 half1, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x40000; setp.ne.b32 set, bit, 0; mov.b32 half2, 0;\n"
-      "@set ld.shared.u16 half2, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x80000; setp.ne.b32 set, bit, 0; mov.b32 half3, 0;\n"
-      "@set ld.shared.u16 half3, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x100000; setp.ne.b32 set, bit, 0; mov.b32 half4, 0;\n"
-      "@set ld.shared.u16 half4, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x200000; setp.ne.b32 set, bit, 0; mov.b32 half5, 0;\n"
-      "@set ld.shared.u16 half5, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x400000; setp.ne.b32 set, bit, 0; mov.b32 half6, 0;\n"
-      "@set ld.shared.u16 half6, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x800000; setp.ne.b32 set, bit, 0; mov.b32 half7, 0;\n"
-      "@set ld.shared.u16 half7, [%4]; @set add.u32 %4, %4, %6;\n"
-      "prmt.b32 %0, half0, half1, 0x5410;\n"
-      "prmt.b32 %1, half2, half3, 0x5410;\n"
-      "prmt.b32 %2, half4, half5, 0x5410;\n"
-      "prmt.b32 %3, half6, half7, 0x5410; }\n"
-      : "=&r"(a[2][0]), "=&r"(a[2][1]), "=&r"(a[2][2]), "=&r"(a[2][3]), "+r"(next)
-      : "r"(bits), "n"(kSlotBytes));
-  asm volatile(
-      "{ .reg .pred set; .reg .b32 bit, half<8>;\n"
-      "and.b32 bit, %5, 0x1000000; setp.ne.b32 set, bit, 0; mov.b32 half0, 0;\n"
-      "@set ld.shared.u16 half0, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x2000000; setp.ne.b32 set, bit, 0; mov.b32 half1, 0;\n"
-      "@set ld.shared.u16 half1, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x4000000; setp.ne.b32 set, bit, 0; mov.b32 half2, 0;\n"
-      "@set ld.shared.u16 half2, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x8000000; setp.ne.b32 set, bit, 0; mov.b32 half3, 0;\n"
-      "@set ld.shared.u16 half3, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x10000000; setp.ne.b32 set, bit, 0; mov.b32 half4, 0;\n"
-      "@set ld.shared.u16 half4, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x20000000; setp.ne.b32 set, bit, 0; mov.b32 half5, 0;\n"
-      "@set ld.shared.u16 half5, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x40000000; setp.ne.b32 set, bit, 0; mov.b32 half6, 0;\n"
-      "@set ld.shared.u16 half6, [%4]; @set add.u32 %4, %4, %6;\n"
-      "and.b32 bit, %5, 0x80000000; setp.ne.b32 set, bit, 0; mov.b32 half7, 0;\n"
-      "@set ld.shared.u16 half7, [%4]; @set add.u32 %4, %4, %6;\n"
-      "prmt.b32 %0, half0, half1, 0x5410;\n"
-      "prmt.b32 %1, half2, half3, 0x5410;\n"
-      "prmt.b32 %2, half4, half5, 0x5410;\n"
-      "prmt.b32 %3, half6, half7, 0x5410; }\n"
-      : "=&r"(a[3][0]), "=&r"(a[3][1]), "=&r"(a[3][2]), "=&r"(a[3][3]), "+r"(next)
-      : "r"(bits), "n"(kSlotBytes));
-#endif
+__device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedAddress slot) {
+  unsigned low, high;
+  low = take_slot<0, kSlotShift>(bits, slot);
+  high = take_slot<1, kSlotShift>(bits, slot);
+  a[0][0] = __byte_perm(low, high, 0x5410);
+  low = take_slot<2, kSlotShift>(bits, slot);
+  high = take_slot<3, kSlotShift>(bits, slot);
+  a[0][1] = __byte_perm(low, high, 0x5410);
+  low = take_slot<4, kSlotShift>(bits, slot);
+  high = take_slot<5, kSlotShift>(bits, slot);
+  a[0][2] = __byte_perm(low, high, 0x5410);
+  low = take_slot<6, kSlotShift>(bits, slot);
+  high = take_slot<7, kSlotShift>(bits, slot);
+  a[0][3] = __byte_perm(low, high, 0x5410);
+  low = take_slot<8, kSlotShift>(bits, slot);
+  high = take_slot<9, kSlotShift>(bits, slot);
+  a[1][0] = __byte_perm(low, high, 0x5410);
+  low = take_slot<10, kSlotShift>(bits, slot);
+  high = take_slot<11, kSlotShift>(bits, slot);
+  a[1][1] = __byte_perm(low, high, 0x5410);
+  low = take_slot<12, kSlotShift>(bits, slot);
+  high = take_slot<13, kSlotShift>(bits, slot);
+  a[1][2] = __byte_perm(low, high, 0x5410);
+  low = take_slot<14, kSlotShift>(bits, slot);
+  high = take_slot<15, kSlotShift>(bits, slot);
+  a[1][3] = __byte_perm(low, high, 0x5410);
+  low = take_slot<16, kSlotShift>(bits, slot);
+  high = take_slot<17, kSlotShift>(bits, slot);
+  a[2][0] = __byte_perm(low, high, 0x5410);
+  low = take_slot<18, kSlotShift>(bits, slot);
+  high = take_slot<19, kSlotShift>(bits, slot);
+  a[2][1] = __byte_perm(low, high, 0x5410);
+  low = take_slot<20, kSlotShift>(bits, slot);
+  high = take_slot<21, kSlotShift>(bits, slot);
+  a[2][2] = __byte_perm(low, high, 0x5410);
+  low = take_slot<22, kSlotShift>(bits, slot);
+  high = take_slot<23, kSlotShift>(bits, slot);
+  a[2][3] = __byte_perm(low, high, 0x5410);
+  low = take_slot<24, kSlotShift>(bits, slot);
+  high = take_slot<25, kSlotShift>(bits, slot);
+  a[3][0] = __byte_perm(low, high, 0x5410);
+  low = take_slot<26, kSlotShift>(bits, slot);
+  high = take_slot<27, kSlotShift>(bits, slot);
+  a[3][1] = __byte_perm(low, high, 0x5410);
+  low = take_slot<28, kSlotShift>(bits, slot);
+  high = take_slot<29, kSlotShift>(bits, slot);
+  a[3][2] = __byte_perm(low, high, 0x5410);
+  low = take_slot<30, kSlotShift>(bits, slot);
+  high = take_slot<31, kSlotShift>(bits, slot);
+  a[3][3] = __byte_perm(low, high, 0x5410);
 }
 
 // A warpgroup that multiplies.
@@ -1021,6 +1003,11 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   const Units units{row_tiles, (n + kTileN - 1) / kTileN, steps};
   (void)m, (void)k;
   (void)parts, (void)counters;
+  const bool brings = warp == kProducer / 32;
+  Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
+  int number = static_cast<int>(blockIdx.x / kClusterBlocks), begins = 0;
+  Unit unit = units.find(number);
+  if (brings) begins = producer.begins(unit, unit.begin);  // comes while the block starts: no kernel before writes a pattern
   if (threadIdx.x == kProducer + 32) {
     prefetch_map(b_map);
     shared.ring.init();
@@ -1030,11 +1017,16 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   cluster_meet();
   if (warp >= kProducer / 32) {
     give_registers<72>();
-    if (warp == kProducer / 32) {
+    if (brings) {
       wait_for_kernel_before();
-      Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
       const int clusters = static_cast<int>(gridDim.x / kClusterBlocks);
-      for (int number = static_cast<int>(blockIdx.x / kClusterBlocks); number < units.count(); number += clusters) producer.bring(units.find(number), number);
+      while (number < units.count()) {
+        const int next_number = number + clusters;
+        const Unit next = units.find(next_number);
+        const int next_begins = next_number < units.count() ? producer.begins(next, next.begin) : 0;
+        producer.bring(unit, number, begins);
+        number = next_number, unit = next, begins = next_begins;
+      }
       let_next_kernel_begin();
       shared.ring.say(producer.stage, kEnd);
     }
