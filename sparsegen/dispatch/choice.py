@@ -1,16 +1,18 @@
 """From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
 
-In this order: what is pinned; the same problem and sparsity pattern; a workload of equal sizes and close features; the
-vote of the nearest measured workloads; the family's heuristic. What was predicted for this workload and device
-(`sparsegen tune --for`) comes before the vote of other devices, and after that of this one: it is trusted less than
-what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config from a
-database was checked when it was read; whether it may run here, its family's constraints say.
+In this order: what is pinned; the same problem and sparsity pattern, unless few variants were tried there, none beats
+the dense product, and a family that was not tried should be clearly faster; a workload of equal sizes and close
+features; the vote of the nearest measured workloads; the family's heuristic. What was predicted for this workload and
+device (`sparsegen tune --for`) comes before the vote of other devices, and after that of this one: it is trusted less
+than what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config
+from a database was checked when it was read; whether it may run here, its family's constraints say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from sparsegen.dispatch.chosen import Choice, How
@@ -24,6 +26,7 @@ from sparsegen.dispatch.dense_or_sparse import (
     require_dense,
 )
 from sparsegen.dispatch.dense_time import known_products
+from sparsegen.dispatch.modelled import FEW_TRIED, Modelled
 from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
     Neighbour,
@@ -41,7 +44,7 @@ from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layer, with_rates
-from sparsegen.tuning_db.records import Baseline, Measurement, Workload
+from sparsegen.tuning_db.records import Measurement, Probe, Workload
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 # Octaves; beyond it a heuristic knows better. With the packaged measurements, from which all nearer than a distance
@@ -50,15 +53,6 @@ BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 # times off.
 FARTHEST = 3.5
 CACHED_CHOICES = 4096
-WORTH_UNTRIED = 2.0  # expected gain from which on a family is used that was tried on nothing near
-# Expected gain from which a family's heuristic config is used and not the one that was voted for. With the packaged
-# measurements of 250 workloads of spmm, all nearer than a distance left out, the mean over the best time
-# without this is 1.034 from no distance on, 1.050 from 1 octave, 1.070 from 2 and 1.083 from 2.7; with it 1.025, 1.033,
-# 1.046 and 1.054. Of the two nearest from 2 octaves on alone it is 1.081, and 1.058.
-WORTH_ANOTHER = 1.15
-MODEL_AGREES = (
-    1.5  # the factor up to which the model and the neighbours say the same of the config that is voted for
-)
 
 
 Key = tuple[Problem, str, str, DispatchOptions, bool]
@@ -119,7 +113,7 @@ class _Search:
             return self.beside_dense(replace(pinned, policy=Dense.NEVER), [])
         found = self.exact()
         near: list[Neighbour] = []
-        if found is None or measured_dense_us(self.own_baselines(), self.kind) is None:
+        if found is None or self.own_dense_us is None:
             near = nearest(
                 self.problem,
                 self.workload.features,
@@ -170,7 +164,12 @@ class _Search:
         if found is None:
             return None
         config, time_us = found
-        why = f"the fastest of {len(ranking.times(self.own, self.kind))} variants measured on this very workload"
+        count = len(ranking.times(self.own, self.kind))
+        if count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
+            newer = self.modelled(self.own).untried_here(config, time_us, self.probes())
+            if newer is not None:
+                return self.choice(newer.config, How.DEFAULT, newer.why)
+        why = f"the fastest of {count} variants measured on this very workload"
         choice = self.choice(config, How.EXACT, why, expected_us=time_us)
         return replace(choice, predicted_us=predicted_us(self.workload, self.device, self.database, config))
 
@@ -184,9 +183,9 @@ class _Search:
             found = self.first_allowed(measured)
             if found is not None:
                 config, time_us = found
-                newer = self.untried(measured, config)
+                newer = self.modelled(measured).untried_near(config)
                 if newer is not None:
-                    return newer
+                    return self.choice(newer.config, How.DEFAULT, newer.why)
                 why = "the fastest on a matrix of the same size with nearly the same row lengths"
                 expected_us = time_us * self.work_ratio(neighbour)
                 return self.choice(config, How.BUCKET, why, expected_us=expected_us, neighbours=[neighbour])
@@ -199,10 +198,10 @@ class _Search:
         if not predictions:
             return None
         first = predictions[0]
-        measured = [m for _, measured in records for m in measured]
-        newer = self.untried(measured, first.config)
+        modelled = self.modelled([m for _, measured in records for m in measured])
+        newer = modelled.untried_near(first.config)
         if newer is not None:
-            return newer
+            return self.choice(newer.config, How.DEFAULT, newer.why)
         cost = self.problem.cost(self.workload.features.nnz)
         expected_us = first.expected_us(self.problem, self.workload.features, self.device)
         from_memory = max(0, cost.bytes - self.device.l2_bytes)  # the rest may lie in L2
@@ -212,9 +211,9 @@ class _Search:
                 f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "
                 f"do it in less than {microseconds(least_us)}"
             )
-        faster = self.faster_by_model(measured, first.config, expected_us)
+        faster = modelled.tried_near(first.config, expected_us)
         if faster is not None:
-            return faster
+            return self.choice(faster.config, How.DEFAULT, faster.why)
         percent = (first.slowdown - 1) * 100
         if len(asked) == 1:
             why = f"on the nearest measured workload it is within {percent:.0f} % of the best"
@@ -233,52 +232,6 @@ class _Search:
         prediction, why = found
         choice = self.choice(prediction.variant.config, How.PREDICTED, why)
         return replace(choice, predicted_us=prediction.predicted_us)
-
-    def untried(self, measured: Sequence[Measurement], best: Config) -> Choice | None:
-        """The heuristic config of a family that has no measurements here and should be much faster than all that do.
-
-        Otherwise no family could be used that is newer than the database.
-        """
-        features, tried = self.workload.features, {m.variant.family for m in measured}
-        promising = by_predicted_time(self.problem, features, self.device)
-        known = min(self.predicted_us(family) for family in promising if family.name in tried)
-        for family in promising:
-            gain = known / self.predicted_us(family)
-            if not gain >= WORTH_UNTRIED:  # nor where no time is finite
-                return None
-            config = family.heuristic(self.problem, features, self.device)
-            if family.name not in tried and self.is_allowed(config):
-                why = (
-                    f"a heuristic: {family.name} was tried on nothing near, and should be some {gain:.1f} × "
-                    f"faster than what was, of which {best.family_name} is the fastest"
-                )
-                return self.choice(config, How.DEFAULT, why)
-        return None
-
-    def faster_by_model(
-        self, measured: Sequence[Measurement], voted: Config, expected_us: float
-    ) -> Choice | None:
-        """The heuristic config of a family that was tried near, where the model expects it to be clearly faster here.
-
-        Votes of a few neighbours, or of far ones, know less of these sizes than the model does, if that agrees with
-        what they measured of the config that they voted for.
-        """
-        features, tried = self.workload.features, {m.variant.family for m in measured}
-        modelled = family_of(voted).analytic_us(self.problem, features, voted, self.device)
-        if not modelled / MODEL_AGREES <= expected_us <= modelled * MODEL_AGREES:
-            return None
-        for family in by_predicted_time(self.problem, features, self.device):
-            gain = expected_us / self.predicted_us(family)
-            if not gain >= WORTH_ANOTHER:
-                return None
-            config = family.heuristic(self.problem, features, self.device)
-            if family.name in tried and config != voted and self.is_allowed(config):
-                why = (
-                    f"a heuristic: {family.name} should take {microseconds(self.predicted_us(family))}, and "
-                    f"{voted.family_name}, the best where it was measured, {microseconds(expected_us)}"
-                )
-                return self.choice(config, How.DEFAULT, why)
-        return None
 
     def default(self, why: str) -> Choice:
         reasons = []
@@ -304,6 +257,9 @@ class _Search:
 
     def predicted_us(self, family: AnyFamily) -> float:
         return family.predicted_us(self.problem, self.workload.features, self.device)
+
+    def modelled(self, measured: Sequence[Measurement]) -> Modelled:
+        return Modelled(self.workload, self.device, measured, self.is_allowed)
 
     def is_allowed(self, config: Config) -> bool:
         if config in self.suspects or not is_of_operator(config, self.problem.operator):
@@ -355,17 +311,13 @@ class _Search:
         """The choice with what is known of the dense product, and of the variant beside it."""
         if not has_dense(self.problem):
             return choice
-        probes = [
-            p
-            for p in self.database.probes(self.workload, self.device)
-            if p.measured_as is probed_as(self.kind)
-        ]
+        probes = self.probes()
         own = next((p for p in reversed(probes) if p.variant.config == choice.config), None)
         if own is not None:  # both in turn, which compares better than times of different days
             return replace(
                 choice, probed_us=own.sparse_us, dense=Time.of_dense(own.dense_us, Source.MEASURED)
             )
-        us = measured_dense_us(self.own_baselines(), self.kind)
+        us = self.own_dense_us
         if us is None and probes:
             us = probes[-1].dense_us
         if us is not None:
@@ -382,8 +334,14 @@ class _Search:
                     known[n.workload.problem] = there
         return estimated_dense(self.problem, self.device, known_products(known))
 
-    def own_baselines(self) -> list[Baseline]:
-        return self.database.baselines(self.workload, self.device)
+    def probes(self) -> list[Probe]:
+        """Those of this workload that count, the newest last."""
+        made = self.database.probes(self.workload, self.device)
+        return [p for p in made if p.measured_as is probed_as(self.kind)]
+
+    @cached_property
+    def own_dense_us(self) -> float | None:
+        return measured_dense_us(self.database.baselines(self.workload, self.device), self.kind)
 
     def work_ratio(self, neighbour: Neighbour) -> float:
         there = neighbour.workload.features.nnz

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from sparsegen.dispatch import choice
+from sparsegen.dispatch import modelled
 
 
 @pytest.fixture(autouse=True)
 def votes_count_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "WORTH_ANOTHER", math.inf)
+    monkeypatch.setattr(modelled, "WORTH_ANOTHER", math.inf)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tuning_samples import DIGEST, H100, timed, workload
 
-from sparsegen.dispatch import choice as dispatch
+from sparsegen.dispatch import modelled as dispatch
 from sparsegen.dispatch.choice import Choice, How, choose
 from sparsegen.dispatch.neighbours import Neighbour, predict
 from sparsegen.kernels import family
