@@ -31,6 +31,7 @@ from sparsegen.system.device_memory import WARP
 START_US = 1.0
 PRODUCT_CYCLES, APART_CYCLES = 0.11, 0.4
 PLACE_CYCLES = 190.0
+INDEX_BYTES = 4
 LOADS = 13.0  # of B and stores of C, in parts of their sectors
 
 
@@ -116,11 +117,13 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         c, rates = config, device.expected_rates
         products = problem.m * features.row_max * -(-problem.n // c.vsize) * c.vsize
         apart = APART_CYCLES * (1 - features.block_fill) if problem.layout is Layout.ROW else 0.0
+        multiplied = products * (PRODUCT_CYCLES + apart) / device.cycles_per_us
+        stored = problem.m * features.row_max * (problem.dtype.itemsize + INDEX_BYTES)
         moved = LOADS * (problem.k + problem.m) * problem.n * problem.dtype.itemsize
         return (
             rates.launch_us
             + START_US
-            + products * (PRODUCT_CYCLES + apart) / device.cycles_per_us
+            + max(multiplied, stored / rates.copy_bytes_per_us)
             + moved / rates.copy_bytes_per_us
             + features.row_max / c.nwarp * PLACE_CYCLES / rates.clock_mhz
         )

@@ -259,7 +259,7 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
 
     assert default(32000) == "csr_spmm"
     assert default(16000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
-    assert default(72000, dtype=DType.FLOAT16) == "mma_spmm", "too few for whole tiles"
+    assert default(72000, dtype=DType.FLOAT16) == "bitmap_spmm", "too few for whole tiles"
     assert default(256000, dtype=DType.FLOAT16) == "block_spmm"
 
 

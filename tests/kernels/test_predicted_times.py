@@ -174,14 +174,14 @@ def test_nothing_takes_less_than_a_launch() -> None:
             assert each.predicted_us(problem, empty, H100) >= H100.expected_rates.launch_us
 
 
-@pytest.mark.parametrize("n", [128, 1024, 8192])
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_what_was_never_measured_is_not_preferred(n: int, share: float) -> None:
-    nnz = round(share * SIZE * SIZE)
-    features = Features(SIZE, SIZE, nnz, share * SIZE, 0.1, SIZE, 1.0)
-    problem = SpmmProblem(SIZE, SIZE, n, DType.FLOAT16)
-    measured, other = (family(name) for name in ("block_spmm", "tma_block_spmm"))
-    assert measured.predicted_us(problem, features, H100) < other.predicted_us(problem, features, H100)
+@pytest.mark.parametrize("share", [0.2, 0.8])
+@pytest.mark.parametrize(("size", "first"), [(1024, "block_spmm"), (4096, "tma_block_spmm")])
+def test_large_blocks_go_by_what_was_measured(size: int, first: str, share: float) -> None:
+    """On an H100 `block_spmm` took 11.3 and 8.4 µs at 1024 beside 11.3 and 9.3, and 170 and 57.4 at 4096 beside 158 and 56.5."""
+    features = Features(size, size, round(share * size * size), share * size, 0.13, round((share + 0.15) * size), 1.0)
+    problem = SpmmProblem(size, size, size, DType.FLOAT16)
+    times = {name: family(name).predicted_us(problem, features, H100) for name in ("block_spmm", "tma_block_spmm")}
+    assert times[first] < 1.03 * min(times.values())
 
 
 def test_predictions_hold_on_the_seeds() -> None:
