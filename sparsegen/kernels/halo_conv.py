@@ -73,6 +73,7 @@ OTHERS = (
     HaloConvConfig(tile_n=128, group_units=1, input_stages=3, weight_stages=6),
     HaloConvConfig(tile_n=128, group_units=1, input_stages=2, weight_stages=6),
 )
+BY_COSTS = replace(OTHERS[0], unit_cost=3)  # for masks of the input with many live units
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
 
 
@@ -256,7 +257,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         some = self._fast(problem, device)
         if not problem.mask_of.is_of_input:
             return some
-        by_costs = (replace(config, unit_cost=cost) for config in some[:2] for cost in (2, 1))
+        by_costs = (replace(config, unit_cost=2) for config in some[:2])
         return (*some, *(c for c in by_costs if not self.broken_constraints(problem, c, device)))
 
     def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[HaloConvConfig, ...]:
@@ -269,7 +270,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         if p.taps == 1:
             some = PIXELS
         elif p.taps != 9 or not is_plain:
-            some = OTHERS
+            some = (BY_COSTS, *OTHERS) if p.mask_of.is_of_input else OTHERS
         else:
             some = RESIDENT if p.channels == chunk else LARGE
         fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]

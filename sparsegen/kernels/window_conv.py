@@ -24,9 +24,16 @@ from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
 
 MOST_TAPS = 64  # of a filter: one bit of a word for each
-# Expected, not measured yet: microseconds beside the products; the share of the tensor cores' rate, of which mma.sync
-# reaches about 0.6 on Hopper; and a factor that leaves measured families their place.
-START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 12.0, 0.5, 0.3, 2.5
+# Fitted to three masks on an H100 with eight configs each, float16, which these describe within 12 %: microseconds
+# beside the products; the share of the tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach;
+# what narrower ones cost more. float32 has not been measured: by UNMEASURED measured families come first.
+START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 5.0, 0.41, 0.25, 2.0
+BESIDE_FRAGMENTS, FRAGMENTS = (
+    0.56,
+    14.0,
+)  # of a product's time, and what goes with the fragments that a warp loads for it
+CHUNK = 0.12  # of the time, for each further chunk of 64 channels
+UNEVEN = 1.3  # with a mask of the input, whose units need different taps
 
 
 @dataclass(frozen=True)
@@ -110,13 +117,17 @@ class WindowConv(UnitTiles[WindowConvConfig]):
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
         items, inner = self.items(p, c, device), -(-p.group_channels // c.chunk) * c.chunk
-        reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
+        is_float32 = p.dtype is DType.FLOAT32
         products = items * c.tile_m * c.tile_n * inner * p.taps
+        products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
+        products *= (1 + CHUNK * (64 / c.chunk - 1)) * (UNEVEN if p.mask_of.is_of_input else 1)
+        reached = REACHED_FLOAT32 if is_float32 else REACHED
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
         window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
         loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return UNMEASURED * (rates.launch_us + START_US + max(computing, loading, moving))
+        us = rates.launch_us + START_US + max(computing, loading, moving)
+        return UNMEASURED * us if is_float32 else us
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
         """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""

@@ -30,8 +30,9 @@ from sparsegen.system.device_memory import WARP
 
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
 MOST_PARTS = 65535  # blocks along a grid's y
-# Expected, not measured yet: microseconds beside the products, and the share of the tensor cores' rate.
-START_US, REACHED = 8.0, 0.5
+# Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
+# rate that tiles of LARGE elements reach, and smaller ones.
+START_US, REACHED, REACHED_BY_SMALL, LARGE = 8.0, 0.5, 0.37, 128 * 32
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,13 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
     def heuristic(
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
     ) -> WindowConvWeightsConfig:
-        """Tiles no larger than a group, of as many taps as registers hold, and parts that fill the device."""
-        return next(iter(self._ordered(problem, device)))
+        """Tiles no larger than a group, of as many taps as registers hold, and parts that fill the device.
+
+        The largest ones, whose operands are loaded least, if enough units are live.
+        """
+        first, *others = self._ordered(problem, device)
+        large = next((c for c in others if c.tile_m * c.tile_n >= LARGE), first)
+        return large if self._fills(problem, large, device) else first
 
     def alternatives(
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
@@ -191,12 +197,19 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
     ) -> WindowConvWeightsConfig:
         """With the fewest parts that fill three quarters of the device, and a few units for each."""
         units = problem.density.share * units_of(problem.forward)
-        tiles, found = self._tiles(problem, config), replace(config, parts=1)
+        found = replace(config, parts=1)
         for parts in (4, 8, 16, 32, 64):
-            if 4 * tiles * found.parts >= 3 * device.multiprocessors * config.resident or units < 4 * parts:
+            if self._fills(problem, found, device) or units < 4 * parts:
                 break
             found = replace(found, parts=parts)
         return found
+
+    def _fills(
+        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
+    ) -> bool:
+        """Whether there are blocks for three quarters of the device."""
+        blocks = self._tiles(problem, config) * config.parts
+        return 4 * blocks >= 3 * device.multiprocessors * config.resident
 
     def analytic_us(
         self,
@@ -209,7 +222,8 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         units, tiles = p.density.share * units_of(p.forward), self._tiles(p, c)
         idle = max(1.0, device.multiprocessors / (tiles * c.parts))
         products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.taps
-        computing = idle * products / (REACHED * rates.tensor_products_per_us(p.dtype))
+        reached = REACHED if c.tile_m * c.tile_n >= LARGE else REACHED_BY_SMALL
+        computing = idle * products / (reached * rates.tensor_products_per_us(p.dtype))
         of_unit = UNIT_OUTPUTS * c.tile_m + window_pixels(p.forward) * c.tile_n
         loading = units * tiles * of_unit * p.dtype.itemsize / device.l2_bytes_per_us
         sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us if c.parts > 1 else 0.0

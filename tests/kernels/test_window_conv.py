@@ -109,8 +109,13 @@ def test_large_problems_get_large_tiles() -> None:
     assert tiles[0] > tiles[1]
 
 
-def test_measured_families_come_first_until_it_is_measured() -> None:
+def test_it_comes_where_it_was_measured_to_be_faster() -> None:
+    """In float16 an H100 took 34 µs for `halo_conv`, 67 for this and 125 for `mma_conv`; float32 is not measured."""
     for dtype in DType:
         p = conv(256, 256, channels=128, filters=128, batch=8, mask_block=16, density=0.1, dtype=dtype)
         ordered = [family.name for family in by_predicted_time(p, p.features(p.without_pattern), H100)]
-        assert ordered.index("mma_conv") < ordered.index("window_conv")
+        some = [name for name in ordered if name in ("halo_conv", "window_conv", "mma_conv")]
+        if dtype is DType.FLOAT32:
+            assert some.index("mma_conv") < some.index("window_conv")
+        else:
+            assert some == ["halo_conv", "window_conv", "mma_conv"]
