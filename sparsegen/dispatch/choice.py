@@ -165,7 +165,8 @@ class _Search:
             return None
         config, time_us = found
         count = len(ranking.times(self.own, self.kind))
-        if count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
+        is_free = self.options.on_miss in (OnMiss.NEAREST, OnMiss.DEFAULT)  # to use what was not measured
+        if is_free and count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
             newer = self.modelled(self.own).untried_here(config, time_us, self.probes())
             if newer is not None:
                 return self.choice(newer.config, How.DEFAULT, newer.why)

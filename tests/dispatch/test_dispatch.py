@@ -306,6 +306,11 @@ def test_a_variant_that_beats_the_dense_product_stays() -> None:
         assert few_tried_here(40, baselines=[baseline(dense_us, half_full())]).family.name == name
 
 
+@pytest.mark.parametrize("on_miss", ["error", "tune"])
+def test_whoever_wants_measurements_gets_the_few(on_miss: str) -> None:
+    assert few_tried_here(40, on_miss=on_miss).how is How.EXACT
+
+
 def test_a_search_of_many_variants_is_trusted() -> None:
     half = half_full()
     space = family("csr_spmm").space(half.problem, H100)
