@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
@@ -13,22 +13,19 @@ from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_f
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
 from sparsegen.kernels.layouts.masked_convolution import (
     UNIT_OUTPUTS,
+    MaskedConvolutionWeights,
     countable_outputs,
     geometry_constants,
     has_whole_units,
     mask_constants,
-    mask_sizes,
     units_of,
 )
 from sparsegen.kernels.layouts.unit_lists import list_bytes, window_pixels
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
-from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
 from sparsegen.system.device_memory import WARP
 
-MOST_SCRATCH = 1 << 30  # bytes of partial sums
 MOST_PARTS = 65535  # blocks along a grid's y
 # Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
 # rate that tiles of LARGE elements reach, and smaller ones.
@@ -55,7 +52,7 @@ class WindowConvWeightsConfig(Config):
     resident: int = tunable(1, (1, 2), "thread blocks per multiprocessor")
 
 
-class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConfig]):
+class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     """Products over the pixels of live units: all taps of a block's tile read one window of x, which comes once.
 
     A unit of 8 × 8 outputs is a pipeline stage: its pixels of dy, each with the filters of a tile, and its pixels of x
@@ -73,12 +70,6 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
     template = "masked_conv2d_weights/window_conv_weights.cu.j2"
     entry = "window_conv_weights"
     scratch_names = ("arrived", "partial_sums")
-    size_names = (
-        *("images", "height", "width", "channels", "filters"),
-        *("out_height", "out_width", "mask_rows", "mask_columns"),
-    )
-    packed_names = ()
-    problem_type = MaskedConv2dWeightsProblem
     config_type = WindowConvWeightsConfig
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
@@ -97,10 +88,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         rows = c.tile_m // c.warps_m // 16
         operands = (2 if p.dtype is DType.FLOAT32 else 1) * (4 * rows + 4)
         yield enough_registers(self._sums(c) + operands + 48, max(threads, 128) * c.resident, at_a_time=8)
-        partial = self._scratch(p, c)["partial_sums"]
-        yield Constraint(
-            partial <= MOST_SCRATCH, f"partial sums ({partial} bytes) take at most {MOST_SCRATCH} bytes"
-        )
+        yield self.scratch_fits(p, c)
         yield shared_memory_fits("stages", taken, device)
         yield resident_blocks_fit(c.resident, taken, device)
 
@@ -128,12 +116,6 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
             "vector_x": widest_vector(channels, p.dtype),
             "vector_y": widest_vector(filters, p.dtype),
         }
-
-    def pack(
-        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, matrix: CsrMatrix
-    ) -> Packed[Array]:
-        sizes = {name: size for name, size in mask_sizes(problem.forward).items() if name in self.size_names}
-        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=self._scratch(problem, config))
 
     def launch(
         self,
@@ -226,7 +208,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         computing = idle * products / (reached * rates.tensor_products_per_us(p.dtype))
         of_unit = UNIT_OUTPUTS * c.tile_m + window_pixels(p.forward) * c.tile_n
         loading = units * tiles * of_unit * p.dtype.itemsize / device.l2_bytes_per_us
-        sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us if c.parts > 1 else 0.0
+        sums = 2 * self.scratch(p, c)["partial_sums"] / device.l2_bytes_per_us if c.parts > 1 else 0.0
         # The last block of a tile reads its parts alone, at about twice its multiprocessor's share of the rate.
         alone = sums * max(0.0, device.multiprocessors / tiles - 1) / 4
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
@@ -252,9 +234,7 @@ class WindowConvWeights(Family[MaskedConv2dWeightsProblem, WindowConvWeightsConf
         of_group = -(-filters // config.tile_m) * -(-channels // config.tile_n)
         return problem.groups.count * of_group * (problem.taps // config.taps)
 
-    def _scratch(
-        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig
-    ) -> dict[str, int]:
+    def scratch(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> dict[str, int]:
         """Bytes of the counters and of the parts of whole tiles."""
         c = config
         if c.parts == 1:

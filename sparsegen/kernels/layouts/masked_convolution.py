@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Family
@@ -9,11 +10,12 @@ from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
 
 UNIT_OUTPUTS = UNIT * UNIT
 LARGEST_COORDINATE = 1 << 31
+MOST_SCRATCH = 1 << 30  # bytes of partial sums
 
 C = TypeVar("C", bound=Config)
 
@@ -28,6 +30,33 @@ class MaskedConvolution(Family[MaskedConv2dProblem, C]):
         """No arrays, and those of the kernel's sizes that are no fields of the problem."""
         sizes = {name: size for name, size in mask_sizes(problem).items() if name in self.size_names}
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz)
+
+
+class MaskedConvolutionWeights(Family[MaskedConv2dWeightsProblem, C]):
+    """A family of gradients by the weights, whose thread blocks share the live units and add up their sums."""
+
+    size_names = (
+        *("images", "height", "width", "channels", "filters"),
+        *("out_height", "out_width", "mask_rows", "mask_columns"),
+    )
+    packed_names = ()
+    problem_type = MaskedConv2dWeightsProblem
+
+    @abstractmethod
+    def scratch(self, problem: MaskedConv2dWeightsProblem, config: C) -> dict[str, int]:
+        """Bytes of the counters of arrivals and of the ``partial_sums`` of whole tiles."""
+
+    def pack(self, problem: MaskedConv2dWeightsProblem, config: C, matrix: CsrMatrix) -> Packed[Array]:
+        """No arrays, the kernel's sizes that are no fields of the problem, and scratch memory."""
+        sizes = {name: size for name, size in mask_sizes(problem.forward).items() if name in self.size_names}
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=self.scratch(problem, config))
+
+    def scratch_fits(self, problem: MaskedConv2dWeightsProblem, config: C) -> Constraint:
+        """The constraint that the parts of all sums take no more than `MOST_SCRATCH`."""
+        partial = self.scratch(problem, config)["partial_sums"]
+        return Constraint(
+            partial <= MOST_SCRATCH, f"partial sums ({partial} bytes) take at most {MOST_SCRATCH} bytes"
+        )
 
 
 def mask_sizes(problem: MaskedConv2dProblem) -> dict[str, int]:
