@@ -24,7 +24,10 @@ from sparsegen.matrix.block_mask import BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.plan.block_masks import as_signed, scratch_words
 
-EARLY = ["bitmap_spmm", "halo_conv", "tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd"]
+EARLY = [
+    *("bitmap_spmm", "halo_conv", "halo_conv_weights"),
+    *("tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd"),
+]
 GOLDEN = Path(__file__).parents[1] / "golden"
 WAIT, LET = "wait_for_kernel_before() {\n", "let_next_kernel_begin() {\n"
 BOOKS = """

@@ -1,0 +1,136 @@
+"""`halo_conv_weights` under the sanitizers: masks, sides and borders that are easy to get wrong; heuristics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conv_launches import weights, worst
+from tuning_samples import A100, H100
+
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.dispatch.choice import choose
+from sparsegen.kernels.halo_conv_weights import FAMILY, LISTED_UNITS, HaloConvWeightsConfig
+from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
+from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.records import Workload
+
+SMALL = HaloConvWeightsConfig(tile_m=128, tile_n=64, tap_rows=3, stages=2, parts=3)
+IN_TURNS = replace(SMALL, tile_m=64, stages=4)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("config", [SMALL, IN_TURNS])
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_empty_and_full_masks(
+    share: float, config: HaloConvWeightsConfig, emulator_toolchain: EmulatorToolchain
+) -> None:
+    p = weights(20, 29, images=2)
+    blocks = np.full((2, *p.forward.mask_shape), bool(share))
+    assert worst(p, config, emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("live", [1, 2, 3])
+def test_fewer_units_than_parts(live: int, emulator_toolchain: EmulatorToolchain) -> None:
+    """Some parts have no unit, and of some one warpgroup has none."""
+    p = weights(24, 24)
+    blocks = np.zeros((1, *p.forward.mask_shape), bool)
+    blocks.reshape(-1)[:live] = True
+    assert worst(p, IN_TURNS, emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("parts", [2, 7, 11])
+def test_any_number_of_parts_is_added_up(parts: int, emulator_toolchain: EmulatorToolchain) -> None:
+    for config in (SMALL, IN_TURNS):
+        assert worst(weights(40, 40, density=1.0), replace(config, parts=parts), emulator_toolchain) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("block", [8, "8x40", "8x256"])
+def test_rows_of_more_units_than_a_word_has(block: Any, emulator_toolchain: EmulatorToolchain) -> None:
+    """Blocks of one unit, of five, which lie across the ends of words, and as wide as a word."""
+    p = weights(8, 8 * 130 + 3, mask_block=block, density=0.3)
+    assert worst(p, SMALL, emulator_toolchain) <= 1
+
+
+@pytest.mark.sanitizer
+def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: EmulatorToolchain) -> None:
+    least = replace(SMALL, tap_rows=1, parts=1)
+    tall = weights(8 * (SHEET_WORDS + 20), 3, channels=8, filters=8, filter_size=1, padding=0, density=0.1)
+    assert worst(tall, least, emulator_toolchain) <= 1
+    full = weights(8 * 20, 8 * 30, channels=8, filters=8, filter_size=1, padding=0, density=1.0)
+    assert LISTED_UNITS < 20 * 30
+    assert worst(full, least, emulator_toolchain) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("sides", "tap_rows"),
+    [
+        ({"dilation": "2x3", "padding": "2x1"}, 3),
+        ({"stride": "1x2", "padding": "0"}, 2),
+        ({"stride": 2, "dilation": "2x1", "padding": "3x2"}, 3),
+        ({"stride": "5x3", "padding": "0", "mask_block": "16x8"}, 1),
+        ({"filter_size": "5x2", "padding": "2x1", "mask_block": "16x64"}, 3),
+        ({"filter_size": "7x1", "padding": "3x0"}, 4),
+    ],
+)
+def test_strides_dilation_and_filters_of_any_size(
+    sides: dict[str, Any], tap_rows: int, dtype: str, emulator_toolchain: EmulatorToolchain
+) -> None:
+    p = weights(37, 41, channels=72, filters=136, images=2, density=0.2, dtype=dtype, **sides)
+    assert worst(p, replace(SMALL, tap_rows=tap_rows), emulator_toolchain) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("tile_n", [128, 192])
+def test_tiles_wider_and_narrower_than_the_channels(
+    tile_n: int, emulator_toolchain: EmulatorToolchain
+) -> None:
+    for channels in (40, 136):
+        p = weights(16, 24, channels=channels, filters=72, density=0.5)
+        for config in (SMALL, IN_TURNS):
+            assert worst(p, replace(config, tile_n=tile_n, tap_rows=2), emulator_toolchain) <= 1
+
+
+def large(**fields: Any) -> Any:
+    usual = {"channels": 128, "images": 8, "mask_block": 16, "density": 0.1}
+    found = {**usual, **fields}
+    return weights(512, 512, **{"filters": found["channels"], **found})
+
+
+@pytest.mark.parametrize("channels", [64, 128, 256])
+def test_parts_fill_the_device_where_units_are_many(channels: int) -> None:
+    few = large(channels=channels, density=0.001)
+    for p, least in ((large(channels=channels), 0.9 * H100.multiprocessors), (few, 1)):
+        config = FAMILY.heuristic(p, p.features(p.without_pattern), H100)
+        assert not FAMILY.broken_constraints(p, config, H100)
+        assert config.tap_rows == 3
+        assert (config.tile_m, config.tile_n) == (min(128, channels), min(128, channels))
+        grid = FAMILY.launch(p, config, {}, H100).grid
+        assert least <= grid[0] * grid[1] <= max(H100.multiprocessors, grid[0])
+
+
+@pytest.mark.parametrize(("rows", "tap_rows"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (6, 3), (7, 3)])
+def test_blocks_take_as_many_taps_of_a_column_as_fit(rows: int, tap_rows: int) -> None:
+    p = large(filter_size=f"{rows}x1", padding="0")
+    config = FAMILY.heuristic(p, p.features(p.without_pattern), H100)
+    assert (config.tile_n, config.tap_rows) == (128, tap_rows)
+
+
+def test_dispatch_takes_it_on_hopper_and_for_what_it_computes() -> None:
+    def chosen(p: Any, device: Any) -> str:
+        matrix = p.without_pattern
+        workload = Workload(p, p.fingerprint(matrix), p.features(matrix))
+        return choose(workload, device, MemoryLayer([], [])).family.name
+
+    for channels in (64, 128, 256):
+        assert chosen(large(channels=channels), H100) == FAMILY.name
+        assert chosen(large(channels=channels), A100) == "window_conv_weights"
+    for fields in ({"dtype": "float32"}, {"groups": 2}, {"mask_block": 4}, {"channels": 60}):
+        assert chosen(large(**fields), H100) == "window_conv_weights"
