@@ -32,6 +32,7 @@ ITEM_BYTES = 2
 START_US = 2.8
 TILE_US = 1.33  # of a tile of WIDEST columns: its prologue and epilogue
 MOVED = 0.26  # of the time of reading and writing all once that nothing hides
+READ = 0.71  # of the rate of copies that memory gives at the most, as for `bitmap_spmm`
 REACHED = {256: 1.08, 128: 0.89, 64: 0.61}  # of the tensor cores' rate beside these, by the columns of a tile
 ALONE = 1.14  # times as long a tile takes whose A no other block shares, where every block has several
 WIDEST = 256
@@ -140,7 +141,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         computed += TILE_US * rounds * c.tile_n / WIDEST
         stored = held * problem.m * problem.k
         moved = (stored + (problem.k + problem.m) * problem.n) * ITEM_BYTES / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, MOVED * moved + computed)
+        return rates.launch_us + START_US + max(moved / READ, MOVED * moved + computed)
 
 
 def _rounds(problem: SpmmProblem, width: int, device: Device) -> float:
