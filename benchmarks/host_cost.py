@@ -38,17 +38,21 @@ def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches:
 
 
 def layer_costs() -> dict[str, float]:
-    """`SparseLinear` and `torch.nn.Linear` in inference, with autograd, and forwards and backwards.
+    """`SparseLinear`, by kernels and by dense products, and `torch.nn.Linear`.
+
+    In inference, of values that could train; with autograd; and forwards and backwards.
 
     In turn are calls of many layers one after another: a loop over one finds all in the caches. In a model other layers
     run in between, which are part of these times: what tells is the difference between sparse and dense.
     """
     dense = nn.Linear(64, 64, device="cuda")
     sparse = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="never")
+    by_dense = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="always")
     x = torch.randn(32, 64, device="cuda")
     costs = {}
-    for name, layer in (("dense_layer", dense), ("layer", sparse)):
-        layer(x).backward(x.new_ones(32, 64))
+    for name, layer in (("dense_layer", dense), ("layer", sparse), ("layer_by_dense_products", by_dense)):
+        for _ in range(2):
+            layer(x).backward(x.new_ones(32, 64))
         costs[f"training_{name}_us"] = microseconds_per_call(partial(layer, x))
         costs[f"training_step_{name}_us"] = microseconds_per_call(lambda layer=layer: layer(x).backward(x))
         with torch.inference_mode():
@@ -108,6 +112,9 @@ def main() -> None:
             ),
             "training_layer_over_dense_us": round(
                 row["training_layer_us"] - row["training_dense_layer_us"], 2
+            ),
+            "training_layer_by_dense_products_over_dense_us": round(
+                row["training_layer_by_dense_products_us"] - row["training_dense_layer_us"], 2
             ),
         },
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -130,6 +131,16 @@ def current_stream_of(torch: Any) -> Callable[[int], int]:
     return found or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
+def empty_tensors(torch: Any, shape: Sequence[int], dtype: Any, device: Any) -> Callable[[], Any]:
+    """What makes new contiguous tensors, in half the time of ``torch.empty``.
+
+    They are made like one that has this shape by strides of 0, and of which one element is stored.
+    """
+    with torch.inference_mode(False):
+        like = torch.empty(1, dtype=dtype, device=device).expand(tuple(shape))
+    return partial(torch.empty_like, like, memory_format=torch.contiguous_format)
+
+
 def torch_caller(torch: Any, target: Target) -> Call:
     """Tensors on the operator's GPU, on PyTorch's current stream unless another is given.
 
@@ -138,8 +149,9 @@ def torch_caller(torch: Any, target: Target) -> Call:
     """
     bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
     launching = target.variant.launching
-    device, tensor, empty = torch.device("cuda", index), torch.Tensor, torch.empty
+    device, tensor = torch.device("cuda", index), torch.Tensor
     out_shape, out_dtype = written.shape, getattr(torch, str(written.dtype))
+    out_mask, empty = alignment_of(written) - 1, empty_tensors(torch, out_shape, out_dtype, device)
     expected = [
         (
             spec,
@@ -192,12 +204,19 @@ def torch_caller(torch: Any, target: Target) -> Call:
         handle = current(index) if stream is None else stream_handle(stream)
         if out is None:
             if stream is None:
-                out = empty(out_shape, dtype=out_dtype, device=device)
+                out = empty()
             else:  # allocated for the stream that writes it, or the allocator might reuse it too early
                 with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)):
-                    out = empty(out_shape, dtype=out_dtype, device=device)
+                    out = empty()
             out_address = out.data_ptr()
-        else:
+        elif (
+            not isinstance(out, tensor)
+            or out.shape != out_shape
+            or out.dtype is not out_dtype
+            or out.get_device() != index
+            or not out.is_contiguous()
+            or (out_address := out.data_ptr()) & out_mask
+        ):
             out_address = check(out, written)
         launch = bound_here()
         with launching:

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.executor import Address, Executor
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.plan.arrays import host_values
+from sparsegen.plan.dense_fill import DenseFill
 
 
 class DenseWeight:
@@ -55,6 +57,17 @@ class DenseWeight:
             if keeps_places:
                 self._kept = places, order
             self.tensor.view(-1).index_copy_(0, places, stored if order is None else stored[order])
+
+    def fill(self, executor: Executor) -> DenseFill | None:
+        """What puts values on the device into the pattern by one launch; None where `update` kept no places.
+
+        Raises:
+            CompileError, DeviceUnavailableError, LaunchError: its kernel cannot be compiled or loaded.
+        """
+        if self._kept is None or self._order is not None:
+            return None
+        full, places = (Address(t.data_ptr(), t.nbytes) for t in (self.tensor, self._kept[0]))
+        return DenseFill(full, self.tensor.element_size(), places, executor)
 
     def reorder(self, order: Array) -> None:
         """Values of later updates come in this order: for each nonzero its number among them."""

@@ -15,9 +15,9 @@ from call_costs import steps_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sparsegen.dispatch.chosen import Choice  # noqa: E402
-from sparsegen.errors import ConfigError, OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E402
-from sparsegen.integrations.torch.dense_products import DensePrepared  # noqa: E402
+from sparsegen.errors import ConfigError, DeviceUnavailableError, OperandError  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, SparsePattern, dense_products  # noqa: E402
+from sparsegen.integrations.torch.dense_products import DensePrepared, SharedWeight  # noqa: E402
 from sparsegen.integrations.torch.pattern import Product  # noqa: E402
 from sparsegen.measure import preparing  # noqa: E402
 from sparsegen.plan.binding import BoundVariant  # noqa: E402
@@ -124,6 +124,82 @@ def test_a_call_like_one_before_takes_few_steps_and_is_checked_all_the_same() ->
         sparse.bias.data = torch.zeros(OUT + 1)
         with pytest.raises(OperandError, match=f"bias: expected shape {OUT}"):
             sparse(x)
+
+
+@pytest.fixture
+def filled_by_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Full weights get values that train by launches, as on a GPU; their streams."""
+    made, launched = SharedWeight.__init__, []
+    launch = SharedWeight._launch_fill
+
+    def init(self: SharedWeight, *given: Any) -> None:
+        made(self, *given)
+        self._may_fill = True
+
+    def noted(self: SharedWeight, address: int, stream: int) -> None:
+        launched.append(stream)
+        launch(self, address, stream)
+
+    monkeypatch.setattr(SharedWeight, "__init__", init)
+    monkeypatch.setattr(SharedWeight, "_launch_fill", noted)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return launched
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_values_that_train_are_brought_by_a_launch_alone(filled_by_launches: list[int], dtype: str) -> None:
+    sparse = layer("always", dtype=getattr(torch, dtype))
+    for call in range(5):
+        x = torch.randn(2, 3, IN, dtype=sparse.values.dtype, requires_grad=True)
+        y, same = sparse(x), sparse.to_dense()
+        torch.testing.assert_close(y, same(x))
+        (dx,) = torch.autograd.grad(y.square().sum(), x)
+        torch.testing.assert_close(dx, torch.autograd.grad(same(x).square().sum(), x)[0])
+        assert len(filled_by_launches) == max(0, 2 * call), (
+            "forwards and backwards, but for the first of each"
+        )
+        sparse.values.data.mul_(1.5)  # which PyTorch does not count
+    with torch.no_grad():
+        torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+    sparse.requires_grad_(False)
+    x = x.detach()
+    sparse(x)
+    before = len(filled_by_launches)
+    torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+    assert len(filled_by_launches) == before, "frozen values lie there"
+
+
+def test_without_a_compiler_pytorch_brings_values(
+    filled_by_launches: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none(*given: Any) -> None:
+        raise DeviceUnavailableError("no compiler")
+
+    monkeypatch.setattr(DenseWeight, "fill", none)
+    sparse, x = layer("always"), torch.randn(3, IN)
+    for _ in range(3):
+        torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+        sparse.values.data.mul_(2)
+    assert not filled_by_launches and caplog.text.count("no compiler") == 1
+
+
+def test_no_kernel_is_loaded_while_a_graph_is_captured(
+    filled_by_launches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse, x = layer("always"), torch.randn(3, IN)
+    monkeypatch.setattr(dense_products, "is_capturing", lambda tensor: True)
+    for _ in range(3):
+        torch.testing.assert_close(sparse(x), sparse.to_dense()(x))
+    assert not filled_by_launches
+    monkeypatch.undo()
+
+
+def test_steps_of_a_call_that_trains(filled_by_launches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse, dense, x = layer("always"), nn.Linear(IN, OUT), torch.randn(3, IN)
+    monkeypatch.setattr(SharedWeight, "_launch_fill", lambda self, address, stream: None)
+    ours, theirs = steps_of(lambda: sparse(x)), steps_of(lambda: dense(x))
+    assert ours.python.total() - theirs.python.total() <= 11, ours
+    assert ours.c.total() - theirs.c.total() <= 26, ours
 
 
 def alive() -> Counter[type]:

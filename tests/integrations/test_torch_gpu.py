@@ -19,7 +19,10 @@ from torch import nn  # noqa: E402
 from sparsegen import masks  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparseLinear, linear  # noqa: E402
 
-MOST_INFERENCE_US, MOST_TRAINING_US = 12.0, 40.0  # of a call over that of a dense layer
+# Host time of a call over that of a dense layer in the same process, in inference and with autograd. Hosts differ by a
+# factor of three in microseconds (`benchmarks.host_cost`), and not in this: 0.73 and 1.17 on an H100's, 1.27 by dense
+# products in inference.
+MOST_HOST_COSTS = {"never": (1.0, 1.5), "always": (1.6, 2.0)}
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 
 
@@ -28,18 +31,20 @@ def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
-def layer(dtype: Any = torch.float32, **shape: int) -> SparseLinear:
+def layer(dtype: Any = torch.float32, run_dense: str = "never", **shape: int) -> SparseLinear:
     torch.manual_seed(0)
     dense = nn.Linear(shape.get("columns", 256), shape.get("rows", 192), device="cuda", dtype=dtype)
-    return SparseLinear.from_dense(dense, sparsity=0.8, run_dense="never")
+    return SparseLinear.from_dense(dense, sparsity=0.8, run_dense=run_dense)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_results_and_gradients(dtype: Any) -> None:
-    sparse = layer(dtype)
+@pytest.mark.parametrize("run_dense", MOST_HOST_COSTS)
+def test_results_and_gradients(dtype: Any, run_dense: str) -> None:
+    sparse = layer(dtype, run_dense)
     dense = sparse.to_dense().double()
     x = torch.randn(4, 48, 256, device="cuda", dtype=dtype, requires_grad=True)
     wide = x.detach().double().requires_grad_()
+    sparse(x)  # the next is a call like one before
     y, expected = sparse(x), dense(wide)
     seed = torch.randn_like(y)
     y.backward(seed)
@@ -55,19 +60,20 @@ def test_results_and_gradients(dtype: Any) -> None:
         assert ours.dtype is dtype and (ours.double() - right).abs().max().item() <= TOLERANCE[dtype] * scale
 
 
-@pytest.mark.parametrize("run_dense", ["never", "always"])
+@pytest.mark.parametrize("run_dense", MOST_HOST_COSTS)
 def test_host_cost(run_dense: str) -> None:
     dense = nn.Linear(64, 64, device="cuda")
     sparse = SparseLinear.from_dense(dense, sparsity=0.9, run_dense=run_dense)
     x = torch.randn(32, 64, device="cuda")
+    most_inference, most_training = MOST_HOST_COSTS[run_dense]
     sparse(x)
     theirs, ours = host_costs_us(lambda: dense(x), lambda: sparse(x))
-    assert ours - theirs <= MOST_TRAINING_US
+    assert ours <= most_training * theirs
     dense.requires_grad_(False)
     sparse.requires_grad_(False)
     with torch.inference_mode():
         theirs, ours = host_costs_us(lambda: dense(x), lambda: sparse(x))
-    assert ours - theirs <= MOST_INFERENCE_US
+    assert ours <= most_inference * theirs
 
 
 def test_a_slice_that_begins_anywhere() -> None:
@@ -76,9 +82,10 @@ def test_a_slice_that_begins_anywhere() -> None:
     torch.testing.assert_close(sparse(x), sparse.to_dense()(x), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("run_dense", MOST_HOST_COSTS)
 @pytest.mark.parametrize("trains", [True, False])
-def test_a_captured_graph_and_new_values(trains: bool) -> None:
-    sparse = layer(torch.float16)
+def test_a_captured_graph_and_new_values(trains: bool, run_dense: str) -> None:
+    sparse = layer(torch.float16, run_dense)
     sparse.requires_grad_(trains)
     x = torch.randn(64, 256, device="cuda", dtype=torch.float16)
     with torch.no_grad():

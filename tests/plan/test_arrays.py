@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.backends.executor import Address
 from sparsegen.errors import OperandError
 from sparsegen.operators import Epilogue, Layout, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
-from sparsegen.plan.arrays import Call, Target, caller
+from sparsegen.plan.arrays import Call, Target, caller, empty_tensors
 
 M, K, N, NNZ = 8, 16, 32, 11
 PROBLEM = SpmmProblem(M, K, N)
@@ -80,6 +80,7 @@ class Torch:
 
     Tensor = Tensor
     float32, float16, bfloat16 = "f32", "f16", "bf16"
+    contiguous_format = "contiguous"
 
     def __init__(self) -> None:
         self.made_on: list[int] = []
@@ -94,9 +95,16 @@ class Torch:
     def device(self, kind: str, index: int) -> str:
         return f"{kind}:{index}"
 
-    def empty(self, shape: Any, dtype: str, device: str) -> Tensor:
+    def inference_mode(self, on: bool) -> Any:
+        return nullcontext()
+
+    def empty(self, size: int, *, dtype: str, device: str) -> Any:
+        return SimpleNamespace(expand=lambda shape: Tensor(shape, dtype))
+
+    def empty_like(self, like: Tensor, *, memory_format: str) -> Tensor:
+        assert memory_format == self.contiguous_format
         self.made_on.append(self.current)
-        return Tensor(shape, dtype, address=RESULT)
+        return Tensor(like.shape, like.dtype, address=RESULT)
 
     @contextmanager
     def stream(self, handle: int) -> Any:
@@ -156,6 +164,23 @@ def test_torch_runs_on_a_given_stream_and_allocates_there(torch: Torch) -> None:
     call, variant = call_for(Tensor)
     call((Tensor((K, N)),), None, 5)
     assert variant.launched == [(5, 0x1000, RESULT)] and torch.made_on == [5] and torch.current == CURRENT
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (0, 7), (2, 1, 3)], ids=str)
+def test_new_tensors_are_contiguous_and_like_those_of_empty(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    with torch.inference_mode():
+        empty = empty_tensors(torch, shape, torch.float16, torch.device("cpu"))
+    one, other = empty(), empty()
+    expected = torch.empty(shape, dtype=torch.float16)
+    for made in (one, other):
+        assert (made.shape, made.stride(), made.dtype) == (expected.shape, expected.stride(), expected.dtype)
+        assert (
+            not made.is_inference()
+            and not made.requires_grad
+            and made.untyped_storage().nbytes() == expected.nbytes
+        )
+    assert one.fill_(1).numel() == 0 or one.data_ptr() != other.data_ptr()
 
 
 def test_torch_writes_a_given_out_and_allocates_nothing(torch: Torch) -> None:

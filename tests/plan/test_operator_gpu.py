@@ -21,7 +21,9 @@ if not torch.cuda.is_available():
 pytest.importorskip("pycuda")
 
 M, K, N = 300, 512, 64
-MOST_HOST_COST_US = 12.0  # of a call over a bare launch
+# Host time over that of PyTorch's dense product in the same process; hosts differ in microseconds
+# (`benchmarks.host_cost`), and not in this: 0.52 to 0.57 on three of them, 0.70 to 0.80 with a new result.
+MOST_INTO_OUT, MOST_ALONE = 0.7, 0.95
 
 
 @pytest.fixture(autouse=True)
@@ -198,12 +200,7 @@ def test_dense(pattern: Any) -> None:
 
 def test_host_cost(pattern: Any) -> None:
     op, b = prepare(pattern), random((K, N))
-    out = op(b)
-    bound, stream = op.launcher.prepared.bound(), torch.cuda.current_stream().cuda_stream
-    b_address, c_address = b.data_ptr(), out.data_ptr()
-
-    bare, with_out, alone = host_costs_us(
-        lambda: bound(stream, b_address, c_address), lambda: op(b, out), lambda: op(b)
-    )
-    assert with_out - bare <= MOST_HOST_COST_US
-    assert alone - bare <= MOST_HOST_COST_US
+    out, dense = op(b), torch.as_tensor(pattern.toarray(), device="cuda")
+    theirs, with_out, alone = host_costs_us(lambda: dense @ b, lambda: op(b, out), lambda: op(b))
+    assert with_out <= MOST_INTO_OUT * theirs
+    assert alone <= MOST_ALONE * theirs

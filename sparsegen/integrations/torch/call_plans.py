@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.prepared import VECTOR_BYTES, Follower, Prepared, aligned, is_capturing
-from sparsegen.plan.arrays import current_stream_of
+from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
 
 MOST_PLANS = 64  # of a pattern: one for each shape of tensors
@@ -44,14 +44,12 @@ class LaunchPlan:
         "_bias_shape",
         "_bound",
         "_dtype",
+        "_empty",
         "_follower",
-        "_gather",
         "_index",
         "_launching",
-        "_out_shape",
         "_stream",
         "_turn",
-        "_values_shape",
         "prepared",
         "was_used",
     )
@@ -74,10 +72,12 @@ class LaunchPlan:
         self._follower: Follower = prepared.follower
         self._turn = prepared.turn
         variant = launcher.prepared
-        self._bound, self._launching, self._gather = variant.bound, variant.launching, variant.gather_from
-        self._values_shape = torch.Size((variant.packed.nnz,))
+        self._bound, self._launching = variant.bound, variant.launching
         self._dtype, self._index = like.dtype, like.get_device()
-        self._out_shape = out_shape
+        self._follower.gathers(
+            variant.gather_from, self._dtype, torch.Size((variant.packed.nnz,)), self._index
+        )
+        self._empty = empty_tensors(torch, out_shape, like.dtype, like.device)
         self._bias_shape = None if bias is None else bias.shape
         self._bias_dtype = None if bias is None else bias.dtype
         self._bias: Tensor | None = None
@@ -107,7 +107,7 @@ class LaunchPlan:
                 and known.version == values._version
                 and known.address == values.data_ptr()
                 and not values.requires_grad
-            ) and not self._bring(values, stream):
+            ) and not known.bring(values, stream):
                 return None
             if bias is not None and self._bias_dtype is not self._dtype:
                 self._bias_follower.follow(bias)
@@ -116,7 +116,7 @@ class LaunchPlan:
             if stream and not self.prepared.was_captured:  # the default stream cannot be captured
                 self.prepared.was_captured = is_capturing(x)
             self.was_used = True
-            out = x.new_empty(self._out_shape)
+            out = self._empty()
             launch = self._bound()
             with self._launching:
                 if bias is None:
@@ -136,27 +136,11 @@ class LaunchPlan:
             if stream and not self.prepared.was_captured:
                 self.prepared.was_captured = is_capturing(x)
             self.was_used = True
-            out = x.new_empty(self._out_shape)
+            out = self._empty()
             launch = self._bound()
             with self._launching:
                 launch(stream, y.data_ptr(), x.data_ptr(), out.data_ptr())
         return out
-
-    def _bring(self, values: Tensor, stream: int) -> bool:
-        """Have values that train, or that have changed; False where they are another tensor, or of another kind."""
-        known = self._follower
-        if (
-            known.version is None
-            and known.values() is values
-            and values.requires_grad
-            and values.dtype is self._dtype
-            and values.shape == self._values_shape
-            and values.get_device() == self._index
-            and values.is_contiguous()
-        ):
-            self._gather(values.data_ptr(), stream)
-            return True
-        return known.follow_again(values)
 
     def _cast(self, bias: Tensor) -> None:
         with torch.inference_mode(False), torch.no_grad():

@@ -231,14 +231,14 @@ class SparsePattern:
             return Prepared(operator)
         del operator  # with a full weight of its own
         assert isinstance(choice, Choice)
-        return DensePrepared(self._weight(like), choice, transposed=transposed)
+        return DensePrepared(self._weight(like, where), choice, transposed=transposed)
 
-    def _weight(self, like: Tensor) -> SharedWeight:
+    def _weight(self, like: Tensor, where: Device) -> SharedWeight:
         """The full weight for products with such tensors, which all of them share."""
         key = (like.dtype, like.device)
         found = self._weights.get(key)
         if found is None:
-            found = self._weights[key] = SharedWeight(self.matrix, like.dtype, like.device)
+            found = self._weights[key] = SharedWeight(self.matrix, like.dtype, like.device, where)
         return found
 
     def plan(
@@ -254,7 +254,7 @@ class SparsePattern:
             shape: of the result.
         """
         if isinstance(prepared, DensePrepared):
-            return DensePlan(prepared, like, bias) if prepared.is_linear else None
+            return DensePlan(prepared, like, bias) if prepared.is_product else None
         launcher = prepared.launcher
         return None if launcher is None else LaunchPlan(prepared, launcher, torch.Size(shape), like, bias)
 

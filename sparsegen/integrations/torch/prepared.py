@@ -26,7 +26,7 @@ class Follower:
         version, address: of that tensor then; a version of None stands for one that must be followed again.
     """
 
-    __slots__ = ("_kind", "_update", "address", "values", "version")
+    __slots__ = ("_device", "_dtype", "_gather", "_kind", "_shape", "_update", "address", "values", "version")
 
     def __init__(self, update: Callable[[Tensor], None]) -> None:
         """
@@ -34,6 +34,7 @@ class Follower:
             update: takes the new values.
         """
         self._update = update
+        self._gather: Callable[[int, int], None] | None = None
         self.values: Callable[[], Any] = _nobody
         self.version: int | None = None
         self.address = 0
@@ -54,6 +55,28 @@ class Follower:
         self.values, self.address = weakref.ref(values), address
         self.version = values._version if is_frozen else None
         self._kind = _kind(values)
+
+    def gathers(
+        self, gather: Callable[[int, int], None], dtype: torch.dtype, shape: torch.Size, device: int
+    ) -> None:
+        """Have values that train, of this kind and contiguous, brought by ``gather(address, stream)`` alone."""
+        self._gather, self._dtype, self._shape, self._device = gather, dtype, shape, device
+
+    def bring(self, values: Tensor, stream: int) -> bool:
+        """Have values that train or have changed, in the order of a stream; False as of `follow_again`."""
+        if (
+            self.version is None
+            and self.values() is values
+            and self._gather is not None
+            and values.requires_grad
+            and values.dtype is self._dtype
+            and values.shape == self._shape
+            and values.get_device() == self._device
+            and values.is_contiguous()
+        ):
+            self._gather(values.data_ptr(), stream)
+            return True
+        return self.follow_again(values)
 
     def follow_again(self, values: Tensor) -> bool:
         """Have the values of the tensor that was followed last; False where it is another one, or of another kind."""
