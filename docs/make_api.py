@@ -89,7 +89,8 @@ def signature(name: str, what: Any) -> str:
     found = inspect.signature(what)
     parameters = [p.replace(annotation=inspect.Parameter.empty) if p.name in ("self", "cls") else p
                   for p in found.parameters.values()]  # fmt: skip
-    text = str(found.replace(parameters=parameters)).replace("'", "").replace("NoneType", "None")
+    text = re.sub(r"= '(\w*)'", r'= "\1"', str(found.replace(parameters=parameters)))
+    text = text.replace("'", "").replace("NoneType", "None")
     text = re.sub(r"<(\w+)\.\w+: (\w+)>", r'"\2"', text)  # a word's default as it is written
     text = re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text)
     text = re.sub(r"\b(?:sparsegen\.|numpy\.|pathlib\.|collections\.abc\.)(?:\w+\.)*(\w+)", r"\1", text)

@@ -1,10 +1,9 @@
 """sparsegen: an autotuning code-generation compiler for sparse GPU kernels."""
 
-import importlib
-import pkgutil
-import re
 from importlib.machinery import PathFinder
 from typing import Any
+
+from sparsegen.system import lazy_names
 
 __version__ = "0.1.0"
 
@@ -14,20 +13,14 @@ if PathFinder.find_spec(f"{__name__}.tuning_db", __path__) is None:
 
     source_tree.make_importable()
 
-# Name -> module, as the stub beside this file says. Modules are imported when a name is first used, so that
-# `import sparsegen` and `--help` are instant.
-_STUB = (pkgutil.get_data(__name__, "__init__.pyi") or b"").decode()
-_HOME = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as \2$", _STUB, re.MULTILINE)}
+# Modules are imported when one of their names is first used, so that `import sparsegen` and `--help` are instant.
+_HOME = lazy_names.homes(__name__)
 
 __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'sparsegen' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    return lazy_names.found(__name__, _HOME, name)
 
 
 def __dir__() -> list[str]:

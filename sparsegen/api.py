@@ -7,46 +7,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, Unpack, overload
 
 from sparsegen import arguments, backends
-from sparsegen.dispatch.choice import choose
-from sparsegen.dispatch.chosen import Choice
-from sparsegen.dispatch.named import named_choice
-from sparsegen.dispatch.options import (
-    ChoiceOptions,
-    Dense,
-    DispatchOptions,
-    KeepingOptions,
-    OnMiss,
-    Verify,
-    parse_deterministic,
-)
-from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
+from sparsegen.backends.cuda import early_init
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.base import Device
-from sparsegen.operators import (
-    DEFAULT_OPERATOR,
-    DType,
-    Epilogue,
-    ItemValues,
-    Layout,
-    Operator,
-    Problem,
-    SparseOperator,
-    member,
-)
-from sparsegen.operators.overflow import require_held
-from sparsegen.settings import Settings
-from sparsegen.tuning.report import Budget, Effort, Progress, SamplerName, silent
-from sparsegen.tuning_db.layers import Layers, MemoryLayer
-from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
-from sparsegen.tuning_db.shared_layers import place_of, shared_layers
 
 if TYPE_CHECKING:
+    from sparsegen.dispatch.chosen import Choice
+    from sparsegen.dispatch.options import (
+        ChoiceOptions,
+        Dense,
+        DispatchOptions,
+        KeepingOptions,
+        OnMiss,
+        Verify,
+    )
     from sparsegen.dispatch.pruned_times import PrunedTimes
+    from sparsegen.dispatch.wanted import Wanted
+    from sparsegen.kernels.base import Device
+    from sparsegen.operators import (
+        DType,
+        Epilogue,
+        ItemValues,
+        Layout,
+        Operator,
+        Problem,
+        SparseOperator,
+    )
     from sparsegen.pruning.report import PruneReport
+    from sparsegen.tuning.report import Effort, Progress, SamplerName
     from sparsegen.tuning.tuner import TuneResult
+    from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
 
-O = TypeVar("O", bound=Operator)  # noqa: E741
-O_co = TypeVar("O_co", bound=Operator, covariant=True)
+O = TypeVar("O", bound="Operator")  # noqa: E741
+O_co = TypeVar("O_co", bound="Operator", covariant=True)
 
 __all__ = [
     "load_operator",
@@ -55,6 +47,8 @@ __all__ = [
     "pruned_times",
     "tune",
 ]
+
+DEFAULT_OPERATOR = "spmm"
 
 
 class _Prepared(Protocol[O_co]):
@@ -70,8 +64,8 @@ def lookup(
     *,
     operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
-    on_miss: OnMiss | str = OnMiss.NEAREST,
-    dense: Dense | str = Dense.AUTO,
+    on_miss: OnMiss | str = "nearest",
+    dense: Dense | str = "auto",
     l2: MeasuredAs | str | None = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -83,8 +77,13 @@ def lookup(
     The arguments are those of `prepare`, without operands. Where a probe would tell whether dense or sparse is faster
     (`Choice.is_open`), estimates answer.
     """
+    _begin_driver(device)
+    from sparsegen.dispatch.options import DispatchOptions
+    from sparsegen.dispatch.wanted import Wanted
+
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
-    return _choose(wanted, _device(device), db, DispatchOptions.of(on_miss, dense, l2, deterministic))
+    asked, workload = DispatchOptions.of(on_miss, dense, l2, deterministic), _workload(wanted, db)
+    return _choose(workload, _device(device), db, asked)
 
 
 @overload
@@ -135,8 +134,8 @@ def prepare(
     *,
     operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
-    on_miss: OnMiss | str = OnMiss.NEAREST,
-    dense: Dense | str = Dense.AUTO,
+    on_miss: OnMiss | str = "nearest",
+    dense: Dense | str = "auto",
     probe: bool = True,
     verify: Verify | str | None = None,
     l2: MeasuredAs | str | None = None,
@@ -200,12 +199,22 @@ def prepare(
         WrongResultError: a variant that was named gives wrong results here, or the best few all do.
         DatabaseError: the tuning database cannot be read.
     """
+    _begin_driver(device)
+    from sparsegen.dispatch.named import named_choice
+    from sparsegen.dispatch.options import Dense, DispatchOptions, OnMiss, Verify
+    from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
+    from sparsegen.operators.overflow import require_held
+    from sparsegen.settings import Settings
+    from sparsegen.tuning_db.shared_layers import place_of, shared_layers
+
     given, kept = without_operands(kind_of(operator, problem), options)
     wanted = Wanted.of(matrix, problem, operator, transpose, given)
     held = wanted.problem.kept(kept)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
-    where, db, asked = _device(device), place_of(db), DispatchOptions.of(on_miss, dense, l2, deterministic)
+    db, asked = place_of(db), DispatchOptions.of(on_miss, dense, l2, deterministic)
+    workload = _workload(wanted, db)
+    where = _device(device)
     may_probe = arguments.flag(probe, "probe")
     if verify is None:
         verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
@@ -214,11 +223,11 @@ def prepare(
         if asked.dense is Dense.ALWAYS:
             raise ConfigError("family= names a variant, and dense = always wants none")
         changes = {} if config is None else config
-        choice = named_choice(wanted.problem, wanted.problem.features(wanted.matrix), where, family, changes)
+        choice = named_choice(wanted.problem, workload.features, where, family, changes)
     elif config is not None:
         raise ConfigError("config= needs family=")
     else:
-        choice = _choose(wanted, where, db, asked)
+        choice = _choose(workload, where, db, asked)
         if asked.on_miss is OnMiss.TUNE and not choice.is_hit:
             tune(
                 wanted.matrix,
@@ -228,7 +237,7 @@ def prepare(
                 deterministic=asked.deterministic,
                 allow_overflow=overflows,
             )
-            choice = _choose(wanted, where, db, asked)
+            choice = _choose(workload, where, db, asked)
     from sparsegen.measure.preparing import Preparation
 
     preparation = Preparation(
@@ -236,7 +245,7 @@ def prepare(
         where,
         str(db or Settings.from_environment().db),
         shared_layers(db),
-        lambda failed: _choose(wanted, where, db, asked, failed),
+        lambda failed: _choose(workload, where, db, asked, failed),
         held,
         wanted.given.fingerprint(),
         wanted.value_order,
@@ -261,6 +270,7 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
         ConfigError: the variant is not valid on this device.
         DeviceUnavailableError, CompileError, LaunchError: as for `prepare`.
     """
+    _begin_driver(device)
     from sparsegen.plan.saved_operator import read_operator
 
     return read_operator(file, _device(device))
@@ -272,7 +282,7 @@ def tune(
     *,
     operator: str = DEFAULT_OPERATOR,
     transpose: bool = False,
-    effort: Effort | str = Effort.NORMAL,
+    effort: Effort | str = "normal",
     trials: int | None = None,
     seconds: float | None = None,
     families: Sequence[str] | None = None,
@@ -280,7 +290,7 @@ def tune(
     again: bool = False,
     seed: int = 0,
     sampler: SamplerName | str = "candidates",
-    progress: Progress = silent,
+    progress: Progress | None = None,
     device: Device | str | None = None,
     db: str | Path | None = None,
     deterministic: bool | None = None,
@@ -303,7 +313,14 @@ def tune(
     Raises:
         What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
     """
+    _begin_driver(device)
+    from sparsegen.dispatch.options import parse_deterministic
+    from sparsegen.dispatch.wanted import Wanted
+    from sparsegen.operators import member
+    from sparsegen.settings import Settings
     from sparsegen.tuning import tuner
+    from sparsegen.tuning.report import Budget, Effort, SamplerName, silent
+    from sparsegen.tuning_db.shared_layers import place_of
 
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
@@ -311,7 +328,8 @@ def tune(
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
     start, equal_bits = arguments.whole(seed, "seed", least=0), parse_deterministic(deterministic)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
-    if not callable(progress):
+    told = silent if progress is None else progress
+    if not callable(told):
         raise ConfigError(f"progress = {progress!r} is no function")
     where, place = _device(device), place_of(db)
     return tuner.tune(
@@ -327,7 +345,7 @@ def tune(
         deterministic=Settings.from_environment().deterministic if equal_bits is None else equal_bits,
         sampler=member(SamplerName, sampler, "sampler"),
         allow_overflow=overflows,
-        progress=progress,
+        progress=told,
     )
 
 
@@ -335,8 +353,8 @@ def pruned_times(
     report: PruneReport,
     *,
     n: int,
-    dtype: DType | str = DType.FLOAT32,
-    layout: Layout | str = Layout.ROW,
+    dtype: DType | str = "float32",
+    layout: Layout | str = "row",
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> PrunedTimes:
@@ -349,8 +367,11 @@ def pruned_times(
         ConfigError: n below 1, or an unknown dtype or layout.
         DatabaseError: the tuning database cannot be read.
     """
+    _begin_driver(device)
     from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
+    from sparsegen.operators import DType, Layout, member
     from sparsegen.pruning.report import PruneReport
+    from sparsegen.tuning_db.shared_layers import shared_layers
 
     arguments.instance(report, PruneReport, "report")
     where, database = _device(device), shared_layers(db)
@@ -359,19 +380,41 @@ def pruned_times(
     return PrunedTimes(n, kind, order, where, tuple(times))
 
 
+def _begin_driver(device: Device | str | None) -> None:
+    """Start the NVIDIA driver beside the imports that follow, where `_device` is to ask it."""
+    if backends.may_be_gpu(device):
+        early_init.begin_once()
+
+
 def _device(device: Device | str | None) -> Device:
+    from sparsegen.kernels.base import Device
+
     return device if isinstance(device, Device) else backends.find_device(device)
 
 
+def _workload(wanted: Wanted, db: str | Path | None) -> Workload:
+    """What is asked for, as dispatch sees it; beside it what any choice needs is read, while the driver may start."""
+    from sparsegen.dispatch import choice  # noqa: F401
+    from sparsegen.tuning_db.records import Workload
+    from sparsegen.tuning_db.shared_layers import shared_layers
+
+    shared_layers(db)
+    return Workload.of(wanted.problem, wanted.matrix)
+
+
 def _choose(
-    wanted: Wanted,
+    workload: Workload,
     device: Device,
     db: str | Path | None,
     options: DispatchOptions,
     failed: Sequence[Check] = (),
 ) -> Choice:
     """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
+    from sparsegen.dispatch.choice import choose
+    from sparsegen.tuning_db.layers import Layers, MemoryLayer
+    from sparsegen.tuning_db.shared_layers import shared_layers
+
     layers = shared_layers(db)
     if failed:
         layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
-    return choose(Workload.of(wanted.problem, wanted.matrix), device, layers, options)
+    return choose(workload, device, layers, options)

@@ -75,14 +75,16 @@ from sparsegen.kernels import families
 from sparsegen.matrix.generators import random_uniform
 
 sparsegen.lookup(random_uniform(64, 64, 0.1, 0), n=16, device="emulator")
-found = {name.rpartition(".")[2] for name in sys.modules if name.startswith("sparsegen.kernels.")}
+loaded = set(sys.modules)
+found = {name.rpartition(".")[2] for name in loaded if name.startswith("sparsegen.kernels.")}
 print(*sorted(found & families().keys()))
+print(*(name for name in loaded if name.startswith("sparsegen.operators.")))
 """
 
 
-def test_a_look_up_imports_no_families_of_other_operators(tmp_path: Path) -> None:
-    """But those whose template has another name: they may be any operator's."""
+def test_a_look_up_imports_no_other_operators_nor_families_of_them(tmp_path: Path) -> None:
     from sparsegen.kernels import families
+    from sparsegen.operators import OPERATORS
 
     done = subprocess.run(
         [sys.executable, "-c", FAMILIES],
@@ -92,8 +94,53 @@ def test_a_look_up_imports_no_families_of_other_operators(tmp_path: Path) -> Non
         text=True,
         check=True,
     )
-    imported = set(done.stdout.split())
-    assert "csr_spmm" in imported
-    for name in imported:
-        found = families()[name]
-        assert found.problem_type.operator == "spmm" or not found.template.endswith(f"/{name}.cu.j2")
+    imported, operators = (set(line.split()) for line in done.stdout.splitlines())
+    assert "csr_spmm" in imported and "sparsegen.operators.spmm" in operators
+    others = {kind.__module__ for name, kind in OPERATORS.items() if name != "spmm"}
+    assert others and not others & operators
+    assert {families()[name].problem_type.operator for name in imported} == {"spmm"}
+
+
+DRIVER = """
+import sys
+from sparsegen.backends.cuda import early_init
+begun = []
+early_init.begin = lambda: begun.append("sparsegen.dispatch.choice" in sys.modules)
+import sparsegen
+from sparsegen import lookup
+from sparsegen.errors import DeviceUnavailableError
+from sparsegen.matrix.generators import random_uniform
+
+matrix = random_uniform(8, 8, 0.5, 0)
+lookup(matrix, n=4, device="emulator")
+assert not begun, "somebody who asks for no GPU may not want the driver in this process"
+"""
+ASKED = """
+for _ in range(2):
+    try:
+        lookup(matrix, n=4, device=DEVICE)
+    except DeviceUnavailableError:
+        pass
+assert len(begun) == 1, begun
+"""
+
+
+@pytest.mark.parametrize("device", ['"cuda:0"', "None"])
+def test_a_call_for_a_gpu_starts_the_driver_once_and_an_import_does_not(tmp_path: Path, device: str) -> None:
+    environment = os.environ | {"SPARSEGEN_DB": str(tmp_path / "t.db"), "SPARSEGEN_DRIVER": "direct"}
+    environment.pop("SPARSEGEN_DEVICE", None)
+    script = DRIVER + ASKED.replace("DEVICE", device)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_driver_starts_beside_what_a_look_up_imports(tmp_path: Path) -> None:
+    first = DRIVER.replace('lookup(matrix, n=4, device="emulator")\n', "")
+    script = first + ASKED.replace("DEVICE", '"cuda"') + "assert begun == [False], begun\n"
+    environment = os.environ | {"SPARSEGEN_DB": str(tmp_path / "t.db"), "SPARSEGEN_DRIVER": "direct"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

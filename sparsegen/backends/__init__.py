@@ -118,6 +118,16 @@ def find_device(name: str | None = None) -> Device:
     return gpus[index]
 
 
+def may_be_gpu(device: object) -> bool:
+    """Whether what names a device, for `find_device`, has the CUDA driver asked for it."""
+    from sparsegen.settings import Settings
+
+    if device is not None and not isinstance(device, str):
+        return False
+    name = device or Settings.from_environment().device
+    return name is None or name.startswith("cuda")
+
+
 def driver_version(device: Device) -> str:
     """The version of the device's driver; empty for the emulator, and where NVML does not tell."""
     if device.backend == "emulator":

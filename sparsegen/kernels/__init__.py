@@ -106,11 +106,15 @@ def require_family(name: str, problem: Problem) -> AnyFamily:
 def families_of(operator: str) -> list[AnyFamily]:
     """The families that compute an operator, in alphabetical order of their names.
 
-    A family's template lies in a folder with the operator's name, or the beginning of it; files whose template of the
-    same name lies elsewhere are not imported. One without a template of its own name may be any operator's.
+    A family's template has its name and lies in a folder with the operator's name, or the beginning of it; one that
+    shares its template is itself named after its operator, as `mma_dsd` is. Files of other operators are not imported.
     """
     folders = _template_folders()
-    names = (name for name in _names() if operator.startswith(folders.get(name, "")))
+
+    def may_compute(name: str) -> bool:
+        return operator.startswith(folders[name]) if name in folders else name.endswith(f"_{operator}")
+
+    names = (name for name in _names() if name in _loaded or may_compute(name))
     found = (family for name in names if (family := _find(name)) is not None)
     return [family for family in found if family.problem_type.operator == operator]
 

@@ -12,7 +12,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.bitmaps import ELEMENTS, TILE_K, TILE_M, bitmaps
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
-from sparsegen.kernels.layouts.copied_tiles import (
+from sparsegen.kernels.layouts.copied_ring import (
     PIECE,
     REACHED,
     SHARED_BYTES,

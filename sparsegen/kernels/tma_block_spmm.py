@@ -10,7 +10,7 @@ from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, TILE_K, packed_blocks
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
-from sparsegen.kernels.layouts.copied_tiles import (
+from sparsegen.kernels.layouts.copied_ring import (
     COUNTER_BYTES,
     PIECE,
     SHARED_BYTES,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.kernels.layouts.copied_tiles import WalkedTiles, WalkedTilesConfig
+from sparsegen.kernels.layouts.copied_ring import WalkedTilesConfig
+from sparsegen.kernels.layouts.copied_tiles import WalkedTiles
 from sparsegen.operators import DsdProblem
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
-from sparsegen.kernels.layouts.copied_tiles import PIECE, TILE_M, CopiedTiles, CopiedTilesConfig
+from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, CopiedTilesConfig
+from sparsegen.kernels.layouts.copied_tiles import CopiedTiles
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, SddProblem
 

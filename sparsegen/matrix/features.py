@@ -54,11 +54,12 @@ class Features:
 def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
     """How many size × size blocks of an aligned grid hold a nonzero."""
     m, k = matrix.shape
-    rows = np.repeat(np.arange(m, dtype=np.int64), np.diff(matrix.row_offsets)) // size
-    columns = matrix.column_indices // size
     height, width = -(-m // size), -(-k // size)
+    begins = np.arange(m, dtype=np.int64) // size * width
+    blocks = np.repeat(begins, np.diff(matrix.row_offsets))
+    blocks += matrix.column_indices // size
     if height * width > GRID_PER_NONZERO * matrix.nnz:
-        return int(np.unique(rows * width + columns).size)
-    held = np.zeros((height, width), dtype=bool)  # many times faster than sorting
-    held[rows, columns] = True
+        return int(np.unique(blocks).size)
+    held = np.zeros(height * width, dtype=bool)  # many times faster than sorting
+    held[blocks] = True
     return int(np.count_nonzero(held))

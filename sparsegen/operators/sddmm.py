@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -158,6 +157,8 @@ def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1)
 
     def spans(length: int, step: int) -> Iterator[tuple[int, int]]:
         return ((start, min(start + step, length)) for start in range(0, length, step))
+
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads) as pool:
         if pattern.nnz * SPARSE < m * n:

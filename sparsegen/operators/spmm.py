@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -187,6 +186,8 @@ class SpmmProblem(Problem):
             magnitude[:, start:stop] = absolute @ np.abs(part)
 
         step = max(1, -(-self.n // threads))
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(columns, s, min(s + step, self.n)) for s in range(0, self.n, step)]
             for job in jobs:

@@ -28,3 +28,13 @@ def test_it_is_initialised_once_in_the_background(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     early_init.begin().join(LONG)
     assert asked == [0]
+
+
+def test_a_process_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(early_init, "begin", lambda: begun.append(True))
+    early_init.begin_once.cache_clear()
+    for _ in range(3):
+        early_init.begin_once()
+    assert len(begun) == 1
+    early_init.begin_once.cache_clear()

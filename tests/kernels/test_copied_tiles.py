@@ -12,7 +12,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.copied_tiles import MOST_ROWS
+from sparsegen.kernels.layouts.copied_ring import MOST_ROWS
 from sparsegen.operators import (
     Block,
     Density,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import cache
 
 
 def begin() -> threading.Thread:
@@ -14,6 +15,12 @@ def begin() -> threading.Thread:
     thread = threading.Thread(target=_init, daemon=True, name="driver")
     thread.start()
     return thread
+
+
+@cache
+def begin_once() -> threading.Thread:
+    """`begin` by the first call of a process; later ones begin nothing."""
+    return begin()
 
 
 def _init() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.block_tiles import whole_chunks
-from sparsegen.kernels.layouts.copied_tiles import MOST_ROWS, PIECE
+from sparsegen.kernels.layouts.copied_ring import MOST_ROWS, PIECE
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.operators import DType, Layout, SpmmProblem
 

@@ -5,13 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.copied_ring import (
+    CHUNK_BYTES,
+    COUNTER_BYTES,
+    MOST_ITEMS,
+    MOST_ROWS,
+    PIECE,
+    REACHED,
+    REACHED_BY_8BIT,
+    ROW_BYTES,
+    SHARED_BYTES,
+    START_US,
+    TILE_M,
+    TILE_US,
+    CopiedTilesConfig,
+    Order,
+    WalkedTilesConfig,
+    persistent_launch,
+)
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.kernels.packed import Packed
@@ -20,50 +37,11 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
 
-THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
-TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
-PIECE = 64  # rows of a box
-ROW_BYTES = 128  # of a box
-PIECE_BYTES = PIECE * ROW_BYTES
-RING_BYTES = 24 * PIECE_BYTES
-OUTPUT_BYTES = 4 * PIECE_BYTES
-BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
-SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # of a thread block
-COUNTER_BYTES = 8
-CHUNK_BYTES = 16
-MOST_ITEMS = 0xFFFF  # that a note can refer to
-MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
-# Fitted on an H100: the share of the tensor cores' rate that tiles of so many columns reach, and microseconds of the
-# kernel's start and of a tile's prologue and epilogue.
-REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
-REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
-START_US, TILE_US = 2.0, 1.2
 TF32_PRODUCTS = 3  # that `tensor_products_per_us` assumes of a float32 product, which is one here
 EVEN_DENSITY = (
     0.97  # density from which on rows are so equally long that a short tail costs more than it saves
 )
 MOST_TAIL = 16
-
-
-class Order(StrEnum):
-    """How clusters of thread blocks get their next tile."""
-
-    COUNTED = "counted"  # dynamically: a cluster that is done increments a counter in device memory
-    PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
-
-
-@dataclass(frozen=True)
-class CopiedTilesConfig(Config):
-    """One point of the tuning space of the `CopiedTiles` families."""
-
-    tile_n: int = tunable(256, (64, 128, 256), "columns of the result per thread block")
-    cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
-    raster: int = tunable(16, (4, 8, 16), "row tiles that are processed before the next column tile")
-    order: str = tunable(
-        Order.COUNTED.value,
-        tuple(o.value for o in Order),
-        "dynamic (a counter) or static (by position) scheduling of tiles",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +62,6 @@ class _Array:
 
 P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=CopiedTilesConfig)
-
-
-def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
-    """The launch of clusters of so many blocks, as many as the device holds, or as there are tiles for."""
-    clusters = min(tiles, max(1, device.multiprocessors // cluster))
-    return Launch(
-        grid=(clusters * cluster, 1, 1),
-        block=(THREADS, 1, 1),
-        shared_memory_bytes=SHARED_BYTES,
-        starts_early=True,
-    )
 
 
 class CopiedTiles(Family[P, C]):
@@ -259,13 +226,6 @@ class CopiedTiles(Family[P, C]):
     def _unit(side: Side, config: CopiedTilesConfig) -> int:
         """The columns of a sampled result that are computed or skipped together."""
         return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
-
-
-@dataclass(frozen=True)
-class WalkedTilesConfig(CopiedTilesConfig):
-    """One point of the tuning space of the `WalkedTiles` families."""
-
-    tail: int = tunable(2, (2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
 
 
 W = TypeVar("W", bound=WalkedTilesConfig)

@@ -30,7 +30,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,6 +148,8 @@ def pack(
     Raises:
         MatrixError: the values pass the 32-bit range of their numbers.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     shape = (partition.total, partition.warps, TILES_PER_STEP, LANES)
     bits, order = np.zeros(shape, dtype=np.uint32), [np.empty(0, dtype=np.int32)]
     with ThreadPoolExecutor(THREADS) as pool:

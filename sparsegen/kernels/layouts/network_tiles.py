@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
 from sparsegen.matrix.csr import Array, CsrMatrix
-from sparsegen.operators.sparse_network import SparseNetworkProblem
+
+if TYPE_CHECKING:  # what other families take of this module is the form of a tile
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    from sparsegen.operators import SparseNetworkProblem
 
 TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
@@ -109,6 +113,8 @@ def network_tiles(
 def layers_in_tiles(problem: SparseNetworkProblem, matrix: CsrMatrix, run: int) -> list[LayerTiles]:
     """All layers in tiles, their neurons at places that meet no bank conflicts; see `network_tiles`."""
     numbers = range(problem.layers)
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others while it sorts
 
         def grouped(layer: int) -> tuple[tuple[Array, Array], TileGroups]:
@@ -208,6 +214,8 @@ class NumberedLayers:
         Args:
             inputs: where those of the network go.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor() as pool:
             return self._tiles(inputs, pool)
 

@@ -1,0 +1,68 @@
+"""What families share whose tiles a producer warp loads by TMA, Hopper's copy engine: sizes, configs and the launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config, tunable
+from sparsegen.kernels.launch import Launch
+
+THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
+TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
+PIECE = 64  # rows of a box
+ROW_BYTES = 128  # of a box
+PIECE_BYTES = PIECE * ROW_BYTES
+RING_BYTES = 24 * PIECE_BYTES
+OUTPUT_BYTES = 4 * PIECE_BYTES
+BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
+SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # of a thread block
+COUNTER_BYTES = 8
+CHUNK_BYTES = 16
+MOST_ITEMS = 0xFFFF  # that a note can refer to
+MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
+# Fitted on an H100: the share of the tensor cores' rate that tiles of so many columns reach, and microseconds of the
+# kernel's start and of a tile's prologue and epilogue.
+REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
+REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
+START_US, TILE_US = 2.0, 1.2
+
+
+class Order(StrEnum):
+    """How clusters of thread blocks get their next tile."""
+
+    COUNTED = "counted"  # dynamically: a cluster that is done increments a counter in device memory
+    PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
+
+
+@dataclass(frozen=True)
+class CopiedTilesConfig(Config):
+    """One point of the tuning space of the `CopiedTiles` families."""
+
+    tile_n: int = tunable(256, (64, 128, 256), "columns of the result per thread block")
+    cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
+    raster: int = tunable(16, (4, 8, 16), "row tiles that are processed before the next column tile")
+    order: str = tunable(
+        Order.COUNTED.value,
+        tuple(o.value for o in Order),
+        "dynamic (a counter) or static (by position) scheduling of tiles",
+    )
+
+
+@dataclass(frozen=True)
+class WalkedTilesConfig(CopiedTilesConfig):
+    """One point of the tuning space of the `WalkedTiles` families."""
+
+    tail: int = tunable(2, (2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
+
+
+def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
+    """The launch of clusters of so many blocks, as many as the device holds, or as there are tiles for."""
+    clusters = min(tiles, max(1, device.multiprocessors // cluster))
+    return Launch(
+        grid=(clusters * cluster, 1, 1),
+        block=(THREADS, 1, 1),
+        shared_memory_bytes=SHARED_BYTES,
+        starts_early=True,
+    )

@@ -1,0 +1,83 @@
+"""What `sparsegen.operators` exports: one line a name, which type checkers and `__init__.py` both read."""
+
+from sparsegen.matrix.csr import MAX_INDEX as MAX_INDEX
+from sparsegen.operators.conv_traits import ConvEpilogue as ConvEpilogue
+from sparsegen.operators.conv_traits import Given as Given
+from sparsegen.operators.conv_traits import ImageLayout as ImageLayout
+from sparsegen.operators.conv_traits import MaskOf as MaskOf
+from sparsegen.operators.cost import Cost as Cost
+from sparsegen.operators.discovery import DEFAULT_OPERATOR as DEFAULT_OPERATOR
+from sparsegen.operators.discovery import OPERATORS as OPERATORS
+from sparsegen.operators.discovery import operator_named as operator_named
+from sparsegen.operators.dsd import DsdOperator as DsdOperator
+from sparsegen.operators.dsd import DsdProblem as DsdProblem
+from sparsegen.operators.dsd import DsdTransposedOperator as DsdTransposedOperator
+from sparsegen.operators.dsd import DsdTransposedProblem as DsdTransposedProblem
+from sparsegen.operators.dtype import Array as Array
+from sparsegen.operators.dtype import DType as DType
+from sparsegen.operators.dtype import WordType as WordType
+from sparsegen.operators.epilogue import Epilogue as Epilogue
+from sparsegen.operators.fields import Field as Field
+from sparsegen.operators.fields import Parameter as Parameter
+from sparsegen.operators.fields import fields_of as fields_of
+from sparsegen.operators.fields import member as member
+from sparsegen.operators.fields import parameter as parameter
+from sparsegen.operators.fields import size as size
+from sparsegen.operators.fields import trait as trait
+from sparsegen.operators.filter_volume import FilterVolume as FilterVolume
+from sparsegen.operators.float8 import FactorType as FactorType
+from sparsegen.operators.float8 import Float8 as Float8
+from sparsegen.operators.layout import Layout as Layout
+from sparsegen.operators.masked import Block as Block
+from sparsegen.operators.masked import Density as Density
+from sparsegen.operators.masked import MaskedOperator as MaskedOperator
+from sparsegen.operators.masked import MaskedProblem as MaskedProblem
+from sparsegen.operators.masked_conv2d import MaskedConv2dOperator as MaskedConv2dOperator
+from sparsegen.operators.masked_conv2d import MaskedConv2dProblem as MaskedConv2dProblem
+from sparsegen.operators.masked_conv2d_weights import (
+    MaskedConv2dWeightsOperator as MaskedConv2dWeightsOperator,
+)
+from sparsegen.operators.masked_conv2d_weights import MaskedConv2dWeightsProblem as MaskedConv2dWeightsProblem
+from sparsegen.operators.operator import Launcher as Launcher
+from sparsegen.operators.operator import Operator as Operator
+from sparsegen.operators.problem import HasDense as HasDense
+from sparsegen.operators.problem import LoneRow as LoneRow
+from sparsegen.operators.problem import Problem as Problem
+from sparsegen.operators.reference import DeviceReference as DeviceReference
+from sparsegen.operators.reference import Reference as Reference
+from sparsegen.operators.reference import terms_stride as terms_stride
+from sparsegen.operators.rest import Rest as Rest
+from sparsegen.operators.sdd import SddOperator as SddOperator
+from sparsegen.operators.sdd import SddProblem as SddProblem
+from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue
+from sparsegen.operators.sddmm import SddmmOperator as SddmmOperator
+from sparsegen.operators.sddmm import SddmmProblem as SddmmProblem
+from sparsegen.operators.softmax import SoftmaxBackwardOperator as SoftmaxBackwardOperator
+from sparsegen.operators.softmax import SoftmaxBackwardProblem as SoftmaxBackwardProblem
+from sparsegen.operators.softmax import SoftmaxOperator as SoftmaxOperator
+from sparsegen.operators.softmax import SoftmaxProblem as SoftmaxProblem
+from sparsegen.operators.sparse_attention import SparseAttentionOperator as SparseAttentionOperator
+from sparsegen.operators.sparse_attention import SparseAttentionProblem as SparseAttentionProblem
+from sparsegen.operators.sparse_network import Activation as Activation
+from sparsegen.operators.sparse_network import Readout as Readout
+from sparsegen.operators.sparse_network import SparseNetworkOperator as SparseNetworkOperator
+from sparsegen.operators.sparse_network import SparseNetworkProblem as SparseNetworkProblem
+from sparsegen.operators.spmm import ItemValues as ItemValues
+from sparsegen.operators.spmm import SparseOperator as SparseOperator
+from sparsegen.operators.spmm import SpmmProblem as SpmmProblem
+from sparsegen.operators.submanifold_conv3d import PointsProblem as PointsProblem
+from sparsegen.operators.submanifold_conv3d import SubmanifoldConv3dOperator as SubmanifoldConv3dOperator
+from sparsegen.operators.submanifold_conv3d import SubmanifoldConv3dProblem as SubmanifoldConv3dProblem
+from sparsegen.operators.submanifold_conv3d import (
+    SubmanifoldConv3dWeightsOperator as SubmanifoldConv3dWeightsOperator,
+)
+from sparsegen.operators.submanifold_conv3d import (
+    SubmanifoldConv3dWeightsProblem as SubmanifoldConv3dWeightsProblem,
+)
+from sparsegen.operators.tensor_spec import TensorSpec as TensorSpec
+from sparsegen.operators.window import Dilation as Dilation
+from sparsegen.operators.window import FilterSize as FilterSize
+from sparsegen.operators.window import Groups as Groups
+from sparsegen.operators.window import MaskBlock as MaskBlock
+from sparsegen.operators.window import Padding as Padding
+from sparsegen.operators.window import Stride as Stride
