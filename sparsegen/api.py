@@ -242,6 +242,7 @@ def prepare(
 
     preparation = Preparation(
         wanted.matrix,
+        workload,
         where,
         str(db or Settings.from_environment().db),
         shared_layers(db),

@@ -17,12 +17,13 @@ from sparsegen.verify.variants import CheckedCall
 
 log = logging.getLogger(__name__)
 
-DRAWN = (1 << 20) + 1  # random numbers of a large operand, which repeat; odd, so that its rows differ
+# Random numbers of a large operand, which repeat: a prime, so that no two of its rows are equal.
+DRAWN = (1 << 17) - 1
 MOST_HOST_FLOP = 2e8  # of a reference that the host computes; a tenth of a second
 
 
 class FewDraws(np.random.Generator):
-    """Draws a million normal numbers for any larger array, and repeats them: what takes longest is drawing."""
+    """Draws so many normal numbers for any larger array, and repeats them: what takes longest is drawing."""
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         count = 1 if size is None else int(np.prod(size))
@@ -37,8 +38,8 @@ def can_be_checked(problem: Problem, matrix: CsrMatrix, backend: str) -> bool:
     return by_device or problem.cost(matrix.nnz).flop <= MOST_HOST_FLOP
 
 
-def checked(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix, driver: str) -> Check | None:
-    """What one launch on random operands gives; None where there is no memory to tell.
+def checked(launcher: VariantLauncher, workload: Workload, matrix: CsrMatrix, driver: str) -> Check | None:
+    """What one launch on random operands of a matrix's workload gives; None where there is no memory to tell.
 
     The operands that are kept, and values that the items of a batch have of their own, are afterwards as before.
 
@@ -46,7 +47,7 @@ def checked(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix, driv
         SparsegenError: the device's reference differs from the host's, so that nothing can be verified.
     """
     began = time.monotonic()
-    bound, executor = launcher.prepared, launcher.prepared.executor
+    problem, bound, executor = workload.problem, launcher.prepared, launcher.prepared.executor
     own = bound.packed.arrays[bound.packed.values] if problem.value_sets > 1 and bound.packed.values else None
     outcome, reason, worst = Outcome.OK, "", None
     try:
@@ -68,6 +69,5 @@ def checked(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix, driv
         return None
     except LaunchError as error:
         outcome, reason = Outcome.CRASHED, str(error)
-    workload = Workload.of(problem, matrix)
     seconds = time.monotonic() - began
     return Check(workload, launcher.device, launcher.variant, driver, outcome, seconds, reason, worst)

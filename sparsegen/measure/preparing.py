@@ -45,6 +45,7 @@ class Preparation:
     """What `sparsegen.prepare` was asked for.
 
     Attributes:
+        workload: of the matrix.
         location: of the database that is written.
         kind: of times that count.
         database: that says what was verified.
@@ -55,6 +56,7 @@ class Preparation:
     """
 
     matrix: CsrMatrix
+    workload: Workload
     device: Device
     location: str
     database: Layer
@@ -108,7 +110,7 @@ class Preparation:
         if not can_be_checked(problem, self.matrix, self.device.backend):
             sparse.verified = "not verified on this device and driver: the reference would take too long"
             return None
-        check = checked(sparse, problem, self.matrix, driver)
+        check = checked(sparse, self.workload, self.matrix, driver)
         if check is None:
             sparse.verified = "not verified on this device and driver: there is not enough memory"
             return None
@@ -167,8 +169,7 @@ class Preparation:
 
     def _probed(self, choice: Choice, sparse: VariantLauncher, dense: DenseLauncher) -> Choice:
         """The choice with both times; as it was, by estimates, where they cannot be taken."""
-        workload = Workload.of(choice.problem, self.matrix)
-        kind = probed_as(self.kind)
+        workload, kind = self.workload, probed_as(self.kind)
         key = (f"{self.device.key} {kind}", workload, sparse.variant.source_digest)
         if key not in _unrecorded:
             try:

@@ -252,7 +252,7 @@ class Problem(ProblemFields):
             real = {
                 name: a
                 if isinstance(kind := kinds[name], WordType)
-                else kind.from_storage(a).astype(np.float32)
+                else kind.from_storage(a).astype(np.float32, copy=False)
                 for name, a in given.items()
             }
             fill(own, real, device, found.part(i * each, each))

@@ -19,6 +19,7 @@ from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.threads import for_each
 
 CHECKED_NONZEROS = 64  # of a row that is computed again
 CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
@@ -144,12 +145,14 @@ def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1)
     rows = np.repeat(np.arange(m), np.diff(offsets))
     exact, magnitude = np.empty(pattern.nnz), np.empty(pattern.nnz)
 
-    def gather(part: slice) -> None:
+    def gather(span: tuple[int, int]) -> None:
+        part = slice(*span)
         left, right = a[rows[part]], b[columns[part]]
         exact[part] = np.einsum("ij,ij->i", left, right)
         magnitude[part] = np.einsum("ij,ij->i", np.abs(left), np.abs(right))
 
-    def multiply(start: int, stop: int) -> None:
+    def multiply(span: tuple[int, int]) -> None:
+        start, stop = span
         part = slice(offsets[start], offsets[stop])
         at = (rows[part] - start, columns[part])
         exact[part] = (a[start:stop] @ b.T)[at]
@@ -158,16 +161,10 @@ def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1)
     def spans(length: int, step: int) -> Iterator[tuple[int, int]]:
         return ((start, min(start + step, length)) for start in range(0, length, step))
 
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(threads) as pool:
-        if pattern.nnz * SPARSE < m * n:
-            step = max(1, CHUNK // max(1, a.shape[1]))
-            jobs = [pool.submit(gather, slice(*span)) for span in spans(pattern.nnz, step)]
-        else:
-            jobs = [pool.submit(multiply, *span) for span in spans(m, max(1, CHUNK // max(1, n)))]
-        for job in jobs:
-            job.result()
+    if pattern.nnz * SPARSE < m * n:
+        for_each(spans(pattern.nnz, max(1, CHUNK // max(1, a.shape[1]))), gather, threads)
+    else:
+        for_each(spans(m, max(1, CHUNK // max(1, n))), multiply, threads)
     return exact, magnitude
 
 

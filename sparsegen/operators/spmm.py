@@ -22,6 +22,7 @@ from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.threads import for_each
 
 
 class ItemValues(StrEnum):
@@ -180,18 +181,15 @@ class SpmmProblem(Problem):
         if self.m == 1:
             b = b[matrix.column_indices]
 
-        def columns(start: int, stop: int) -> None:
-            part = np.ascontiguousarray(b[:, start:stop])
-            exact[:, start:stop] = a @ part
-            magnitude[:, start:stop] = absolute @ np.abs(part)
-
         step = max(1, -(-self.n // threads))
-        from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(threads) as pool:
-            jobs = [pool.submit(columns, s, min(s + step, self.n)) for s in range(0, self.n, step)]
-            for job in jobs:
-                job.result()
+        def columns(start: int) -> None:
+            mine = slice(start, start + step)
+            part = np.ascontiguousarray(b[:, mine])
+            exact[:, mine] = a @ part
+            magnitude[:, mine] = absolute @ np.abs(part)
+
+        for_each(range(0, self.n, step), columns, threads)
         if self.epilogue.has_bias:
             bias = self.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
             exact += bias

@@ -157,7 +157,8 @@ def test_a_crash_is_the_variants_where_the_device_lives_on(
     with Store.open(database) as store:
         assert store.all_checks()[0].outcome is Outcome.CRASHED
     preparation = preparing.Preparation(
-        matrix, replace(backends.emulator_device(), backend="cuda"), str(database), None, None, {}, None, None,
+        matrix, Workload.of(SpmmProblem(*matrix.shape, 8), matrix),
+        replace(backends.emulator_device(), backend="cuda"), str(database), None, None, {}, None, None,
         True, True, None,
     )  # fmt: skip
     with (
@@ -166,6 +167,17 @@ def test_a_crash_is_the_variants_where_the_device_lives_on(
     ):
         choice = prepare(matrix, database).choice
         preparation._refuse(store.all_checks()[0], choice, 1)
+
+
+@pytest.mark.parametrize("columns", [64, 256, 257, 1024])
+def test_large_operands_repeat_few_numbers_and_no_row(columns: int) -> None:
+    rows = 4 * first_use.DRAWN // columns
+    drawn = first_use.FewDraws(np.random.PCG64(1)).standard_normal((rows, columns), dtype=np.float32)
+    assert drawn.shape == (rows, columns) and drawn.dtype == np.float32
+    assert np.unique(drawn, axis=0).shape == drawn.shape
+    assert abs(float(drawn.mean())) < 0.02 and abs(float(drawn.std()) - 1) < 0.02
+    small = first_use.FewDraws(np.random.PCG64(1)).standard_normal((3, 5))
+    np.testing.assert_array_equal(small, np.random.Generator(np.random.PCG64(1)).standard_normal((3, 5)))
 
 
 def test_what_would_take_long_is_not_checked(

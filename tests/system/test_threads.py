@@ -1,0 +1,28 @@
+"""Parts of work on one thread or several."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sparsegen.system.threads import for_each
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_part_is_done_once_and_errors_come_back(threads: int) -> None:
+    done: list[int] = []
+    where: set[int] = set()
+
+    def work(part: int) -> None:
+        if part == 99:
+            raise ValueError("the last")
+        done.append(part)
+        where.add(threading.get_ident())
+
+    for_each(range(20), work, threads)
+    assert sorted(done) == list(range(20))
+    assert (where == {threading.get_ident()}) == (threads == 1)
+    with pytest.raises(ValueError, match="the last"):
+        for_each([1, 99], work, threads)
+    for_each([], work, threads)
