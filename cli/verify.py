@@ -65,6 +65,7 @@ def command(
     found, problem = wanted.workload(matrix_file.reader)
     require_held(problem, found, allow_overflow=allow_overflow)
     where = backends.find_device(device)
+    backends.begin_opening(where)
     if family is None:
         choice = api.lookup(found if problem.has_pattern else None, problem, device=where, db=db)
     else:

@@ -128,6 +128,14 @@ def may_be_gpu(device: object) -> bool:
     return name is None or name.startswith("cuda")
 
 
+def begin_opening(device: Device) -> None:
+    """Let a thread make what `open_executor` would wait for longest: a GPU's context, which then stays."""
+    if device.backend == "cuda":
+        from sparsegen.backends.cuda import early_init
+
+        early_init.begin(device.index)
+
+
 def driver_version(device: Device) -> str:
     """The version of the device's driver; empty for the emulator, and where NVML does not tell."""
     if device.backend == "emulator":

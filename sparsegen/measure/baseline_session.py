@@ -15,7 +15,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Result
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.supervised import Supervised
-from sparsegen.measure.worker import MeasureBaselines, MeasureRates, SetUpBaselines
+from sparsegen.measure.worker import MeasureBaselines, MeasureRates, SetUpBaselines, target_of
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Workload
 
 START_SECONDS = 120.0
@@ -43,9 +43,8 @@ class BaselineSession:
     ) -> None:
         self._workload, self._device, self._locks = workload, device, locks
         set_up = SetUpBaselines(session, matrix, workload.problem, device)
-        self._child = Supervised(
-            "sparsegen.measure.worker:serve", set_up, start_seconds=START_SECONDS, stop=stop
-        )
+        target, arguments = target_of(device)
+        self._child = Supervised(target, set_up, *arguments, start_seconds=START_SECONDS, stop=stop)
 
     def is_ready(self) -> bool:
         return self._child.is_ready()

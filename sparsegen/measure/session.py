@@ -13,7 +13,7 @@ from sparsegen.errors import MachineError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.supervised import Supervised
-from sparsegen.measure.worker import Measure, Measured, SetUp
+from sparsegen.measure.worker import Measure, Measured, SetUp, target_of
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 from sparsegen.tuning_db.records import Outcome
@@ -68,9 +68,11 @@ class Session:
     ) -> None:
         self._device, self._locks = device, locks
         self._limit = variant_seconds or VARIANT_SECONDS.get(device.backend, EMULATED_VARIANT_SECONDS)
+        target, arguments = target_of(device)
         self._child = Supervised(
-            "sparsegen.measure.worker:serve",
+            target,
             SetUp(matrix, problem, device, open_executor, seed),
+            *arguments,
             start_seconds=START_SECONDS,
             starts=2,
             stop=stop,

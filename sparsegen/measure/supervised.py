@@ -39,6 +39,7 @@ class Supervised:
 
     Args:
         target: the child's function, as ``"module:function"``.
+        arguments: of it, as of `ChildProcess`.
         first: the first message; the answer to it says that the child is ready.
         start_seconds: until it is.
         starts: of a child that dies or hangs before it is ready.
@@ -49,18 +50,18 @@ class Supervised:
         self,
         target: str,
         first: Any,
-        *,
+        *arguments: int,
         start_seconds: float,
         starts: int = 1,
         stop: threading.Event | None = None,
     ) -> None:
-        self._target, self._first, self._stop = target, first, stop
+        self._target, self._arguments, self._first, self._stop = target, arguments, first, stop
         self._start_seconds, self._starts = start_seconds, starts
         self._start()
 
     def _start(self) -> None:
         self._answer: list[Any] = []  # to the first message, once it is there
-        self._child = ChildProcess(self._target, stop=self._stop)
+        self._child = ChildProcess(self._target, *self._arguments, stop=self._stop)
         self._child.send_in_background(self._first)
 
     @property

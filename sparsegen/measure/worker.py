@@ -138,6 +138,13 @@ class Measured:
     traceback: str = ""
 
 
+def target_of(device: Device) -> tuple[str, tuple[int, ...]]:
+    """The function of the child process that measures on a device, and its arguments (`ChildProcess`)."""
+    if device.backend == "cuda":
+        return "sparsegen.measure.gpu_worker:serve", (device.index,)
+    return "sparsegen.measure.worker:serve", ()
+
+
 def serve(connection: Connection) -> None:
     """Get ready for what the first message says, then answer every request, until the parent closes its end."""
     started = time.perf_counter()

@@ -132,6 +132,7 @@ class MaskedProblem(Problem):
     dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
     has_pattern: ClassVar[bool] = False
+    reference_files: ClassVar[tuple[str, ...]] = ("product.cu", "reference.cu")
 
     m: int = size("rows of the mask", flags=("--m", "-m"))
     k: int = size("columns of the mask", flags=("-k", "--k"))

@@ -95,6 +95,7 @@ class MaskedConv2dProblem(Problem):
     dense_sizes: ClassVar[tuple[str, ...]] = ("channels", "filters")
     has_pattern: ClassVar[bool] = False
     operator_type: ClassVar[type[MaskedConv2dOperator]] = MaskedConv2dOperator
+    reference_files: ClassVar[tuple[str, ...]] = ("convolution.cu",)
 
     height: int = size("rows of the images", flags=("--image-height",))
     width: int = size("columns of the images", flags=("--image-width",))

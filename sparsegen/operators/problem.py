@@ -58,6 +58,7 @@ class Problem(ProblemFields):
         has_pattern: whether there is a sparse matrix before the first call; else the sparsity is an operand.
         multiplies_by_b: whether it is a product with one dense matrix B, whose memory order listings tell.
         operator_type: the class of the operator objects that users call.
+        reference_files: of the plain kernels that `reference_on` runs; none where it has none.
         batch: how many items.
 
     Raises:
@@ -72,6 +73,7 @@ class Problem(ProblemFields):
     is_transposable: ClassVar[bool] = False
     multiplies_by_b: ClassVar[bool] = False
     operator_type: ClassVar[type[Operator]]
+    reference_files: ClassVar[tuple[str, ...]] = ()
 
     # --- its sparsity ---
 

@@ -63,6 +63,7 @@ class SddmmProblem(Problem):
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
     multiplies_by_b: ClassVar[bool] = True
     operator_type: ClassVar[type[SddmmOperator]] = SddmmOperator
+    reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
 
     m: int = size("rows of A and of the pattern", flags=("--m",))
     n: int = size("rows of B, columns of the pattern")

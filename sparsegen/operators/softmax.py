@@ -59,6 +59,7 @@ class _RowWise(Problem):
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ()
+    reference_files: ClassVar[tuple[str, ...]] = ("rows.cu",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
 
     m: int = size("rows of the pattern", flags=("--m",))

@@ -62,6 +62,7 @@ class SparseAttentionProblem(Problem):
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
     operator_type: ClassVar[type[SparseAttentionOperator]] = SparseAttentionOperator
+    reference_files: ClassVar[tuple[str, ...]] = ("rows.cu",)
 
     m: int = size("queries, rows of the mask", flags=("--m",))
     n: int = size("keys, columns of the mask")

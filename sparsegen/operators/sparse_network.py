@@ -88,6 +88,7 @@ class SparseNetworkProblem(Problem):
     dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
     keeps: ClassVar[tuple[str, ...]] = ("clip",)
     operator_type: ClassVar[type[SparseNetworkOperator]] = SparseNetworkOperator
+    reference_files: ClassVar[tuple[str, ...]] = ("network.cu",)
 
     m: int = size("neurons of all layers, rows of the matrix", flags=("--m",))
     k: int = size("neurons of a layer and three columns of the bias", flags=("-k", "--k"))

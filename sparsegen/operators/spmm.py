@@ -89,6 +89,7 @@ class SpmmProblem(Problem):
     is_transposable: ClassVar[bool] = True
     multiplies_by_b: ClassVar[bool] = True
     operator_type: ClassVar[type[SparseOperator]] = SparseOperator
+    reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
 
     m: int = size("rows of A", flags=("--m",))
     k: int = size("columns of A", flags=("-k", "--k"))

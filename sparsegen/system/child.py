@@ -119,27 +119,29 @@ class ChildProcess:
     """Runs ``target``, a function of one `Connection` named as ``"module:function"``, in a fresh interpreter.
 
     Args:
+        arguments: of the function, behind the connection.
         stop: set by somebody else when `receive` shall give up waiting.
 
     Raises:
         MachineError: no process can be started.
     """
 
-    def __init__(self, target: str, *, stop: threading.Event | None = None) -> None:
+    def __init__(self, target: str, *arguments: int, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
         self._sending, self._closing = threading.Lock(), threading.Lock()
         try:
-            self._start(target)
+            self._start(target, arguments)
         except OSError as error:
             raise MachineError(
                 f"no worker process can be started: {error.strerror or error}; it needs memory and a folder for "
                 f"temporary files, which TMPDIR names"
             ) from error
 
-    def _start(self, target: str) -> None:
+    def _start(self, target: str, arguments: tuple[int, ...]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         ours, theirs = socket.socketpair()
-        command = f"from sparsegen.system.child import main; main({theirs.fileno()}, {target!r})"
+        given = (theirs.fileno(), target, *arguments)
+        command = f"from sparsegen.system.child import main; main{given!r}"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", command],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())},
@@ -262,13 +264,13 @@ def _search_path() -> list[str]:
     return paths
 
 
-def main(descriptor: int, target: str) -> None:
+def main(descriptor: int, target: str, *arguments: int) -> None:
     """What runs in the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done with us
-        named(target)(connection)
+        named(target)(connection, *arguments)
 
 
 def named(target: str) -> Any:

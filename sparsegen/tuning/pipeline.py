@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparsegen.backends.executor import Toolchain
+from sparsegen.backends.plain import plain_source
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
@@ -92,6 +93,11 @@ class CompileAhead:
     def least_seconds(self) -> float:
         """The shortest compile of late; 0 before there are some beside the first, which wait for compilers to start."""
         return min(self._recent_seconds) if len(self._recent_seconds) > self.jobs else 0.0
+
+    def begin_with(self, *plain: str) -> None:
+        """Have files of plain kernels in the cache before somebody asks, who will say what is wrong with them."""
+        for file in plain:
+            self._pool.submit(self._toolchain.compile, "plain", file.partition(".")[0], plain_source(file))
 
     def submit(self, candidate: Config) -> None:
         self._pending += 1

@@ -53,6 +53,7 @@ from sparsegen.tuning_db.ranking import best
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_files import check_file
+from sparsegen.verify.verifier import COMPARING
 
 if TYPE_CHECKING:
     from sparsegen.tuning.search import Search
@@ -199,6 +200,8 @@ def tune(
             else [kernels.require_family(name, problem) for name in families]
         )
         ahead = resources.enter_context(closing(CompileAhead(backend.toolchain, problem, backend.jobs)))
+        if device.backend == "cuda" and problem.reference_files:  # what the worker verifies with
+            ahead.begin_with(*problem.reference_files, COMPARING)
         whole = budget.effort is Effort.MAX
         lister = resources.enter_context(closing(Lister(named, whole=whole, stop=stop)))
         known, written = _databases(store, resources)

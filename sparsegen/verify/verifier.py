@@ -18,6 +18,7 @@ from sparsegen.verify import bounds
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.sample import ROWS, require_sample
 
+COMPARING = "compare.cu"  # the plain kernels that compare
 MOST_WARPS = 8192  # that compare, each with some of the elements
 MOST_ON_DEVICE = 1 << 28  # elements, of 12 bytes each
 
@@ -123,7 +124,7 @@ class DeviceVerifier:
         arrays = (result, self._reference.exact, self._reference.magnitude, self._terms)
         factors = self._factors_of(bound or ErrorBound.ours(dtype))
         warps = min(-(-self._count // WARP), MOST_WARPS)
-        device.run(f"compare.cu:worst_error_{dtype}", warps, *sizes, *arrays, factors, worst)
+        device.run(f"{COMPARING}:worst_error_{dtype}", warps, *sizes, *arrays, factors, worst)
         found = float(device.download(worst, 1, np.float32)[0])
         device.finish()
         return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +18,11 @@ import pytest
 from patience import LONG, patience
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, FakeToolchain, ToyConfig, render_toy, time_of
 
+from sparsegen import backends
 from sparsegen.errors import LaunchError, SparsegenError
 from sparsegen.measure.session import Session
 from sparsegen.measure.supervised import device_turn
-from sparsegen.measure.worker import Measure
+from sparsegen.measure.worker import Measure, target_of
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError
 from sparsegen.tuning_db.records import Outcome
@@ -219,3 +222,11 @@ def test_waiting_for_an_answer_ends() -> None:
         child.close()
     with pytest.raises(SparsegenError):
         child.send("anyone there?")
+
+
+def test_on_a_gpu_the_driver_starts_first_in_the_worker() -> None:
+    assert target_of(replace(DEVICE, backend="cuda", index=3)) == ("sparsegen.measure.gpu_worker:serve", (3,))
+    assert target_of(backends.emulator_device()) == ("sparsegen.measure.worker:serve", ())
+    asked = "import sys, sparsegen.measure.gpu_worker; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False", "what takes long is imported beside the driver's start"

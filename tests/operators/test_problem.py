@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -217,3 +218,9 @@ def test_operands_and_references_have_the_shapes_that_are_told(operator: str) ->
             cost = problem.cost(matrix.nnz)
             written = problem.result(matrix.nnz)
             assert (written.is_updated or cost.bytes >= written.nbytes) and cost.flop >= 0
+
+
+def test_references_on_a_device_name_their_kernels() -> None:
+    for kind in OPERATORS.values():
+        assert bool(kind.reference_files) == (kind.reference_on is not Problem.reference_on), kind.operator
+        assert all((files("sparsegen.backends.plain") / name).is_file() for name in kind.reference_files)

@@ -6,6 +6,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -177,3 +178,13 @@ def test_the_last_words_of_a_dead_child_are_in_the_error_and_all_in_the_log(
         dying.close()
     assert "first words" not in str(caught.value)
     assert "first words" in caplog.text and "in talkative" in caplog.text
+
+
+def told(connection: Connection, *numbers: int) -> None:
+    """Runs in the child: what it was given."""
+    connection.send(numbers)
+
+
+def test_a_child_gets_its_arguments() -> None:
+    with closing(ChildProcess("test_child:told", 3, 4)) as started:
+        assert started.receive(SECONDS) == (3, 4)

@@ -117,8 +117,16 @@ def matrix_of(problem: Problem) -> CsrMatrix:
 
 
 def both(problem: Problem, matrix: CsrMatrix, operands: Operands, executor: Executor) -> list[Verifier]:
-    on_device = DeviceVerifier.of(problem, matrix, operands, executor)
-    assert on_device is not None
+    ran, run = set[str](), PlainKernels.run
+
+    def noted(self: PlainKernels, entry: str, *given: Any) -> None:
+        ran.add(entry.partition(":")[0])
+        run(self, entry, *given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlainKernels, "run", noted)
+        on_device = DeviceVerifier.of(problem, matrix, operands, executor)
+    assert on_device is not None and ran <= set(problem.reference_files)
     return [HostVerifier(problem, matrix, operands, executor), on_device]
 
 
