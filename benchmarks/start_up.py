@@ -1,6 +1,6 @@
 """Seconds of the clock that what runs first takes: quick searches alone and two at once, short commands, a look-up.
 
-    python -m benchmarks.start_up -o start_up.json [--device emulator --tiny]
+    python -m benchmarks.start_up -o start_up.json [--device emulator --tiny] [--part searches|commands|look-up]
 
 Every search has a cache and a database of its own, empty at the start; two at once share the cache. The first one says
 what a machine takes that was just started, where this is the first that runs on it. docs/notes/start-up.md has figures.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from sparsegen.bench.state import state
 from sparsegen.matrix.generators import random_uniform
 
 TIMES = 3  # of each command and look-up
+PARTS = ("searches", "commands", "look-up")
 LOOK_UP = """
 import sys, time, numpy
 began = time.perf_counter()
@@ -142,7 +144,11 @@ class Runs:
 @click.option(
     "--tiny", is_flag=True, help="Small matrices and four trials, on any device: times mean nothing."
 )
-def main(output: Path, device: str, tiny: bool) -> None:
+@click.option(
+    "--part", "parts", type=click.Choice(PARTS), multiple=True, help="May be repeated; default all of them."
+)
+def main(output: Path, device: str, tiny: bool, parts: tuple[str, ...]) -> None:
+    parts = parts or PARTS
     alone, together = (TINY, TINY) if tiny else (ALONE, TOGETHER)
     limits = ("--trials", "4") if tiny else ("--effort", "quick")
     rows = []
@@ -155,23 +161,33 @@ def main(output: Path, device: str, tiny: bool) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), device)
-        for number, case in enumerate(alone, 1):
-            began = time.perf_counter()
-            running = runs.search(case, f"alone-{number}", f"alone-{number}", limits)
-            add(runs.ended("first search" if number == 1 else "search", case, running, began))
-        began = time.perf_counter()
-        both = [runs.search(case, "together", f"together-{i}", limits) for i, case in enumerate(together)]
-        with ThreadPoolExecutor(len(both)) as pool:  # each is waited for beside the others
-            ends = [
-                pool.submit(runs.ended, "two at once", case, running, began)
-                for case, running in zip(together, both, strict=True)
-            ]
-            for end in ends:
-                add(end.result())
+        if "searches" in parts:
+            for row in searches(runs, alone, together, limits):
+                add(row)
         path = alone[0].save(Path(folder))
-        for name in ("lookup", "source", "verify"):
+        for name in ("lookup", "source", "verify") if "commands" in parts else ():
             add(runs.command(name, path, alone[0]))
-        add(runs.look_up(path, alone[0]))
+        if "look-up" in parts:
+            add(runs.look_up(path, alone[0]))
+
+
+def searches(
+    runs: Runs, alone: Sequence[Case], together: Sequence[Case], limits: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
+    """One after another, then two at once."""
+    for number, case in enumerate(alone, 1):
+        began = time.perf_counter()
+        running = runs.search(case, f"alone-{number}", f"alone-{number}", limits)
+        yield runs.ended("first search" if number == 1 else "search", case, running, began)
+    began = time.perf_counter()
+    both = [runs.search(case, "together", f"together-{i}", limits) for i, case in enumerate(together)]
+    with ThreadPoolExecutor(len(both)) as pool:  # each is waited for beside the others
+        ends = [
+            pool.submit(runs.ended, "two at once", case, running, began)
+            for case, running in zip(together, both, strict=True)
+        ]
+        for end in ends:
+            yield end.result()
 
 
 def _shown(value: Any) -> str:
