@@ -47,23 +47,12 @@ def checked(launcher: VariantLauncher, workload: Workload, matrix: CsrMatrix, dr
         SparsegenError: the device's reference differs from the host's, so that nothing can be verified.
     """
     began = time.monotonic()
-    problem, bound, executor = workload.problem, launcher.prepared, launcher.prepared.executor
-    own = bound.packed.arrays[bound.packed.values] if problem.value_sets > 1 and bound.packed.values else None
     outcome, reason, worst = Outcome.OK, "", None
     try:
-        before = None if own is None else np.empty(own.nbytes, np.uint8)
-        if own is not None and before is not None:
-            with executor.entered():
-                executor.synchronize()
-                executor.download(own, before)
-        call = CheckedCall(bound, problem, matrix, FewDraws(np.random.PCG64(1)))
-        worst = call.worst
+        with launcher.prepared.executor.entered():  # in which its memory is freed, too
+            worst, reason = _launched(launcher, workload.problem, matrix)
         if not worst <= 1:
-            outcome, reason = Outcome.WRONG, call.explain()
-        if own is not None and before is not None:
-            with executor.entered():
-                executor.overwrite(own, before)
-                executor.synchronize()
+            outcome = Outcome.WRONG
     except DeviceMemoryError as error:
         log.info("%s is not checked: %s", launcher.variant.family, error)
         return None
@@ -71,3 +60,19 @@ def checked(launcher: VariantLauncher, workload: Workload, matrix: CsrMatrix, dr
         outcome, reason = Outcome.CRASHED, str(error)
     seconds = time.monotonic() - began
     return Check(workload, launcher.device, launcher.variant, driver, outcome, seconds, reason, worst)
+
+
+def _launched(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix) -> tuple[float, str]:
+    """The largest error over its bound, and what is wrong; the executor is entered."""
+    bound, executor = launcher.prepared, launcher.prepared.executor
+    own = bound.packed.arrays[bound.packed.values] if problem.value_sets > 1 and bound.packed.values else None
+    before = None if own is None else np.empty(own.nbytes, np.uint8)
+    if own is not None and before is not None:
+        executor.synchronize()
+        executor.download(own, before)
+    call = CheckedCall(bound, problem, matrix, FewDraws(np.random.PCG64(1)))
+    reason = "" if call.worst <= 1 else call.explain()
+    if own is not None and before is not None:
+        executor.overwrite(own, before)
+        executor.synchronize()
+    return call.worst, reason

@@ -115,7 +115,12 @@ class BoundVariant:
         if self._launch.is_empty:  # and so may arrays be, of which there are no maps
             self._mine.bound = _nothing
             return _nothing
-        scratch = {name: zeroed(self.executor, nbytes) for name, nbytes in self.packed.scratch.items()}
+        scratch: dict[str, Buffer] = {}
+        if self.packed.scratch:
+            with self.executor.entered():  # threads of autograd have not opened it
+                scratch = {
+                    name: zeroed(self.executor, nbytes) for name, nbytes in self.packed.scratch.items()
+                }
         self._kept += scratch.values()
         family = self.compiled.rendered.family
         config = self.compiled.rendered.config
