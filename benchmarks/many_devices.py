@@ -25,6 +25,7 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor
+from sparsegen.bench.state import state
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import Problem, SpmmProblem
@@ -137,6 +138,7 @@ def compared(devices: Sequence[Device], count: int, budget: Budget, *, sleeping:
     low, middle, high = np.exp(np.percentile(known, [10, 50, 90])) if known.size else (math.nan,) * 3
     return {
         "device": devices[0].key,
+        "commit": state(),
         "devices": len(devices),
         "workloads": count,
         "sleeping": sleeping,

@@ -37,6 +37,7 @@ import torch
 from torch import nn
 
 import sparsegen
+from sparsegen.bench.state import state
 from sparsegen.integrations.torch import convert
 
 SHAPES = ((512, 512), (512, 2048), (2048, 512), (1024, 1024), (256, 2304), (2048, 2048))
@@ -292,8 +293,9 @@ def main(output: Path, dlmc: Path | None, parts: tuple[str, ...], limit: int | N
             for row in every[part]():
                 rows.append(row)
                 click.echo(told(row))
-                state = {"device": device, "tiny": tiny, "rows": rows, "summary": list(summary(rows))}
-                output.write_text(json.dumps(state, indent=1) + "\n")
+                facts = {"device": device, "commit": state(), "tiny": tiny}
+                found = {**facts, "rows": rows, "summary": list(summary(rows))}
+                output.write_text(json.dumps(found, indent=1) + "\n")
     for line in summary(rows):
         click.echo(line)
 
