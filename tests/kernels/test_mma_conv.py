@@ -97,12 +97,20 @@ def test_large_problems_get_large_tiles() -> None:
     assert tiles[0] > tiles[1]
 
 
-def test_it_is_expected_to_be_the_fastest_where_halo_conv_does_not_compute() -> None:
-    usual = conv(256, 256, channels=128, filters=128, batch=8, mask_block=16, density=0.1)
-    for p in (
-        replace(usual, layout=ImageLayout.NCHW),
-        replace(usual, channels=60),
-        replace(usual, dtype="float32"),
-    ):
-        ordered = by_predicted_time(p, p.features(p.without_pattern), H100)
-        assert next(family for family in ordered if family.computes(p)) is FAMILY
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [
+        ({"layout": ImageLayout.NCHW}, "mma_conv"),
+        ({"dtype": "float32"}, "mma_conv"),
+        ({"channels": 60}, "window_conv"),
+        ({"groups": 2}, "window_conv"),
+    ],
+)
+def test_it_is_expected_to_be_the_fastest_where_others_do_not_compute(
+    changed: dict[str, Any], first: str
+) -> None:
+    """In 16 bits `window_conv` comes before it, where `halo_conv` does not compute (478 and 791 us on an H100)."""
+    usual = {"channels": 128, "filters": 128, "batch": 8, "mask_block": 16, "density": 0.1}
+    p = conv(256, 256, **{**usual, **changed})
+    ordered = by_predicted_time(p, p.features(p.without_pattern), H100)
+    assert next(family.name for family in ordered if family.computes(p)) == first
