@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from conv_launches import weights, worst
-from tuning_samples import A100, H100
+from tuning_samples import A100, H100, MEASURED_RATES
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.halo_conv_weights import FAMILY, LISTED_UNITS, HaloConvWeightsConfig
 from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
+from sparsegen.kernels.rates import Rates
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload
 
 SMALL = HaloConvWeightsConfig(tile_m=128, tile_n=64, tap_rows=3, stages=2, parts=3)
 IN_TURNS = replace(SMALL, tile_m=64, stages=4)
+H200_RATES = Rates(3.92e6, 51.1e6, 416e6, 764e6, 797e6, 4.16, 1980.0)  # measured
 
 
 @pytest.mark.sanitizer
@@ -104,23 +106,52 @@ def large(**fields: Any) -> Any:
     return weights(512, 512, **{"filters": found["channels"], **found})
 
 
-@pytest.mark.parametrize("channels", [64, 128, 256])
-def test_parts_fill_the_device_where_units_are_many(channels: int) -> None:
+@pytest.mark.parametrize(("channels", "tile"), [(64, (64, 64)), (128, (128, 64)), (256, (128, 128))])
+def test_parts_fill_the_device_where_units_are_many(channels: int, tile: tuple[int, int]) -> None:
     few = large(channels=channels, density=0.001)
     for p, least in ((large(channels=channels), 0.9 * H100.multiprocessors), (few, 1)):
         config = FAMILY.heuristic(p, p.features(p.without_pattern), H100)
         assert not FAMILY.broken_constraints(p, config, H100)
         assert config.tap_rows == 3
-        assert (config.tile_m, config.tile_n) == (min(128, channels), min(128, channels))
+        assert p is few or (config.tile_m, config.tile_n) == tile
         grid = FAMILY.launch(p, config, {}, H100).grid
         assert least <= grid[0] * grid[1] <= max(H100.multiprocessors, grid[0])
 
 
-@pytest.mark.parametrize(("rows", "tap_rows"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (6, 3), (7, 3)])
+def test_heuristics_depend_on_no_measured_rate() -> None:
+    odd = replace(H100, rates=replace(MEASURED_RATES, float16_flop_per_us=1e6, clock_mhz=1e5))
+    for p in (large(), large(channels=256)):
+        features = p.features(p.without_pattern)
+        assert FAMILY.heuristic(p, features, odd) == FAMILY.heuristic(p, features, H100)
+
+
+# Microseconds on an H200, float16, 8 images, 90 % dead: side, channels, tile_m, tile_n, stages, parts.
+MEASURED = {
+    (512, 128, 128, 64, 8, 22): 93.2,
+    (512, 128, 128, 128, 5, 44): 97.7,
+    (512, 128, 64, 128, 6, 22): 99.2,
+    (512, 128, 128, 128, 5, 11): 271.2,
+    (256, 64, 64, 64, 8, 44): 25.5,
+    (256, 64, 128, 64, 8, 22): 32.8,
+    (256, 64, 128, 128, 5, 44): 40.1,
+    (128, 256, 128, 128, 5, 11): 42.6,
+}
+
+
+def test_expected_times_are_near_measured_ones() -> None:
+    h200 = replace(H100, rates=H200_RATES)
+    for (side, channels, tile_m, tile_n, stages, parts), us in MEASURED.items():
+        p = replace(large(channels=channels), height=side, width=side)
+        config = HaloConvWeightsConfig(tile_m, tile_n, 3, stages, parts)
+        expected = FAMILY.analytic_us(p, p.features(p.without_pattern), config, h200)
+        assert 0.85 * us < expected < 1.25 * us, config
+
+
+@pytest.mark.parametrize(("rows", "tap_rows"), [(1, 1), (2, 2), (3, 3), (5, 3), (6, 3), (7, 4)])
 def test_blocks_take_as_many_taps_of_a_column_as_fit(rows: int, tap_rows: int) -> None:
     p = large(filter_size=f"{rows}x1", padding="0")
     config = FAMILY.heuristic(p, p.features(p.without_pattern), H100)
-    assert (config.tile_n, config.tap_rows) == (128, tap_rows)
+    assert config.tap_rows == tap_rows
 
 
 def test_dispatch_takes_it_on_hopper_and_for_what_it_computes() -> None:
