@@ -186,7 +186,49 @@ def test_own_columns_are_predicted_to_pay() -> None:
     def us(own: bool, cluster: int) -> float:
         return found.analytic_us(problem, features, found.config(own_columns=own, cluster=cluster), H100)
 
-    assert us(True, 2) < us(False, 2) and us(True, 1) == us(False, 1)
+    assert us(True, 2) < us(True, 1) < us(False, 1)
+
+
+def test_prepared_loads_are_predicted_to_pay() -> None:
+    """But nothing takes less than a launch, small as it may be."""
+    found = family("tma_sdd")
+    for problem in (SDD, replace(SDD, m=64, k=64, n=64)):
+        features = problem.features(problem.without_pattern)
+        plain, prepared = (
+            found.analytic_us(problem, features, found.config(prepares=prepares), H100)
+            for prepares in (False, True)
+        )
+        assert H100.expected_rates.launch_us <= prepared < plain
+
+
+def test_sampled_products_start_with_what_was_fastest() -> None:
+    """On an H200: loads are prepared; of blocks of 64 rows, half of them dropped, warpgroups have own columns."""
+    assert heuristic(SDD)["prepares"] and not heuristic(SDD)["own_columns"]
+    narrow = replace(SDD, block=Block(64, 64))
+    assert heuristic(narrow) == {
+        "tile_n": 256,
+        "cluster": 1,
+        "raster": 16,
+        "order": "counted",
+        "own_columns": True,
+        "prepares": True,
+    }
+    assert not heuristic(replace(narrow, density=Density(0.8)))["own_columns"]
+    assert not heuristic(replace(narrow, factor_type=FactorType.E4M3))["own_columns"]
+
+
+def test_few_tiles_come_in_pairs_where_that_was_faster() -> None:
+    def shape(problem: MaskedProblem, size: int, density: float) -> tuple[object, object]:
+        found = heuristic(replace(problem, m=size, k=size, n=size, density=Density(density)))
+        assert found["order"] == "placed"
+        return found["tile_n"], found["cluster"]
+
+    for problem in (DSD, TRANSPOSED):
+        assert shape(problem, 2048, 0.5) == (128, 2)
+        assert shape(problem, 2048, 1.0) == (256, 1)
+    assert shape(DSD, 1024, 1.0) == (64, 1)
+    assert shape(TRANSPOSED, 1024, 1.0) == (64, 2)
+    assert shape(SDD, 2048, 0.5) == shape(SDD, 1024, 1.0) == (128, 1)
 
 
 def test_rows_need_no_alignment() -> None:
@@ -256,7 +298,7 @@ def test_every_lane_may_arrive(emulator_toolchain: EmulatorToolchain, cluster: i
 def test_heuristics_fall_with_the_size() -> None:
     assert heuristic(DSD) == {"tile_n": 256, "cluster": 2, "raster": 16, "order": "counted", "tail": 2}
     assert heuristic(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
-    assert heuristic(replace(DSD, m=2048, k=2048, n=2048))["tile_n"] == 256
+    assert heuristic(replace(DSD, m=2048, k=2048, n=2048, density=Density(0.8)))["tile_n"] == 256
     assert heuristic(replace(DSD, m=1024, k=1024, n=1024))["tile_n"] == 64
     assert heuristic(SDD)["cluster"] == 1
     assert heuristic(replace(SDD, m=2048, k=2048, n=2048))["tile_n"] == 128
