@@ -47,9 +47,10 @@ def test_asked_for_by_name_they_say_what_lacks(name: str) -> None:
 
 
 def test_inputs_are_dropped_where_they_die_alone() -> None:
-    dying = replace(PROBLEM, activation=Activation.DYING_RELU)
+    whole = replace(PROBLEM, n=8 * 56 * 132)  # nothing is left for few blocks
+    dying = replace(whole, activation=Activation.DYING_RELU)
     for f in families_of("sparse_network"):
-        for problem, other in ((PROBLEM, dying), (dying, PROBLEM)):
+        for problem, other in ((whole, dying), (dying, whole)):
             config = f.heuristic(problem, FEATURES, H100)
             assert not f.broken_constraints(problem, config, H100), f.name
             broken = [c.sentence for c in f.constraints(other, config, H100) if not c.holds]
@@ -64,3 +65,53 @@ def test_warps_and_runs_that_all_have_groups() -> None:
 def test_fewer_large_clusters_are_resident() -> None:
     """An H100 has 66 pairs of multiprocessors, and less than its 33 fours and 16 eights."""
     assert [resident_clusters(H100, blocks) for blocks in (2, 4, 8)] == [66, 31, 15]
+
+
+def stack(neurons: int, inputs: int) -> tuple[SparseNetworkProblem, Features]:
+    """120 of the challenge's layers, of which all inputs live."""
+    problem = replace(PROBLEM, m=120 * neurons, k=neurons + 3, n=inputs)
+    return problem, replace(FEATURES, m=problem.m, k=problem.k, nnz=35 * problem.m)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rest"),
+    [
+        (60000, 16),  # 8 whole tiles of 56 for each of 132 multiprocessors, and 6.5 inputs
+        (8 * 56 * 132, 0),
+        (8 * 56 * 132 + 16 * 132, 0),
+        (100, 0),
+    ],
+)
+def test_few_blocks_take_the_few_inputs_behind_whole_tiles(inputs: int, rest: int) -> None:
+    problem, features = stack(1024, inputs)
+    fused = family("fused_network")
+    assert fused.heuristic(problem, features, H100).rest == rest
+    dying = replace(problem, activation=Activation.DYING_RELU)
+    assert fused.heuristic(dying, features, H100).rest == 0
+
+
+def test_clusters_of_two_list_what_they_send() -> None:
+    cluster = family("cluster_network")
+    for neurons, sending in ((1024, "listed"), (4096, "listed"), (8192, "sought"), (16384, "sought")):
+        problem, features = stack(neurons, 60000)
+        for activation in (Activation.RELU, Activation.DYING_RELU):
+            config = cluster.heuristic(replace(problem, activation=activation), features, H100)
+            assert config.sending == sending, neurons
+
+
+@pytest.mark.parametrize(
+    ("name", "neurons", "inputs", "ms"),
+    [
+        ("fused_network", 1024, 60000, 2.142),
+        ("cluster_network", 4096, 60000, 20.45),
+        ("streamed_network", 16384, 60000, 201.1),
+        ("streamed_network", 65536, 8448, 97.8),
+    ],
+)
+def test_expected_times_are_near_those_of_an_h200(name: str, neurons: int, inputs: int, ms: float) -> None:
+    """It has the multiprocessors and clocks of an H100, and memory that copies 3.9 TB/s."""
+    rates = replace(H100.expected_rates, copy_bytes_per_us=3.9e6)
+    device, chosen = replace(H100, rates=rates), family(name)
+    problem, features = stack(neurons, inputs)
+    us = chosen.analytic_us(problem, features, chosen.heuristic(problem, features, device), device)
+    assert us == pytest.approx(1000 * ms, rel=0.15)
