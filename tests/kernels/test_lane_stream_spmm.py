@@ -17,11 +17,12 @@ from tuning_samples import H100
 import sparsegen
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
+from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.kernels.layouts.lane_stream_config import block_counts
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.generators import uniform_rows
+from sparsegen.matrix.generators import random_uniform, uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
 
@@ -106,10 +107,17 @@ def test_strips_of_64_rows_need_registers_for_their_sums() -> None:
 
 
 def test_it_is_the_rule_of_thumb_for_decoding() -> None:
+    for m, k, density in ((4096, 4096, 0.3), (11008, 4096, 0.5), (8192, 2048, 0.3)):
+        features = Features.of(random_uniform(m, k, density, 0))
+        for n in (1, 8, 16):
+            problem = SpmmProblem(m, k, n, DType.FLOAT16, Layout.COLUMN)
+            assert by_predicted_time(problem, features, H100)[0] is FAMILY, problem
+
+
+def test_it_packs_less_than_four_bytes_a_nonzero() -> None:
     operator = sparsegen.prepare(
-        MATRIX, n=8, dtype="float16", layout="column", device="emulator", on_miss="default"
+        MATRIX, n=8, dtype="float16", layout="column", family=FAMILY.name, device="emulator"
     )
-    assert operator.choice.family is FAMILY
     assert operator.launcher.prepared.packed.nbytes < 0.8 * MATRIX.nnz * 4
 
 
