@@ -15,6 +15,7 @@ from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_ring import (
     PIECE,
     REACHED,
+    READ,
     SHARED_BYTES,
     TILE_US,
     persistent_launch,
@@ -37,7 +38,6 @@ FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above th
 START_US, PART_US = 1.4, 1.6  # of the kernel, and of meeting for parts of sums
 STEP_CYCLES = {1: 1190, 2: 1000}  # of a stage, by the granule, with PIECE columns of B
 WIDER_CYCLES = 180  # that a stage takes more for each further PIECE columns
-READ = 0.71  # of the rate of copies that reading A reaches
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 
 

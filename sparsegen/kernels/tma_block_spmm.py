@@ -13,6 +13,7 @@ from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_ring import (
     COUNTER_BYTES,
     PIECE,
+    READ,
     SHARED_BYTES,
     TILE_M,
     Order,
@@ -32,7 +33,6 @@ ITEM_BYTES = 2
 START_US = 2.8
 TILE_US = 1.33  # of a tile of WIDEST columns: its prologue and epilogue
 MOVED = 0.26  # of the time of reading and writing all once that nothing hides
-READ = 0.71  # of the rate of copies that memory gives at the most, as for `bitmap_spmm`
 REACHED = {256: 1.08, 128: 0.89, 64: 0.61}  # of the tensor cores' rate beside these, by the columns of a tile
 ALONE = 1.14  # times as long a tile takes whose A no other block shares, where every block has several
 WIDEST = 256

@@ -27,6 +27,7 @@ MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer t
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
 REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
 START_US, TILE_US = 2.0, 1.2
+READ = 0.71  # of the rate of copies that reading a packed A reaches, likewise
 
 
 class Order(StrEnum):
