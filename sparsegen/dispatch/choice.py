@@ -167,7 +167,7 @@ class _Search:
         count = len(ranking.times(self.own, self.kind))
         is_free = self.options.on_miss in (OnMiss.NEAREST, OnMiss.DEFAULT)  # to use what was not measured
         if is_free and count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
-            newer = self.modelled(self.own).untried_here(config, time_us, self.probes())
+            newer = self.modelled(self.own).untried_here(config, time_us, self.probes)
             if newer is not None:
                 return self.choice(newer.config, How.DEFAULT, newer.why)
         why = f"the fastest of {count} variants measured on this very workload"
@@ -312,7 +312,7 @@ class _Search:
         """The choice with what is known of the dense product, and of the variant beside it."""
         if not has_dense(self.problem):
             return choice
-        probes = self.probes()
+        probes = self.probes
         own = next((p for p in reversed(probes) if p.variant.config == choice.config), None)
         if own is not None:  # both in turn, which compares better than times of different days
             return replace(
@@ -335,6 +335,7 @@ class _Search:
                     known[n.workload.problem] = there
         return estimated_dense(self.problem, self.device, known_products(known))
 
+    @cached_property
     def probes(self) -> list[Probe]:
         """Those of this workload that count, the newest last."""
         made = self.database.probes(self.workload, self.device)

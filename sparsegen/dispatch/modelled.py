@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
-from sparsegen.kernels import by_predicted_time, families_of, family_of
-from sparsegen.kernels.base import Device
+from sparsegen.kernels import families_of, family_of
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.records import Measurement, Probe, Workload
@@ -34,7 +35,7 @@ class Found:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Modelled:
     """What the cost model says of a workload beside measurements, of this one or of its neighbours."""
 
@@ -75,16 +76,15 @@ class Modelled:
         Votes of a few neighbours, or of far ones, know less of these sizes than the model does, if that agrees with
         what they measured of this config.
         """
-        problem, features, tried = self.workload.problem, self.workload.features, self._tried()
+        problem, features = self.workload.problem, self.workload.features
         modelled = family_of(voted).analytic_us(problem, features, voted, self.device)
         if not modelled / MODEL_AGREES <= expected_us <= modelled * MODEL_AGREES:
             return None
-        for family in by_predicted_time(problem, features, self.device):
-            us = family.predicted_us(problem, features, self.device)
+        for family, us in self._times:
             if not expected_us / us >= WORTH_ANOTHER:
                 return None
             config = family.heuristic(problem, features, self.device)
-            if family.name in tried and config != voted and self.is_allowed(config):
+            if family.name in self._tried and config != voted and self.is_allowed(config):
                 return Found(
                     config,
                     f"a heuristic: {family.name} should take {microseconds(us)}, and {voted.family_name}, the best "
@@ -98,17 +98,24 @@ class Modelled:
         Faster than the predictions for all that were tried, and than ``best_us``; None where that is by a smaller
         factor than ``worth``. Otherwise no family could be used that is newer than the database.
         """
-        problem, features, tried = self.workload.problem, self.workload.features, self._tried()
-        times = {f: f.predicted_us(problem, features, self.device) for f in families_of(problem.operator)}
-        known = min([best_us, *(us for family, us in times.items() if family.name in tried)])
-        for family, us in sorted(times.items(), key=lambda found: found[1]):
+        tried = self._tried
+        known = min([best_us, *(us for family, us in self._times if family.name in tried)])
+        for family, us in self._times:
             gain = known / us
             if not gain >= worth:  # nor where no time is finite
                 return None
-            config = family.heuristic(problem, features, self.device)
+            config = family.heuristic(self.workload.problem, self.workload.features, self.device)
             if family.name not in tried and self.is_allowed(config):
                 return config, gain
         return None
 
+    @cached_property
+    def _times(self) -> list[tuple[AnyFamily, float]]:
+        """The families with what the model expects of their heuristic configs in µs, the fastest first."""
+        problem, features = self.workload.problem, self.workload.features
+        times = [(f, f.predicted_us(problem, features, self.device)) for f in families_of(problem.operator)]
+        return sorted(times, key=lambda found: found[1])
+
+    @cached_property
     def _tried(self) -> set[str]:
         return {m.variant.family for m in self.measured}
