@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, Unp
 from sparsegen import arguments, backends
 from sparsegen.backends.cuda import early_init
 from sparsegen.errors import ConfigError
+from sparsegen.operators.default_operator import DEFAULT_OPERATOR
 
 if TYPE_CHECKING:
     from sparsegen.dispatch.chosen import Choice
@@ -47,8 +48,6 @@ __all__ = [
     "pruned_times",
     "tune",
 ]
-
-DEFAULT_OPERATOR = "spmm"
 
 
 class _Prepared(Protocol[O_co]):

@@ -6,7 +6,7 @@ from sparsegen.operators.conv_traits import Given as Given
 from sparsegen.operators.conv_traits import ImageLayout as ImageLayout
 from sparsegen.operators.conv_traits import MaskOf as MaskOf
 from sparsegen.operators.cost import Cost as Cost
-from sparsegen.operators.discovery import DEFAULT_OPERATOR as DEFAULT_OPERATOR
+from sparsegen.operators.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR
 from sparsegen.operators.discovery import OPERATORS as OPERATORS
 from sparsegen.operators.discovery import operator_named as operator_named
 from sparsegen.operators.dsd import DsdOperator as DsdOperator

@@ -9,9 +9,8 @@ from functools import cached_property
 
 from sparsegen import arguments, operators
 from sparsegen.errors import ConfigError
+from sparsegen.operators.default_operator import DEFAULT_OPERATOR
 from sparsegen.operators.problem import Problem
-
-DEFAULT_OPERATOR = "spmm"  # where none is named
 
 
 class Operators(Mapping[str, type[Problem]]):
