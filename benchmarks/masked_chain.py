@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import click
-import numpy as np
 import torch
 
 import sparsegen
@@ -23,6 +22,7 @@ from benchmarks.study import write_results
 from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.errors import CompileError
+from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.halo_conv import FAMILY, HaloConvConfig
 from sparsegen.operators import Density, Given, MaskedConv2dProblem
@@ -35,20 +35,7 @@ CONFIGS = (
     HaloConvConfig(tile_n=32, group_units=1, input_stages=4, weight_stages=9, stage_taps=3),
 )
 MASKS = 20  # on which both chains are compared
-
-
-def microseconds(graph: Any, repetitions: int) -> float:
-    """The median of some replays, by the device's clock."""
-    graph.replay()
-    taken = []
-    for _ in range(repetitions):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        taken.append(begin.elapsed_time(end) * 1e3)
-    return float(np.median(taken))
+FLUSH_BYTES = 256 << 20
 
 
 class Chain:
@@ -119,7 +106,10 @@ def require_equal(chain: Chain, layers: int, graphs: Sequence[Any]) -> None:
 def measured(
     problem: MaskedConv2dProblem, config: HaloConvConfig, layers: int, repetitions: int
 ) -> dict[str, Any]:
-    """Microseconds of a layer alone and of one within each chain."""
+    """Microseconds of a layer alone, also with the L2 written over, and of one within each chain.
+
+    The device is busy while the host enqueues a graph, so that no time of the host is among them.
+    """
     prepare: Callable[[MaskedConv2dProblem], Any] = lambda p: sparsegen.prepare(  # noqa: E731
         problem=p, family=FAMILY.name, config=config.to_dict(), dense="never"
     )
@@ -128,11 +118,17 @@ def measured(
     graphs = [chain.graph(layers, (latest, other)) for other in (latest, earlier)]
     require_equal(chain, layers, graphs)
     alone = chain.graph(1, (latest, latest))
-    times = [microseconds(graph, repetitions) for graph in (alone, *graphs)]
+    replays = [graph.replay for graph in (alone, *graphs)]
+    times = [ms * 1e3 for ms in in_turn(replays, chain.first.device, is_ahead=True, rounds=repetitions)]
+    written_over = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    cold = in_turn(
+        [alone.replay], chain.first.device, is_ahead=True, rounds=repetitions, before=written_over.zero_
+    )
     return {
         "channels": problem.channels,
         "config": str(config),
         "alone_us": times[0],
+        "alone_cold_us": cold[0] * 1e3,
         **{
             f"layer_{given}_us": (of_all - times[0]) / (layers - 1)
             for given, of_all in zip(Given, times[1:], strict=True)

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from timeit import timeit
 from typing import Any, TypeVar
 
@@ -39,6 +38,7 @@ from torch import nn
 import sparsegen
 from sparsegen.bench.state import state
 from sparsegen.integrations.torch import convert
+from sparsegen.integrations.torch.timing import in_turn
 
 SHAPES = ((512, 512), (512, 2048), (2048, 512), (1024, 1024), (256, 2304), (2048, 2048))
 SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -46,7 +46,6 @@ TOKENS = 256
 DTYPES = ("float32", "float16")
 SLOWER = 1.02  # than dense: beyond the noise
 ROUNDS, FLUSH_BYTES = 15, 256 << 20
-LEAD = 1_000_000  # cycles, some half a millisecond
 WIDTH, HEADS, HIDDEN, LAYERS = 384, 12, 1536, 6  # of MiniLM-L6
 DECODER = {"qkv": (6144, 4096), "out": (4096, 4096), "up": (11008, 4096), "down": (4096, 11008)}
 
@@ -78,28 +77,17 @@ TINY = Sizes(
 )  # fmt: skip
 
 
-def times_us(runs: Sequence[Run], flush_bytes: int, place: str, lead: int = LEAD) -> list[float]:
+def times_us(runs: Sequence[Run], flush_bytes: int, place: str, is_ahead: bool = True) -> list[float]:
     """Medians of calls in turn, between events, each after writing over so many bytes; without a GPU by the clock.
 
     Args:
-        lead: cycles for which the GPU waits while the host queues a call; with none, the host's time counts too.
+        is_ahead: the GPU waits while the host queues a call; otherwise the host's time counts too.
     """
     if place == "cpu":
         return [timeit(run, number=1) * 1e6 for run in runs]
     flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
-    taken: list[list[float]] = [[] for _ in runs]
-    for number in range(ROUNDS + 3):
-        for run, times in zip(runs, taken, strict=True):
-            flush.zero_()
-            torch.cuda._sleep(lead)  # until all is queued
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            if number >= 3:
-                times.append(start.elapsed_time(end) * 1e3)
-    return [median(times) for times in taken]
+    times = in_turn(runs, flush.device, is_ahead=is_ahead, rounds=ROUNDS, before=flush.zero_)
+    return [ms * 1e3 for ms in times]
 
 
 def graph_of(run: Run) -> Run:
@@ -224,7 +212,7 @@ def models(
             with torch.inference_mode():
                 for run in (*every, *graphs):
                     run()
-                times = {"eager": (called, times_us(every, 0, sizes.place, lead=0))}
+                times = {"eager": (called, times_us(every, 0, sizes.place, is_ahead=False))}
                 if sizes.place == "cuda":
                     times["graph"] = report, times_us([graph_of(run) for run in graphs], 0, sizes.place)
             names = ("dense_us", "converted_us", "converted_by_products_us")

@@ -19,9 +19,9 @@ time: there calls stand for replays.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -40,6 +40,7 @@ from sparsegen.integrations.torch import (
     sdd,
 )
 from sparsegen.integrations.torch.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.masks import Drawn, MaskDraw
 
 ROUNDS, WARM_UP, MASKS, STEPS = 10, 3, 20, 6
@@ -131,7 +132,7 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
     step(layer)  # which tries both ways
     chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device))
-    us = in_turn(
+    us = median_us(
         [replay(lambda: step(dense), place), replay(forced(True), place), replay(forced(False), place)]
     )
     return {
@@ -193,7 +194,7 @@ def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         if not all(torch.equal(one, other) for one, other in zip(way(), right, strict=True)):
             raise WrongResultError(f"{size}, p = {p}: masks drawn {name} give another result")
     masks = replay(lambda: [drawn(early=False) for _ in range(STEPS)], place)
-    us = in_turn([*(replay(way, place) for way in ways.values()), masks])
+    us = median_us([*(replay(way, place) for way in ways.values()), masks])
     step, alone = (round(found / STEPS, 2) for found in (us[0], us[-1]))
     row: dict[str, Any] = {"chain": f"{size} x {size} x {size}", "block": block, "p": p}
     row |= {"products_us": step, "mask_alone_us": alone}
@@ -214,7 +215,7 @@ def mask_row(blocks: int, place: torch.device) -> dict[str, Any]:
             for _ in range(MASKS):
                 draw_block_mask((16 * blocks, 16 * blocks), (16, 16), 0.5, drawn, state=state)
 
-        row[f"{drawn}_us"] = round(in_turn([replay(many, place)])[0] / MASKS, 2)
+        row[f"{drawn}_us"] = round(median_us([replay(many, place)])[0] / MASKS, 2)
     return row
 
 
@@ -230,24 +231,20 @@ def replay(step: Step, place: torch.device) -> Step:
     return graph.replay
 
 
-def in_turn(runs: list[Step]) -> list[float]:
-    """Median microseconds of each, over rounds of all of them; zeros without a GPU."""
+def median_us(runs: list[Step]) -> list[float]:
+    """Median microseconds of each, of five calls behind each other, in turn; zeros without a GPU."""
     if not torch.cuda.is_available():
         for run in runs:
             run()
         return [0.0] * len(runs)
-    times: list[list[float]] = [[] for _ in runs]
-    for turn in range(WARM_UP + ROUNDS):
-        for run, found in zip(runs, times, strict=True):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(5):
-                run()
-            end.record()
-            end.synchronize()
-            if turn >= WARM_UP:
-                found.append(start.elapsed_time(end) * 1e3 / 5)
-    return [round(statistics.median(found), 2) for found in times]
+
+    def five_calls(run: Step) -> None:
+        for _ in range(5):
+            run()
+
+    calls = [partial(five_calls, run) for run in runs]
+    times = in_turn(calls, torch.device("cuda"), is_ahead=True, rounds=ROUNDS)
+    return [round(ms * 1e3 / 5, 2) for ms in times]
 
 
 if __name__ == "__main__":

@@ -227,6 +227,13 @@ def host(document: Document) -> str:
         "cupy_with_out_us": "`op(b, out)` with CuPy arrays",
         "torch_dense_mm_us": "PyTorch dense `A @ b`",
         "torch_sparse_mm_us": "PyTorch sparse CSR `A @ b`",
+        "dense_layer_us": "`torch.nn.Linear` in inference",
+        "layer_us": "`SparseLinear` in inference, by a sparse kernel",
+        "layer_by_dense_products_us": "the same, by dense products",
+        "dense_layer_in_model_us": "`torch.nn.Linear` and three layers behind it, in a model",
+        "layer_in_model_us": "`SparseLinear` and the same layers",
+        "training_dense_layer_us": "`torch.nn.Linear`, recorded for a gradient",
+        "training_layer_us": "`SparseLinear`, recorded for a gradient",
     }
     row = document["rows"][0]
-    return table(["call", "µs on the host"], [[names[k], v] for k, v in row.items()])
+    return table(["call", "µs on the host"], [[name, row[key]] for key, name in names.items() if key in row])

@@ -33,10 +33,10 @@ WIDEST = 256  # columns of a tile
 LEAST_DENSITY = 1 / 64  # below it, bits and padding are most of what is read
 MOST_PARTS_BYTES = 1 << 26
 FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above their mean
-# Fitted to nine products on an H100 with 36 configs each, which these describe within 7 %. Those are of the kernel in
-# which each load waited for the one before it: of today's, steps should take less.
+# Fitted on an H100: parts of sums and wider tiles to nine products with 36 configs each, described within 7 %;
+# steps to six products with four configs each of today's kernel, within 5 %.
 START_US, PART_US = 1.4, 1.6  # of the kernel, and of meeting for parts of sums
-STEP_CYCLES = {1: 1190, 2: 1000}  # of a stage, by the granule, with PIECE columns of B
+STEP_CYCLES = {1: 950, 2: 850}  # of a stage, by the granule, with PIECE columns of B
 WIDER_CYCLES = 180  # that a stage takes more for each further PIECE columns
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 

@@ -12,25 +12,34 @@ AHEAD_CYCLES = 4_000_000  # some 2 ms, in which the host enqueues a call while t
 
 
 def in_turn(
-    runs: Sequence[Callable[[], object]], where: torch.device, *, is_ahead: bool = False
+    runs: Sequence[Callable[[], object]],
+    where: torch.device,
+    *,
+    is_ahead: bool = False,
+    rounds: int = ROUNDS,
+    before: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Median milliseconds of each way on its GPU, `ROUNDS` times in turn, without gradients.
+    """Median milliseconds of each way on its GPU, some times in turn, without gradients.
 
     Args:
         is_ahead: the device is busy with something else while a call is enqueued, as in a CUDA graph; otherwise time of
             the host counts where the device waits for it.
+        before: what runs before each call and is not timed, such as writing over the L2.
     """
     times: list[list[float]] = [[] for _ in runs]
     with torch.no_grad(), torch.cuda.device(where):
-        for turn in range(WARM_UP + ROUNDS):
+        for turn in range(WARM_UP + rounds):
             for run, found in zip(runs, times, strict=True):
-                ms = _milliseconds(run, is_ahead)
+                if before is not None:
+                    before()
+                ms = milliseconds(run, is_ahead)
                 if turn >= WARM_UP:
                     found.append(ms)
     return [statistics.median(found) for found in times]
 
 
-def _milliseconds(run: Callable[[], object], is_ahead: bool) -> float:
+def milliseconds(run: Callable[[], object], is_ahead: bool) -> float:
+    """What one call takes on the current stream of the current GPU; see `in_turn`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     if is_ahead:
         torch.cuda._sleep(AHEAD_CYCLES)
