@@ -840,7 +840,7 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   }
   __syncthreads();
   if (warp >= kWarps) {
-    give_registers<64>();
+    give_registers<72>();
     if (warp == kWarps && lane == 0) bring_input(shared, x_map, work, mask);
     if (warp == kWarps + 1 && lane == 0) loader.bring(work);
   } else {
