@@ -11,9 +11,9 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
     FETCHED_RANK,
-    POSITION_BITS,
     blocks_kept,
     cluster_tiles,
+    position_bits,
 )
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
@@ -43,18 +43,24 @@ from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
-MOST_BLOCKS_KEPT = (
-    1 << POSITION_BITS
-) // SIDE - 1  # of neurons; one more place is for those that nobody reads
+PORTABLE_CLUSTER, LARGE_CLUSTERS = (
+    8,
+    (9, 10),
+)  # blocks; major compute capabilities with larger ones, of GPUs of servers
 ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34
 # From a multiprocessor to others beside what it computes, by blocks of the cluster. Measured on an H100, 4096 neurons,
 # for clusters of 2 and 4 (these in two waves, of which the second was one cluster); that of 8 is a cautious guess.
-SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 5.0}
+SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 5.0, 16: 5.0}
 # Of a device's multiprocessors in clusters that are resident at once: those of a graphics processing cluster come in
 # pairs, and not all have the same number. Of clusters of 16 an H100 had 7, of 8.25.
-RESIDENT_SHARE = {2: 1.0, 4: 0.94, 8: 0.91}
+RESIDENT_SHARE = {2: 1.0, 4: 0.94, 8: 0.91, 16: 0.85}
+
+
+def most_neurons_kept(cluster: int) -> int:
+    """How many neurons a block may keep: one more place is for those that nobody reads, all in whole blocks."""
+    return (1 << position_bits(cluster)) - SIDE
 
 
 def resident_clusters(device: Device, cluster: int) -> int:
@@ -66,7 +72,7 @@ def resident_clusters(device: Device, cluster: int) -> int:
 class ClusterNetworkConfig(Config):
     """One point of the tuning space of `ClusterNetwork`."""
 
-    cluster: int = tunable(2, (2, 4, 8), "blocks that share a tile's neurons", packs=True)
+    cluster: int = tunable(2, (2, 4, 8, 16), "blocks that share a tile's neurons", packs=True)
     inputs: int = inputs_tunable(24, searched=(24, 40, 56))
     warps: int = tunable(16, (4, 8, 16), "warps of a block", packs=True, searched=(8, 16))
     run: int = run_tunable(4, (1, 2, 4, 8), searched=(2, 4, 8))
@@ -127,10 +133,14 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         c = config
         yield from self.scope(problem)
         yield capable(device, CLUSTERS)
-        kept = blocks_kept(problem, c.cluster)
         yield Constraint(
-            kept <= MOST_BLOCKS_KEPT,
-            f"a block of the cluster ({c.cluster}) keeps {SIDE * kept} neurons, at most {SIDE * MOST_BLOCKS_KEPT}",
+            c.cluster <= PORTABLE_CLUSTER or device.compute_capability[0] in LARGE_CLUSTERS,
+            f"clusters of more than {PORTABLE_CLUSTER} blocks ({c.cluster}) need compute capability 9.x or 10.x",
+        )
+        kept = SIDE * blocks_kept(problem, c.cluster)
+        most = most_neurons_kept(c.cluster)
+        yield Constraint(
+            kept <= most, f"a block of the cluster ({c.cluster}) keeps {kept} neurons, at most {most}"
         )
         yield shared_memory_fits("two buffers of neurons", self._shared_bytes(problem, c), device)
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
@@ -162,7 +172,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         return {
             **super().constants(problem, config),
             **traits_of_tiles(problem),
-            "position_bits": POSITION_BITS,
+            "position_bits": position_bits(config.cluster),
             "copied": COPIED,
             "fetched_rank": FETCHED_RANK,
         }

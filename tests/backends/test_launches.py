@@ -74,7 +74,9 @@ def test_a_kernel_begins_early_if_its_launch_says_so(early: bool, monkeypatch: p
         return 0
 
     monkeypatch.setattr(launches, "libcuda", lambda: {"cuLaunchKernelEx": launch})
-    kernel: Any = SimpleNamespace(handle=ctypes.c_void_p(7), allow_shared_memory=lambda _: None)
+    kernel: Any = SimpleNamespace(
+        handle=ctypes.c_void_p(7), allow_shared_memory=lambda _: None, allow_cluster=lambda _: None
+    )
     bound = launches.BoundLaunch(kernel, Launch((3, 1, 1), (64, 1, 1), starts_early=early), [1])
     bound.launch(0)
     bound.launch(0)

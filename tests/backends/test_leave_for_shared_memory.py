@@ -1,4 +1,4 @@
-"""Leave for more than 48 KiB of shared memory: a driver of our own stands in and says what it was asked for."""
+"""Leave for much shared memory and for large clusters: a driver of our own stands in and says what it was asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 from tuning_samples import H100
 
 from sparsegen.backends.cuda import launches
-from sparsegen.backends.cuda.launches import MAX_DYNAMIC_SHARED_SIZE_BYTES, BoundLaunch, CudaKernel
+from sparsegen.backends.cuda.launches import (
+    MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+    BoundLaunch,
+    CudaKernel,
+)
 from sparsegen.kernels import families
 from sparsegen.kernels.launch import Launch
 from sparsegen.operators import DType, SubmanifoldConv3dProblem, SubmanifoldConv3dWeightsProblem
@@ -23,11 +28,13 @@ class FakeCuda:
 
     Attributes:
         allowed: bytes of dynamic shared memory that were asked for, in order.
+        is_large, counted_large: whether clusters of more than 8 blocks are allowed, and were when they were counted.
         launched: bytes of dynamic shared memory of each launch.
     """
 
     def __init__(self) -> None:
         self.allowed: list[int] = []
+        self.is_large = self.counted_large = False
         self.launched: list[int] = []
 
     def cuModuleLoadData(self, module: Any, image: bytes) -> int:  # noqa: N802 - the driver's name
@@ -37,8 +44,12 @@ class FakeCuda:
         return 0
 
     def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:  # noqa: N802
-        assert attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.allowed.append(value)
+        if attribute == NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            assert value == 1
+            self.is_large = True
+        else:
+            assert attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.allowed.append(value)
         return 0
 
     def __getitem__(self, name: str) -> Any:
@@ -52,6 +63,7 @@ class FakeCuda:
 
     def cuOccupancyMaxActiveClusters(self, found: Any, *given: Any) -> int:  # noqa: N802
         assert self.allowed, "as many as are resident with the memory that they take"
+        self.counted_large = self.is_large
         found._obj.value = 1
         return 0
 
@@ -105,6 +117,15 @@ def test_clusters_are_counted_with_leave(cuda: FakeCuda) -> None:
     launch = Launch((8, 1, 1), (32, 1, 1), 64 * KIB, persistent_cluster=4)
     BoundLaunch(kernel(static=0), launch, []).launch(0)
     assert cuda.allowed == cuda.launched == [64 * KIB]
+
+
+@pytest.mark.parametrize(("blocks", "is_large"), [(4, False), (8, False), (16, True)])
+def test_clusters_beyond_portable_ones_need_leave_before_they_are_counted(
+    blocks: int, is_large: bool, cuda: FakeCuda
+) -> None:
+    launch = Launch((16, 1, 1), (32, 1, 1), 64 * KIB, persistent_cluster=blocks)
+    BoundLaunch(kernel(static=0), launch, [])
+    assert (cuda.is_large, cuda.counted_large) == (is_large, is_large)
 
 
 @pytest.mark.parametrize("name", ["gather_conv", "gather_conv_weights"])

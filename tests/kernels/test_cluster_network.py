@@ -51,6 +51,11 @@ def mixed(neurons: int, layers: int) -> CsrMatrix:
             Readout.NEURONS,
         ),
         (
+            {"cluster": 16, "inputs": 24, "warps": 4, "run": 1, "first_check": 1, "checks": 2},
+            Activation.DYING_RELU,
+            Readout.NEURONS,
+        ),
+        (
             {
                 "cluster": 2,
                 "inputs": 24,
@@ -81,7 +86,7 @@ def mixed(neurons: int, layers: int) -> CsrMatrix:
 def test_chains_twins_and_a_general_layer_between(
     emulator_toolchain: EmulatorToolchain, config: dict[str, Any], activation: Activation, readout: Readout
 ) -> None:
-    matrix = mixed(256, 9)
+    matrix = mixed(64 * max(4, config["cluster"]), 9)
     kind = Kind(
         SparseNetworkProblem,
         (("n", 83),),

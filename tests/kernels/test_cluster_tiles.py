@@ -14,12 +14,11 @@ from sparsegen.backends.emulator import device
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
-    LARGEST_CLUSTER,
-    NOT_LISTED,
-    POSITION_BITS,
     SPARE_BLOCKS,
     ClusterTiles,
     cluster_tiles,
+    not_listed,
+    position_bits,
 )
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
 from sparsegen.matrix.csr import CsrMatrix
@@ -50,10 +49,10 @@ def test_blocks_of_the_challenges_networks_keep_their_share_and_a_few_more(clust
     assert 0 < copied < 2 * SIDE * cluster * layers, "only where the parts of two blocks meet"
 
 
-def test_others_send_what_a_block_waits_for() -> None:
+@pytest.mark.parametrize("cluster", [4, 16])
+def test_others_send_what_a_block_waits_for(cluster: int) -> None:
     """Rows that go elsewhere, once each, and second destinations are as many as the blocks expect, layer by layer."""
-    cluster = 4
-    matrix = radixnet(1024, 6).stacked(DType.FLOAT16)
+    matrix, bits = radixnet(256 * cluster, 6).stacked(DType.FLOAT16), position_bits(cluster)
     tiles = dealt(matrix, cluster)
     for number in range(6):
         arrived = np.zeros(cluster, dtype=np.int64)
@@ -61,9 +60,9 @@ def test_others_send_what_a_block_waits_for() -> None:
             _, first, passes, _ = tiles.layers[rank, number]
             groups = slice(first, first + passes * WARPS * RUN)
             words = tiles.places[rank, groups] & 0xFFFF
-            to = words >> POSITION_BITS & LARGEST_CLUSTER - 1
+            to = (words & COPIED - 1) >> bits
             arrived += np.bincount(to[to != rank], minlength=cluster)
-            second = tiles.copies[rank, groups][words & COPIED != 0] >> POSITION_BITS
+            second = tiles.copies[rank, groups][words & COPIED != 0] >> bits
             assert rank not in second, "a block's own copy is the first"
             arrived += np.bincount(second, minlength=cluster)
         assert arrived.tolist() == tiles.layers[:, number, 3].tolist() and arrived.min() > 0
@@ -89,6 +88,21 @@ def test_wide_layers_need_a_larger_cluster_or_are_refused_in_words() -> None:
     wide = SparseNetworkProblem(2 * 65536, 65539, 100, DType.FLOAT16)
     broken = found.broken_constraints(wide, replace(heuristic, cluster=8, inputs=8), device())
     assert any("keeps 8256 neurons" in sentence for sentence in broken)
+
+
+def test_clusters_of_sixteen_hold_tiles_of_40_inputs_where_devices_have_them() -> None:
+    found = family("cluster_network")
+    problem = SparseNetworkProblem(16384 * 2, 16384 + 3, 100, DType.FLOAT16)
+    sixteen = replace(found.config_type(), cluster=16, inputs=40, first_check=0, checks=1)
+    assert not found.broken_constraints(problem, sixteen, H100)
+    other = replace(H100, compute_capability=(12, 0))
+    assert found.broken_constraints(problem, sixteen, other) == [
+        "clusters of more than 8 blocks (16) need compute capability 9.x or 10.x"
+    ]
+    wide = replace(problem, m=2 * 32768, k=32768 + 3)
+    assert "a block of the cluster (16) keeps 2112 neurons, at most 2032" in found.broken_constraints(
+        wide, replace(sixteen, inputs=8), H100
+    )
 
 
 def test_layers_of_several_kinds_take_turns() -> None:
@@ -126,17 +140,17 @@ def test_what_goes_to_the_other_block_is_listed_once() -> None:
         for is_listed in (False, True)
     )
     assert np.array_equal(found.places[..., :SIDE], plain.places), "destinations stay as they are"
-    sent = 0
+    sent, bits, nothing = 0, position_bits(2), not_listed(2)
     for rank in range(2):
         own, listed = found.places[rank, :, :SIDE], found.places[rank, :, SIDE:]
         assert np.array_equal(own >> 16, listed >> 16), "every lane knows the two blocks"
-        group, row = np.nonzero((own & COPIED - 1) >> POSITION_BITS != rank)
-        is_listed = listed & NOT_LISTED != NOT_LISTED
+        group, row = np.nonzero((own & COPIED - 1) >> bits != rank)
+        is_listed = listed & nothing != nothing
         assert np.all(is_listed[:, :-1] >= is_listed[:, 1:]), "they stand first"
         at_group, place = np.nonzero(is_listed)
         entry = listed[at_group, place] & 0xFFFF
-        assert np.array_equal(at_group, group) and np.array_equal(entry >> POSITION_BITS, row)
-        assert np.array_equal(entry & NOT_LISTED, own[group, row] & NOT_LISTED)
+        assert np.array_equal(at_group, group) and np.array_equal(entry >> bits, row)
+        assert np.array_equal(entry & nothing, own[group, row] & nothing)
         sent += group.size
     copies = np.count_nonzero(found.places[..., :SIDE] & COPIED)
     assert sent + copies == found.layers[:, :, 3].sum(), "as many as the other block waits for"

@@ -21,7 +21,8 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 
 STATIC_SHARED_LIMIT = 48 * 1024
-MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 8, 14  # CUfunction_attribute
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can launch
 CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6  # CUlaunchAttributeID
 
 
@@ -57,6 +58,12 @@ class CudaKernel:
             check(status, f"cannot allow {nbytes} bytes of shared memory per block")
             self._dynamic_limit = nbytes
 
+    def allow_cluster(self, blocks: int) -> None:
+        """Take leave for clusters that are larger than portable ones."""
+        if blocks > PORTABLE_CLUSTER:
+            status = libcuda().cuFuncSetAttribute(self.handle, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+            check(status, f"cannot allow clusters of {blocks} blocks")
+
 
 class _Attribute(ctypes.Structure):
     """CUlaunchAttribute: a number, and a union of 64 bytes aligned to 8."""
@@ -91,6 +98,7 @@ class BoundLaunch:
     ) -> None:
         """Fix a launch of a kernel; None and tensor maps stand for what each call brings an address for."""
         kernel.allow_shared_memory(launch.shared_memory_bytes)
+        kernel.allow_cluster(launch.persistent_cluster)
         opened = (ctypes.c_uint64 * max(1, sum(argument is None for argument in arguments)))()
         free = iter(range(ctypes.addressof(opened), ctypes.addressof(opened) + ctypes.sizeof(opened), 8))
         cells = [_cell(argument, next(free) if argument is None else 0) for argument in arguments]

@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kMaxThreads = 1024;           // in one block
 constexpr unsigned kMaxGridYZ = 65535;
-constexpr unsigned kMaxCluster = 8;              // that every device with clusters can run
+constexpr unsigned kMaxCluster = 16;             // 8 on every device with clusters, 16 on those that allow it
 constexpr unsigned kMaxFibers = 16 * 1024;       // in one launch: each has two memory mappings of its own
 
 void refuse_impossible(dim3 grid, dim3 block, unsigned cluster, std::size_t dynamic_shared_bytes) {
@@ -29,7 +29,7 @@ void refuse_impossible(dim3 grid, dim3 block, unsigned cluster, std::size_t dyna
     }
     if (cluster == 0 || cluster > kMaxCluster || grid.x % cluster != 0) {
         throw LaunchRefused("clusters of " + std::to_string(cluster) + " blocks for " + std::to_string(grid.x) +
-                            " along x; at most 8 are possible, which divide them");
+                            " along x; at most 16 are possible, which divide them");
     }
     if (dynamic_shared_bytes > SharedMemory::kBlockLimit) {
         throw LaunchRefused(std::to_string(dynamic_shared_bytes) + " bytes of dynamic shared memory; at most " +

@@ -27,25 +27,35 @@ from sparsegen.operators.sparse_network import SparseNetworkProblem
 
 SPARE_BLOCKS = 4  # of neurons that a block of the cluster may keep beyond its share
 HOLDERS = 2  # of a block of neurons, at most
-POSITION_BITS, RANK_BITS = 12, 3  # of a destination
-NOT_LISTED = (1 << POSITION_BITS) - 1  # a place that no row has
-COPIED = 1 << POSITION_BITS + RANK_BITS  # the bit that says that there is a second destination
-LARGEST_CLUSTER = 1 << RANK_BITS
+COPIED_BIT = 15  # of a destination: it says that there is a second one
+COPIED = 1 << COPIED_BIT
+LEAST_RANK_BITS = 3  # of a destination, below that bit; places have what is left
+LARGEST_CLUSTER = 16
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
+
+
+def position_bits(cluster: int) -> int:
+    """Bits of a place in a destination, below the bits of the block that has it."""
+    return COPIED_BIT - max(LEAST_RANK_BITS, (cluster - 1).bit_length())
+
+
+def not_listed(cluster: int) -> int:
+    """A place that no row has."""
+    return (1 << position_bits(cluster)) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterTiles:
     """All layers for a cluster; what blocks have of their own has an axis of them in front.
 
-    A destination is 16 bits: a place among the neurons that a block keeps, 12 bits, the block's number in the cluster,
-    and a bit that says that there is a second one.
+    A destination is 16 bits: a place among the neurons that a block keeps (`position_bits`), the block's number in the
+    cluster, and a bit that says that there is a second one.
 
     Attributes:
         layers: int32, cluster × layers × 4: as in `NetworkTiles`; the last says how many neurons other blocks send.
         places: uint32, cluster × groups × 16: the destination of each row; above it, of pairs, the two blocks. Or × 32,
             where rows that go to the other one of two blocks are listed behind the destinations: the place there, and
-            above its bits which row it is; then `NOT_LISTED`. The two blocks are above these too.
+            above its bits which row it is; then `not_listed`. The two blocks are above these too.
         copies: uint16, cluster × groups × 16: second destinations.
         general, blocks: as in `NetworkTiles`; a block's number, and from bit 16 on who keeps it.
         kept: int32, cluster × layers: places in use behind each layer.
@@ -101,7 +111,7 @@ def cluster_tiles(
     parts = []
     for rank in range(cluster):
         own = [layer.part(rank, first) for layer, (first, _) in zip(layers, sent, strict=True)]
-        nowhere = rank << POSITION_BITS | positions
+        nowhere = rank << position_bits(cluster) | positions
         parts.append(NumberedLayers(problem, matrix, own, passes, pass_groups, nowhere).tiles(np.zeros(0)))
     placed = places_of_inputs(problem, [layer.tiles for layer in layers])
     return _joined(problem, layers, sent, parts, placed, positions, is_listed)
@@ -212,9 +222,10 @@ class _Dealt:
         is_turned = (holder[..., 1] == sender)[..., None]
         holder = np.where(is_turned, holder[..., ::-1], holder)
         local = np.where(is_turned, local[..., ::-1], local)
-        word = holder << POSITION_BITS | SIDE * local + slot[..., None]
+        bits = position_bits(self.cluster)
+        word = holder << bits | SIDE * local + slot[..., None]
         is_copied = holder[..., 1] != NONE
-        first = np.where(holder[..., 0] == NONE, sender << POSITION_BITS | positions, word[..., 0])
+        first = np.where(holder[..., 0] == NONE, sender << bits | positions, word[..., 0])
         return first | COPIED * is_copied, np.where(is_copied, word[..., 1], 0)
 
     def sent(self, following: _Dealt | None, outputs: int, positions: int) -> tuple[Array, Array]:
@@ -228,15 +239,17 @@ class _Dealt:
         if following is not None:
             return following.destinations(places, sender, positions)
         rank, place = np.divmod(places, outputs)
-        word = np.where(places == NONE, sender << POSITION_BITS | positions, rank << POSITION_BITS | place)
+        bits = position_bits(self.cluster)
+        word = np.where(places == NONE, sender << bits | positions, rank << bits | place)
         return word, np.zeros_like(word)
 
     def received(self, first: Array, second: Array) -> Array:
         """int64, cluster: how many neurons each block gets from others."""
         sender = np.arange(len(first)) // max(1, self.share)
-        to = first >> POSITION_BITS & LARGEST_CLUSTER - 1
+        bits = position_bits(self.cluster)
+        to = (first & COPIED - 1) >> bits
         away = to[to != sender[:, None]]
-        copied = (second >> POSITION_BITS)[first & COPIED != 0]
+        copied = (second >> bits)[first & COPIED != 0]
         return np.bincount(np.concatenate((away, copied)).astype(np.int64), minlength=self.cluster)
 
     def groups_of(self, rank: int) -> slice:
@@ -279,10 +292,11 @@ def listed(destinations: Array, rank: int) -> Array:
     Args:
         destinations: uint32, groups × 16: of this block's rows.
     """
-    away = (destinations & COPIED - 1) >> POSITION_BITS != rank
-    word = destinations & NOT_LISTED | np.arange(SIDE, dtype=np.uint32) << POSITION_BITS
+    bits, nothing = position_bits(2), not_listed(2)
+    away = (destinations & COPIED - 1) >> bits != rank
+    word = destinations & nothing | np.arange(SIDE, dtype=np.uint32) << bits
     order = np.argsort(~away, axis=1, kind="stable")
-    found: Array = np.take_along_axis(np.where(away, word, NOT_LISTED), order, axis=1).astype(np.uint32)
+    found: Array = np.take_along_axis(np.where(away, word, nothing), order, axis=1).astype(np.uint32)
     return found
 
 
