@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sparsegen.kernels.layouts.cluster_shares import dealt_layers, share_of
 from sparsegen.kernels.layouts.network_tiles import (
     UNIT,
     LayerTiles,
@@ -99,9 +100,8 @@ def cluster_tiles(
         is_listed: whether rows that go to the other one of two blocks are listed too.
     """
     positions = SIDE * blocks_kept(problem, cluster)
-    layers = [
-        _Dealt.of(x, run, pass_groups, cluster, positions) for x in layers_in_tiles(problem, matrix, run)
-    ]
+    in_tiles = dealt_layers(layers_in_tiles(problem, matrix, run), run, cluster, SPARE_BLOCKS)
+    layers = [_Dealt.of(layer, run, pass_groups, cluster, positions) for layer in in_tiles]
     outputs = SIDE * _share(positions_of(problem) // SIDE, cluster)
     sent = [
         layer.sent(layers[number + 1] if number + 1 < len(layers) else None, outputs, positions)
@@ -183,7 +183,7 @@ class _Dealt:
     @classmethod
     def of(cls, tiles: LayerTiles, run: int, pass_groups: int, cluster: int, positions: int) -> _Dealt:
         groups, blocks = tiles.groups, len(tiles.columns)
-        share = _share(_share(groups.count, cluster), run) * run
+        share = share_of(groups.count, run, cluster)
         passes = passes_of(groups, _share(groups.count, cluster), pass_groups)
         if passes:
             owner = np.arange(groups.count) // max(1, share)

@@ -53,6 +53,15 @@ class LayerTiles:
         )
         return replace(self, groups=own, rows=self.rows[share], places=self.places[share])
 
+    def in_order(self, order: Array) -> LayerTiles:
+        """Its groups in another order, which suits their kind."""
+        groups = self.groups
+        counts = np.diff(groups.first)[order]
+        first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
+        tiles = np.arange(first[-1]) + np.repeat(groups.first[order] - first[:-1], counts)
+        own = replace(groups, rows=groups.rows[order], first=first, tiles=groups.tiles[tiles])
+        return replace(self, groups=own, rows=self.rows[order], places=self.places[order])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkTiles:

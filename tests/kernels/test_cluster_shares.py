@@ -1,0 +1,81 @@
+"""Pieces of layers where most of what they read is made."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sparsegen.kernels.layouts.cluster_shares import dealt_layers, share_of
+from sparsegen.kernels.layouts.cluster_tiles import SPARE_BLOCKS, cluster_tiles
+from sparsegen.kernels.layouts.network_tiles import LayerTiles, layers_in_tiles
+from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
+from sparsegen.networks.radixnet import radixnet
+from sparsegen.operators import DType, SparseNetworkProblem
+
+RUN = 4
+
+
+def in_tiles(neurons: int, layers: int) -> list[LayerTiles]:
+    matrix = radixnet(neurons, layers).stacked(DType.FLOAT16)
+    return layers_in_tiles(SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16), matrix, RUN)
+
+
+def keepers(layer: LayerTiles, cluster: int) -> np.ndarray:
+    """blocks × cluster: who keeps each block of neurons that the layer reads, as its groups stand."""
+    kept = np.zeros((len(layer.columns), cluster), dtype=bool)
+    rank = np.arange(layer.groups.count) // share_of(layer.groups.count, RUN, cluster)
+    kept[layer.groups.tiles, np.repeat(rank, np.diff(layer.groups.first))] = True
+    return kept
+
+
+def sent(layers: list[LayerTiles], cluster: int) -> list[int]:
+    """Neurons that go to others, counted row by row, behind each layer but the last."""
+    found = []
+    for layer, following in pairwise(layers):
+        kept = keepers(following, cluster)
+        rank = np.arange(layer.groups.count) // share_of(layer.groups.count, RUN, cluster)
+        to = kept[layer.places // SIDE]
+        own = np.take_along_axis(to, np.broadcast_to(rank[:, None, None], (*to.shape[:2], 1)), axis=2)
+        found.append(int(to.sum() - own.sum()))
+    return found
+
+
+@pytest.mark.parametrize("cluster", [2, 4])
+def test_less_is_sent_and_in_the_first_base_little(cluster: int) -> None:
+    layers = in_tiles(1024, 13)  # two bases of 6 layers, and one more
+    before, after = (sent(x, cluster) for x in (layers, dealt_layers(layers, RUN, cluster, SPARE_BLOCKS)))
+    assert sum(after[:5]) < 0.4 * sum(before[:5]), "there all rows of a group go the same way"
+    assert sum(after[5:]) < sum(before[5:])
+
+
+def test_every_group_is_dealt_once_and_runs_stay_whole() -> None:
+    layers = in_tiles(1024, 8)
+    for layer, dealt in zip(layers, dealt_layers(layers, RUN, 4, SPARE_BLOCKS), strict=True):
+        assert dealt.groups.kind is layer.groups.kind is not LayerKind.GENERAL
+        old, new = (np.sort(x.rows, axis=1)[:, 0] for x in (layer, dealt))
+        order = np.argsort(old)[np.searchsorted(np.sort(old), new)]
+        assert np.array_equal(np.sort(order), np.arange(old.size))
+        assert np.array_equal(dealt.rows, layer.rows[order])
+        assert np.array_equal(dealt.places, layer.places[order])
+        pairs, turned = layer.groups.tiles.reshape(-1, 2), dealt.groups.tiles.reshape(-1, 2)
+        assert np.array_equal(turned, pairs[order])
+        if layer.groups.kind is LayerKind.CHAINS:
+            runs = order.reshape(-1, RUN)
+            assert np.array_equal(runs - runs[:, :1], np.broadcast_to(np.arange(RUN), runs.shape))
+
+
+def test_layers_that_cannot_be_dealt_evenly_stay() -> None:
+    layers = in_tiles(256, 4)  # 16 groups: four runs
+    for layer, dealt in zip(layers, dealt_layers(layers, RUN, 8, SPARE_BLOCKS), strict=True):
+        assert np.array_equal(dealt.rows, layer.rows)
+
+
+def test_nobody_keeps_more_than_there_is_room_for() -> None:
+    matrix = radixnet(4096, 9).stacked(DType.FLOAT16)
+    problem = SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16)
+    for cluster in (2, 4, 8, 16):
+        tiles = cluster_tiles(problem, matrix, RUN, 16, cluster)
+        assert LayerKind.GENERAL not in tiles.kinds
+        assert tiles.kept.max() <= tiles.positions == 4096 // cluster + SIDE * SPARE_BLOCKS
