@@ -22,6 +22,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Given, MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.system.device_memory import WARP
 
 ITEM_BYTES = 2
 ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
@@ -30,6 +31,7 @@ WARPS = 8  # consumer warps
 LISTED_UNITS = 512  # that a thread block has room for in its list
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
 KINDS = 5  # of units, with a mask of the input
+LANE_WORDS = 4  # of the mask, that a lane reads where each warp lists the units on its own
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -49,6 +51,11 @@ class HaloConvConfig(Config):
         0,
         (0, 1, 2, 3),
         "with a mask of the input, what a unit costs beside its taps, in taps; blocks share units by costs, 0: evenly",
+    )
+    by_warps: bool = tunable(
+        False,
+        (False, True),
+        "of small masks of the output: each warp finds the units on its own, and products are rehearsed meanwhile",
     )
 
 
@@ -152,6 +159,14 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield Constraint(
             not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
         )
+        words = self._mask_words(p)
+        yield Constraint(
+            not c.by_warps or (p.mask_of is MaskOf.OUTPUT and words <= WARP * LANE_WORDS),
+            f"the lanes of a warp read a mask of the output of at most {WARP * LANE_WORDS} words ({words})",
+        )
+        yield Constraint(
+            not c.by_warps or c.lead == 0, "products are rehearsed where no warpgroup runs ahead of the other"
+        )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
@@ -175,6 +190,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             "resident": self._is_resident(p, config),
             "list_units": LISTED_UNITS,
             **({"waits_late": True} if p.given is Given.EARLIER else {}),
+            **({"lane_words": 1 if self._mask_words(p) <= WARP else LANE_WORDS} if config.by_warps else {}),
         }
 
     def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:
@@ -275,6 +291,12 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             some = RESIDENT if p.channels == chunk else LARGE
         fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]
         return tuple(c for c in dict.fromkeys(fitted) if not self.broken_constraints(p, c, device))
+
+    @staticmethod
+    def _mask_words(problem: MaskedConv2dProblem) -> int:
+        """The 64-bit words of a mask of the output."""
+        p, block = problem, problem.mask_block
+        return p.batch * -(-p.out_height // block.rows) * -(-p.out_width // (64 * block.columns))
 
     @staticmethod
     def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:

@@ -5,6 +5,7 @@
 // Problem: dtype=float16 r=3 s=3 stride=1 padding_rows=1 padding_columns=1 block_unit_rows=2
 //   block_unit_columns=2 mask_of=output rest=kept epilogue=bias_relu resident=false list_units=512
 // Config: tile_n=64 chunk=64 group_units=2 input_stages=2 weight_stages=4 stage_taps=1 lead=0 unit_cost=0
+//   by_warps=false
 
 #if defined(SPARSEGEN_EMULATOR)
 #include "sparsegen_emulator.h"
@@ -660,6 +661,8 @@ struct Multiplier {
   int held_input = -1, held_weights = -1;  // stages of products that may be under way
   int steps_to_lead = 0;
 
+  __device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) const { barrier_wait(barrier, parity); }
+
   // Gives stages back whose products are done.
   __device__ __forceinline__ void give_back() {
     if (threadIdx.x % 32 == 0) {
@@ -675,14 +678,14 @@ struct Multiplier {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       #pragma unroll
       for (int c = 0; c < kClasses; ++c) {
-        barrier_wait(shared.barriers.input_filled + input.number, input.parity);
+        wait(shared.barriers.input_filled + input.number, input.parity);
         const unsigned char* const boxes = shared.input + input.number * kInputBytes + first * kBoxPlace;
         const RowsOperand a = rows_operand(boxes, kBoxColumns * kRowBytes);
         #pragma unroll
         for (int place = 0; place < class_taps(c); place += kStageTaps) {
           const int tap = tap_number(c, place);
           const int stage = kResident ? (chunk * kTaps + class_begin(c) + place) / kStageTaps : weights.number;
-          barrier_wait(shared.barriers.weights_filled + stage, kResident ? 0 : weights.parity);
+          wait(shared.barriers.weights_filled + stage, kResident ? 0 : weights.parity);
           constexpr bool is_needed = true;
           if (kOwn > 0 && is_needed) {
             const RowsOperand b = rows_operand(shared.weights + stage * kWeightBytes, 8 * kRowBytes);
