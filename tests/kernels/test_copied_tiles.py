@@ -12,7 +12,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.copied_ring import MOST_ROWS
+from sparsegen.kernels.layouts.copied_ring import MOST_ROWS, Rehearsal
 from sparsegen.operators import (
     Block,
     Density,
@@ -152,6 +152,55 @@ def test_prepared_loads(
     emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]
 ) -> None:
     run_sdd(emulator_toolchain, changed, {"prepares": True, **tunables})
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("rehearsal", Rehearsal)
+@pytest.mark.parametrize(
+    ("changed", "tunables"),
+    [
+        ({}, {"tile_n": 256, "cluster": 2}),
+        ({"w_layout": Layout.COLUMN, "m": 130}, {"tile_n": 128, "cluster": 2, "order": "placed"}),
+        ({"block": Block(64, 64), "m": 190}, {"tile_n": 64, "cluster": 1, "order": "placed"}),
+        ({"k": 4800, "m": 700, "n": 64, "density": Density(0.02)}, {"tile_n": 128, "cluster": 2}),
+        ({"batch": 2, "block": Block(256, 64), "m": 600}, {"tile_n": 128, "cluster": 2}),
+        (
+            {"factor_type": FactorType.E4M3, "w_layout": Layout.COLUMN, "block": Block(128, 128)},
+            {"tile_n": 256, "cluster": 2},
+        ),
+    ],
+    ids=("pair", "by-inner", "narrow", "words", "batch", "8-bit"),
+)
+def test_rows_of_opposite_lengths(
+    emulator_toolchain: EmulatorToolchain,
+    changed: dict[str, Any],
+    tunables: dict[str, Any],
+    rehearsal: Rehearsal,
+) -> None:
+    """Blocks without rows of their own, and steps that one warpgroup or none multiplies."""
+    start = DsdProblem(460, 720, 392, DType.FLOAT16, Block(128, 64), Density(0.5))
+    if "factor_type" in changed:
+        start = replace(start, k=784, n=400)
+    problem, found = replace(start, **changed), family("tma_dsd")
+    config = found.config(pairing="opposite", rehearsal=str(rehearsal), **tunables)
+    assert not found.broken_constraints(problem, config, H100)
+    source = render(found, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    matrix = problem.without_pattern
+    variant = Variant(found, config, Kind(DsdProblem, (), ()), (), source)
+    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where=str(config))
+
+
+def test_blocks_that_share_b_have_the_same_rows_of_the_mask() -> None:
+    found = family("tma_dsd")
+    pair = found.config(pairing="opposite", tile_n=256, cluster=2)
+    assert not found.broken_constraints(DSD, pair, H100)
+    assert found.broken_constraints(replace(DSD, block=Block(64, 64)), pair, H100) == [
+        "blocks of a cluster that share B have the same rows of the mask (64 of the result), and tiles of at least 128 "
+        "columns (256)"
+    ]
+    small = replace(DSD, m=2048, k=2048, n=2048)
+    assert found.launch(small, pair, {}, H100).grid == (128, 1, 1)
 
 
 def run_sdd(toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]) -> None:
@@ -296,7 +345,15 @@ def test_every_lane_may_arrive(emulator_toolchain: EmulatorToolchain, cluster: i
 
 
 def test_heuristics_fall_with_the_size() -> None:
-    assert heuristic(DSD) == {"tile_n": 256, "cluster": 2, "raster": 16, "order": "counted", "tail": 2}
+    assert heuristic(DSD) == {
+        "tile_n": 256,
+        "cluster": 2,
+        "raster": 16,
+        "order": "counted",
+        "tail": 2,
+        "pairing": "adjacent",
+        "rehearsal": "none",
+    }
     assert heuristic(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
     assert heuristic(replace(DSD, m=2048, k=2048, n=2048, density=Density(0.8)))["tile_n"] == 256
     assert heuristic(replace(DSD, m=1024, k=1024, n=1024))["tile_n"] == 64

@@ -37,6 +37,21 @@ class Order(StrEnum):
     PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
 
 
+class Rehearsal(StrEnum):
+    """What warpgroups go through before the first tile has come, so that its instructions are in the caches."""
+
+    NONE = "none"
+    PRODUCTS = "products"
+    TILE = "tile"  # products, and laying the result down
+
+
+class Pairing(StrEnum):
+    """Which rows the two warpgroups of a tile have, by the number of live blocks."""
+
+    ADJACENT = "adjacent"  # of equal or neighbouring rank
+    OPPOSITE = "opposite"  # of the highest and the lowest rank that are left, so that tiles take equally long
+
+
 @dataclass(frozen=True)
 class CopiedTilesConfig(Config):
     """One point of the tuning space of the `CopiedTiles` families."""
@@ -56,6 +71,22 @@ class WalkedTilesConfig(CopiedTilesConfig):
     """One point of the tuning space of the `WalkedTiles` families."""
 
     tail: int = tunable(2, (2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
+
+
+@dataclass(frozen=True)
+class MaskedWalkConfig(WalkedTilesConfig):
+    """One point of the tuning space of the `MaskedWalk` families."""
+
+    pairing: str = tunable(
+        Pairing.ADJACENT.value,
+        tuple(o.value for o in Pairing),
+        "rows of a tile's warpgroups: of equal rank, or of the longest and the shortest",
+    )
+    rehearsal: str = tunable(
+        Rehearsal.NONE.value,
+        tuple(o.value for o in Rehearsal),
+        "what warpgroups go through while the first tile is on its way: nothing, products, or storing too",
+    )
 
 
 def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:

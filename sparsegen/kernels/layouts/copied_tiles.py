@@ -25,8 +25,9 @@ from sparsegen.kernels.layouts.copied_ring import (
     TILE_M,
     TILE_US,
     CopiedTilesConfig,
+    MaskedWalkConfig,
     Order,
-    WalkedTilesConfig,
+    Pairing,
     persistent_launch,
 )
 from sparsegen.kernels.layouts.limits import shared_memory_fits
@@ -149,7 +150,7 @@ class CopiedTiles(Family[P, C]):
         if (
             name == self.mapped_names[1] and side.b_by_inner
         ):  # one box holds all columns of B that a stage needs
-            box_rows = self._unit(side, config) if side.samples else config.tile_n
+            box_rows = self._unit(side, config) if side.samples else self._box_columns(config)
         is_batch, row_bytes, row = problem.batch > 1, array.row_bytes, ROW_BYTES // array.dtype.itemsize
         return TensorMap(
             array=name,
@@ -177,11 +178,9 @@ class CopiedTiles(Family[P, C]):
 
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
-        columns = (
-            PIECE if side.samples else config.tile_n * config.cluster
-        )  # of the narrowest tile of a cluster
-        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // columns)
-        return persistent_launch(max(1, tiles), config.cluster, device)
+        return persistent_launch(
+            max(1, problem.batch * self._cluster_tiles(side, config)), config.cluster, device
+        )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """Wide tiles if they fill the device; otherwise fewer or narrower ones, scheduled by position."""
@@ -227,6 +226,15 @@ class CopiedTiles(Family[P, C]):
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 
+    def _cluster_tiles(self, side: Side, config: C) -> int:
+        """The number of a cluster's tiles in an item; of a sampled product the most that there may be."""
+        columns = PIECE if side.samples else config.tile_n * config.cluster
+        return self._row_tiles(side) * -(-side.columns // columns)
+
+    def _box_columns(self, config: C) -> int:
+        """Columns of B that a block has the copy engine bring at a time."""
+        return config.tile_n
+
     @staticmethod
     def _row_tiles(side: Side) -> int:
         return -(-side.mask_rows * (side.row_block // PIECE) // 2)
@@ -237,11 +245,16 @@ class CopiedTiles(Family[P, C]):
         return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
 
 
-W = TypeVar("W", bound=WalkedTilesConfig)
+W = TypeVar("W", bound=MaskedWalkConfig)
 
 
 class WalkedTiles(CopiedTiles[P, W]):
-    """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows."""
+    """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows.
+
+    In tiles of opposite rows one warpgroup has rows with many live blocks and the other one rows with few, so that
+    tiles take about equally long. B is read for the steps of both. In clusters of such tiles the blocks have the same
+    columns and the same two rows of the mask, and share B instead of A.
+    """
 
     template = "masked/tma_masked.cu.j2"
 
@@ -251,6 +264,24 @@ class WalkedTiles(CopiedTiles[P, W]):
         yield Constraint(
             c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
         )
+        side = Side.of(problem)
+        yield Constraint(
+            not self._shares_b(c) or (side.row_block % TILE_M == 0 and c.tile_n >= TILE_M),
+            f"blocks of a cluster that share B have the same rows of the mask ({side.row_block} of the result), and "
+            f"tiles of at least {TILE_M} columns ({c.tile_n})",
+        )
+
+    def _cluster_tiles(self, side: Side, config: W) -> int:
+        if not self._shares_b(config):
+            return CopiedTiles._cluster_tiles(self, side, config)
+        return -(-self._row_tiles(side) // config.cluster) * -(-side.columns // config.tile_n)
+
+    def _box_columns(self, config: W) -> int:
+        return config.tile_n // config.cluster if self._shares_b(config) else config.tile_n
+
+    @staticmethod
+    def _shares_b(config: MaskedWalkConfig) -> bool:
+        return config.cluster > 1 and config.pairing == Pairing.OPPOSITE
 
     def heuristic(self, problem: P, features: Features, device: Device) -> W:
         """If nearly all blocks are live, rows are equally long, and the last group is processed like the others."""
