@@ -3,15 +3,16 @@
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
 Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
-dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, and
-all that was measured on the test half of DLMC's layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged.
-A JSON export may stand for a database.
+dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, those
+of which a newer source was measured on the same workload, and all that was measured on the test half of DLMC's layers
+(`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export may stand for a database.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import click
 from benchmarks.dlmc_split import test_half
 from sparsegen.dispatch.neighbours import heuristic_configs
 from sparsegen.kernels import family_of
+from sparsegen.kernels.config import Config
 from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Baseline, Measurement
@@ -62,7 +64,7 @@ def set_aside() -> frozenset[str]:
 
 def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     """What stays of one workload's measurements, fastest first."""
-    order = ranked(filter(is_valid, group))
+    order = ranked(newest(filter(is_valid, group)))
     workload, device = group[0].workload, group[0].device
     heuristics = set(heuristic_configs(workload.problem, workload.features, device).values())
     seen: set[str] = set()
@@ -74,6 +76,13 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
             stay.append(found.measurement)
         seen.add(variant.family)
     return stay
+
+
+def newest(group: Iterable[Measurement]) -> list[Measurement]:
+    """Without what was measured of a config's earlier sources: its kernel is another one since."""
+    every = sorted(group, key=lambda m: m.measured_at)
+    last: dict[Config, Measurement] = {m.variant.config: m for m in every}
+    return [m for m in every if m.variant == last[m.variant.config].variant]
 
 
 def is_valid(measurement: Measurement) -> bool:

@@ -30,7 +30,6 @@ from sparsegen.tuning_db.layers import MemoryLayer, with_rates
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.seeds_reader import seeds
 
-UNSEEDED = {"bitmap_spmm", "group_spmm", "tma_block_spmm"}  # of which there is no packaged measurement
 SIZE = 8192
 DENSE = Features(SIZE, SIZE, SIZE * SIZE // 2, SIZE / 2, 0.01, SIZE // 2 + 100, 0.5)
 
@@ -211,7 +210,7 @@ def test_predictions_hold_on_the_seeds() -> None:
             chosen.append(times[min(predicted, key=predicted.__getitem__)] / min(times.values()))
     seeded = {tuned.workload.problem.operator for tuned in seeds().list_workloads()}
     of_seeded = {name for name, one in families().items() if one.problem_type.operator in seeded}
-    assert set(ratios) == of_seeded - UNSEEDED
+    assert set(ratios) == of_seeded
     for name, found in ratios.items():
         assert 0.8 < sorted(found)[len(found) // 2] < 1.25, name
     assert sum(slowdown <= 1.25 for slowdown in chosen) > 0.95 * len(chosen)
