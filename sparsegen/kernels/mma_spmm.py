@@ -15,6 +15,7 @@ from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits, tiles_in_grid
 from sparsegen.kernels.layouts.mma_spmm_config import (
+    FULL_MATRIX_CONFIGS,
     LARGE_TILE_CONFIG,
     NARROW_TILE_CONFIG,
     WARPGROUP_CONFIGS,
@@ -281,6 +282,15 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
+        """The largest tiles of which there are enough, or, if those should be faster, whole tiles of a full matrix."""
+        by_size = self._by_size(problem, features, device)
+        if fills_blocks(features):
+            return by_size
+        full = FULL_MATRIX_CONFIGS[problem.dtype.itemsize]
+        likely = (by_size, *(c for c in full if self.suits(problem, features, c, device)))
+        return min(likely, key=lambda c: self.analytic_us(problem, features, c, device))
+
+    def _by_size(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
         of_whole_tiles = self.alternatives(problem, features, device)
         if features.density < FEW_BLOCKS:

@@ -75,3 +75,31 @@ LARGE_TILE_CONFIG = MmaSpmmConfig(
     resident_blocks=2,
 )
 NARROW_TILE_CONFIG = replace(LARGE_TILE_CONFIG, tile_m=32, tile_k=32, warps_m=1, warps_n=4)
+
+
+def _whole_tiles(
+    tile: tuple[int, int, int], warps: tuple[int, int, int], stages: int, blocks: int
+) -> MmaSpmmConfig:
+    (m, n, k), (warps_m, warps_n, warps_k) = tile, warps
+    return MmaSpmmConfig(m, n, k, False, warps_m, warps_n, warps_k, "tiles", stages, 1, blocks)
+
+
+# For whole tiles of matrices without blocks, so full that expanding nonzeros costs more than loading zeros: of each
+# element size those that together come nearest to the family's best on LSTM and Transformer weights (H100, 34
+# workloads).
+FULL_MATRIX_CONFIGS = {
+    4: (
+        _whole_tiles((32, 32, 128), (1, 1, 4), 3, 1),
+        _whole_tiles((32, 64, 64), (1, 1, 4), 3, 2),
+        _whole_tiles((128, 64, 16), (1, 2, 2), 3, 1),
+        _whole_tiles((128, 64, 64), (1, 2, 4), 4, 1),
+        _whole_tiles((128, 128, 16), (1, 4, 1), 3, 2),
+        _whole_tiles((16, 32, 128), (1, 1, 4), 3, 2),
+    ),
+    2: (
+        _whole_tiles((32, 32, 256), (1, 2, 2), 3, 1),
+        _whole_tiles((64, 64, 256), (2, 4, 1), 3, 2),
+        _whole_tiles((64, 64, 128), (2, 2, 1), 3, 2),
+        _whole_tiles((16, 64, 256), (1, 2, 4), 3, 2),
+    ),
+}
