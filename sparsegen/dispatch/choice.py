@@ -2,8 +2,9 @@
 
 In this order: what is pinned; the same problem and sparsity pattern, unless few variants were tried there, none beats
 the dense product, and a family that was not tried should be clearly faster; a workload of equal sizes and close
-features; the vote of the nearest measured workloads; the family's heuristic. What was predicted for this workload and
-device (`sparsegen tune --for`) comes before the vote of other devices, and after that of this one: it is trusted less
+features, unless something else should be clearly faster by the cost model and all that is near; what that says; the
+family's heuristic. What was predicted for this workload and
+device (`sparsegen tune --for`) comes before what is near on other devices, and after this one's: it is trusted less
 than what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config
 from a database was checked when it was read; whether it may run here, its family's constraints say.
 """
@@ -30,6 +31,7 @@ from sparsegen.dispatch.modelled import FEW_TRIED, Modelled
 from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
     Neighbour,
+    Prediction,
     nearest,
     predict,
     suspects,
@@ -47,11 +49,9 @@ from sparsegen.tuning_db.layers import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Probe, Workload
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
-# Octaves; beyond it a heuristic knows better. With the packaged measurements, from which all nearer than a distance
-# were left out: up to 3.5 octaves the vote's variants take 1.02 to 1.05 times the best time and the heuristics'
-# 1.03 to 1.09; from 4 on the vote's take 1.1 to 1.5 times and the heuristics' 1.03 to 1.11, and many estimates are 11
-# times off.
+# Octaves, of which what lies further away says nothing (`dispatch.regression.REACH`).
 FARTHEST = 3.5
+WORTH_ANOTHER = 1.1  # expected gain over a workload of equal sizes and close features
 CACHED_CHOICES = 4096
 
 
@@ -106,6 +106,7 @@ class _Search:
         self.own = database.measurements(workload, device)
         # Whatever a neighbour says, it failed here.
         self.suspects = suspects(self.own) | self.failed_where_used()
+        self._predictions: list[Prediction] | None = None
 
     def choose(self) -> Choice:
         pinned = self.pinned()
@@ -165,9 +166,9 @@ class _Search:
             return None
         config, time_us = found
         count = len(ranking.times(self.own, self.kind))
-        is_free = self.options.on_miss in (OnMiss.NEAREST, OnMiss.DEFAULT)  # to use what was not measured
-        if is_free and count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
-            newer = self.modelled(self.own).untried_here(config, time_us, self.probes)
+        if self.is_free and count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
+            measured = Modelled(self.workload, self.device, self.own, self.is_allowed)
+            newer = measured.untried(config, time_us, self.probes)
             if newer is not None:
                 return self.choice(newer.config, How.DEFAULT, newer.why)
         why = f"the fastest of {count} variants measured on this very workload"
@@ -184,27 +185,21 @@ class _Search:
             found = self.first_allowed(measured)
             if found is not None:
                 config, time_us = found
-                newer = self.modelled(measured).untried_near(config)
-                if newer is not None:
-                    return self.choice(newer.config, How.DEFAULT, newer.why)
-                why = "the fastest on a matrix of the same size with nearly the same row lengths"
                 expected_us = time_us * self.work_ratio(neighbour)
+                if self.is_free and any(
+                    p.expected_us * WORTH_ANOTHER < expected_us for p in self.predictions(near)[:1]
+                ):
+                    return None
+                why = "the fastest on a matrix of the same size with nearly the same row lengths"
                 return self.choice(config, How.BUCKET, why, expected_us=expected_us, neighbours=[neighbour])
         return None
 
     def nearest(self, near: Sequence[Neighbour]) -> Choice | None:
-        asked = [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
-        records = [(n, self.database.measurements(n.workload, n.device)) for n in asked]
-        predictions = predict(self.workload, self.device, records, self.is_allowed)
+        predictions = self.predictions(near)
         if not predictions:
             return None
-        first = predictions[0]
-        modelled = self.modelled([m for _, measured in records for m in measured])
-        newer = modelled.untried_near(first.config)
-        if newer is not None:
-            return self.choice(newer.config, How.DEFAULT, newer.why)
+        config, expected_us = predictions[0].config, predictions[0].expected_us
         cost = self.problem.cost(self.workload.features.nnz)
-        expected_us = first.expected_us(self.problem, self.workload.features, self.device)
         from_memory = max(0, cost.bytes - self.device.l2_bytes)  # the rest may lie in L2
         least_us = self.device.expected_rates.least_us(cost.flop, from_memory, self.problem.multiplied)
         if expected_us < least_us:
@@ -212,18 +207,21 @@ class _Search:
                 f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "
                 f"do it in less than {microseconds(least_us)}"
             )
-        faster = modelled.tried_near(first.config, expected_us)
-        if faster is not None:
-            return self.choice(faster.config, How.DEFAULT, faster.why)
-        percent = (first.slowdown - 1) * 100
-        if len(asked) == 1:
-            why = f"on the nearest measured workload it is within {percent:.0f} % of the best"
-        else:
-            why = (
-                f"on the {len(asked)} nearest measured workloads it is within {percent:.0f} % of the best, "
-                "on average weighted by nearness"
-            )
-        return self.choice(first.config, How.NEAREST, why, expected_us=expected_us, neighbours=asked)
+        asked = near_enough(near)
+        there = (
+            f"the {len(asked)} nearest measured workloads"
+            if len(asked) > 1
+            else "the nearest measured workload"
+        )
+        why = f"of {len(predictions)} variants it should be the fastest, by the cost model and {there}"
+        return self.choice(config, How.NEAREST, why, expected_us=expected_us, neighbours=asked)
+
+    def predictions(self, near: Sequence[Neighbour]) -> list[Prediction]:
+        """What the cost model and the nearest measured workloads say, the best first; asked once."""
+        if self._predictions is None:
+            records = [(n, self.database.measurements(n.workload, n.device)) for n in near_enough(near)]
+            self._predictions = predict(self.workload, self.device, records, self.is_allowed)
+        return self._predictions
 
     def predicted(self, near: Sequence[Neighbour]) -> Choice | None:
         asked = [n for n in near if n.distance <= FARTHEST]
@@ -259,8 +257,10 @@ class _Search:
     def predicted_us(self, family: AnyFamily) -> float:
         return family.predicted_us(self.problem, self.workload.features, self.device)
 
-    def modelled(self, measured: Sequence[Measurement]) -> Modelled:
-        return Modelled(self.workload, self.device, measured, self.is_allowed)
+    @property
+    def is_free(self) -> bool:
+        """To use what was not measured."""
+        return self.options.on_miss in (OnMiss.NEAREST, OnMiss.DEFAULT)
 
     def is_allowed(self, config: Config) -> bool:
         if config in self.suspects or not is_of_operator(config, self.problem.operator):
@@ -348,6 +348,11 @@ class _Search:
     def work_ratio(self, neighbour: Neighbour) -> float:
         there = neighbour.workload.features.nnz
         return (self.workload.features.nnz + 1) / (there + 1)
+
+
+def near_enough(near: Sequence[Neighbour]) -> list[Neighbour]:
+    """Those that are asked."""
+    return [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:

@@ -1,13 +1,9 @@
 """What the configs measured on similar workloads say about one that was not measured.
 
-The k nearest workloads in log-feature space each vote on every candidate with its slowdown against the best config
-there, weighted by nearness. Candidates are the configs that were good there, and every family's heuristic config.
-That is another config on another workload; it is rated by how good these were where they were measured. A
-config that a neighbour has not tried is rated by the similar ones it has (Nadaraya-Watson regression over how
-alike configs are). The winner of a single neighbour would be its noise as much as its merit.
-
-A Gaussian process over the same measurements is asked too, and what is expected is the mean of both in logs: the vote
-knows what has been good everywhere near, the process what changes with the sizes and what families differ in.
+A config's time is what its family's cost model says, times how far the model was off on the k nearest workloads in
+log-feature space, for this config, for similar ones and for its family (`dispatch.regression`). Candidates are the
+configs that were good there and all families' heuristic configs, also those that nobody tried there: few or old
+measurements near do not keep a family out that should be faster.
 """
 
 from __future__ import annotations
@@ -19,24 +15,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.dispatch.regression import Point, expected, log_slowdowns
-from sparsegen.kernels import families_of, family, family_of
+from sparsegen.dispatch.regression import Point, expected
+from sparsegen.kernels import families_of, family, family_of, is_of_operator
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.similarity import differences
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Outcome, Tuned, Workload
 
-NEIGHBOURS = 12  # that vote
-CANDIDATES = 24  # best configs of each neighbour that are voted on
-OF_EACH_FAMILY = 4  # of its best configs are known to the Gaussian process at least
-REGRESSED = 0.5  # share of the Gaussian process in what is expected
-OWN_WEIGHT = 0.5  # distance at which a neighbour counts half as much as an equal workload
+NEIGHBOURS = 12  # that are asked
+CANDIDATES = 24  # best configs of each neighbour
+OF_EACH_FAMILY = 4  # of its best configs are known of a neighbour at least
+CAUTION = 0.5  # standard deviations by which a doubtful config has to be better
 OTHER_EPILOGUE = 0.5  # distance added for another of the near traits; an epilogue touches the result once
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
-SIMILARITY = 0.35  # weight of a config for each tunable in which it differs (`differences`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,41 +41,16 @@ class Neighbour:
     distance: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Prediction:
-    """A config and what the neighbours expect of it.
+    """A config and what is expected of it.
 
     Attributes:
-        slowdown: expected time over the best one's, at least 1.
-        voters, weights: the neighbours, and the shares of their votes.
-        there: what stands for the config on each neighbour: itself, or the family's heuristic config there.
-        log_us: log(µs) of those, measured there or inferred.
+        expected_us: microseconds by the cost model and by what the neighbours took.
     """
 
     config: Config
-    slowdown: float
-    voters: Sequence[Neighbour]
-    weights: Array
-    there: Sequence[Config]
-    log_us: Array
-
-    def expected_us(self, problem: Problem, features: Features, device: Device) -> float:
-        """Microseconds by the family's cost model, times what its times on the neighbours are over the model's there.
-
-        The model knows the launch, waves and bytes, which do not grow with the FLOP from one workload to another. A
-        neighbour on which it has no time for the config does not count.
-        """
-        model = family_of(self.config)
-        logs = np.full(len(self.voters), np.nan)
-        for i, (neighbour, config) in enumerate(zip(self.voters, self.there, strict=True)):
-            of, on = neighbour.workload, neighbour.device
-            if not model.broken_constraints(of.problem, config, on):
-                logs[i] = self.log_us[i] - math.log(model.analytic_us(of.problem, of.features, config, on))
-        counts = np.isfinite(logs)
-        modelled = float(model.analytic_us(problem, features, self.config, device))
-        if not counts.any():
-            return modelled
-        return modelled * math.exp(float(self.weights[counts] @ logs[counts] / self.weights[counts].sum()))
+    expected_us: float
 
 
 def position(problem: Problem, features: Features) -> Array:
@@ -138,73 +106,75 @@ def predict(
     neighbours: Sequence[tuple[Neighbour, Sequence[Measurement]]],
     is_allowed: Callable[[Config], bool],
 ) -> list[Prediction]:
-    """The candidates that are allowed here, the best expected one first; empty when nothing was measured.
+    """The candidates that are allowed here, the best one first; empty when nothing was measured.
+
+    First comes what should be fastest even where doubts about it come true (`CAUTION`).
 
     Args:
         workload, device: here.
         neighbours: each with everything measured on it.
         is_allowed: whether a config may run here at all.
     """
-    voters = [(n, times) for n, measured in neighbours if (times := _times(measured))]
-    if not voters:
+    problem, features = workload.problem, workload.features
+    asked = [(n, times) for n, measured in neighbours if (times := _times(measured))]
+    if not asked:
         return []
     doubtful = {config for _, measurements in neighbours for config in suspects(measurements)}
     candidates: dict[Config, None] = {}  # an ordered set: equal scores go to the nearer neighbour's config
-    for _, times in voters:
+    for _, times in asked:
         candidates |= dict.fromkeys(sorted(times, key=times.__getitem__)[:CANDIDATES])
-    configs = [c for c in candidates if c not in doubtful and is_allowed(c)]
-    # A family's heuristic config, if its heuristic config for some neighbour was measured there.
-    timed = {config.family_name for _, times in voters for config in times}
-    there = [heuristic_configs(n.workload.problem, n.workload.features, n.device, timed) for n, _ in voters]
-    tried = {f for g, (_, times) in zip(there, voters, strict=True) for f, c in g.items() if c in times}
-    mine = heuristic_configs(workload.problem, workload.features, device, timed)
-    heuristics = {f: c for f, c in mine.items() if f in tried and c not in doubtful and is_allowed(c)}
-    listed = [*configs, *heuristics.values()]
+    for each in families_of(problem.operator):
+        heuristics = (
+            each.heuristic(problem, features, device),
+            *each.alternatives(problem, features, device),
+        )
+        candidates |= dict.fromkeys(heuristics)
+    listed = [c for c in candidates if c not in doubtful and is_allowed(c)]
+    modelled = np.array([_log_modelled(problem, features, c, device) for c in listed])
+    listed = [c for c, log in zip(listed, modelled.tolist(), strict=True) if math.isfinite(log)]
     if not listed:
         return []
-    weights = np.array([1.0 / (n.distance**2 + OWN_WEIGHT**2) for n, _ in voters])
-    weights /= weights.sum()
-    stands = [[*configs, *(theirs[f] for f in heuristics)] for theirs in there]
-    logs = np.array([_log_times(own, times) for own, (_, times) in zip(stands, voters, strict=True)])
-    fastest = np.log([min(times.values()) for _, times in voters])
-    slowdown = weights @ (logs - fastest[:, None])
-    processed = _regressed(workload, mine, voters, there, listed)
-    slowdown = (1 - REGRESSED) * slowdown + REGRESSED * processed
-    asked = [neighbour for neighbour, _ in voters]
-    best: dict[Config, Prediction] = {}  # a heuristic config may be one of the others
-    for i in np.argsort(slowdown, kind="stable").tolist():
-        if listed[i] not in best:
-            expected_slowdown = math.exp(max(0.0, slowdown[i]))
-            own = [config[i] for config in stands]
-            best[listed[i]] = Prediction(listed[i], expected_slowdown, asked, weights, own, logs[:, i])
-    return list(best.values())
+    logs = modelled[np.isfinite(modelled)]
+    known, off = _known(asked, device)
+    score = logs
+    if known:
+        here = position(problem, features)
+        mean, doubt = expected(known, off, [Point(here, config) for config in listed])
+        logs, score = logs + mean, logs + mean + CAUTION * doubt
+    order = np.argsort(score, kind="stable").tolist()
+    return [Prediction(listed[i], math.exp(logs[i])) for i in order]
 
 
-def _regressed(
-    workload: Workload,
-    mine: dict[str, Config],
-    voters: Sequence[tuple[Neighbour, dict[Config, float]]],
-    heuristics: Sequence[dict[str, Config]],
-    listed: Sequence[Config],
-) -> Array:
-    """The logs of the slowdowns that a Gaussian process expects of some configs here.
+def _known(
+    asked: Sequence[tuple[Neighbour, dict[Config, float]]], device: Device
+) -> tuple[list[Point], Array]:
+    """What was measured near, and the logs of those times over the modelled ones.
 
     Args:
-        mine, heuristics: the families' heuristic configs here, and on each voter.
+        device: with the rates that were measured of it.
     """
     known: list[Point] = []
-    logs: list[Array] = []
-    for (neighbour, times), theirs in zip(voters, heuristics, strict=True):
-        place = position(neighbour.workload.problem, neighbour.workload.features)
-        kept = _telling(times)
-        known += [_point(place, config, theirs) for config in kept]
-        logs.append(log_slowdowns([times[config] for config in kept]))
-    here = position(workload.problem, workload.features)
-    return expected(known, np.concatenate(logs), [_point(here, config, mine) for config in listed])
+    logs: list[float] = []
+    for neighbour, times in asked:
+        of, on = neighbour.workload, neighbour.device
+        on = device if on.key == device.key else on
+        place = position(of.problem, of.features)
+        for config in _telling(times):
+            modelled = _log_modelled(of.problem, of.features, config, on)
+            if math.isfinite(modelled):
+                known.append(Point(place, config))
+                logs.append(math.log(times[config]) - modelled)
+    return known, np.array(logs)
 
 
-def _point(place: Array, config: Config, heuristics: dict[str, Config]) -> Point:
-    return Point(place, config, heuristics.get(config.family_name) == config)
+def _log_modelled(problem: Problem, features: Features, config: Config, device: Device) -> float:
+    """The log of what the cost model says; infinite where the config is none for such a problem."""
+    if not is_of_operator(config, problem.operator):
+        return math.inf
+    model = family_of(config)
+    if model.broken_constraints(problem, config, device):
+        return math.inf
+    return math.log(model.analytic_us(problem, features, config, device))
 
 
 def _telling(times: dict[Config, float]) -> list[Config]:
@@ -234,17 +204,3 @@ def _times(measurements: Sequence[Measurement]) -> dict[Config, float]:
         if found.variant.config.is_known:
             times.setdefault(found.variant.config, found.time_us)
     return times
-
-
-def _log_times(candidates: Sequence[Config], times: dict[Config, float]) -> Array:
-    """log(µs) of each candidate on one neighbour, measured or inferred from similar ones."""
-    logs = np.full(len(candidates), math.log(max(times.values())))  # of a family that was not tried at all
-    tried = list(times)
-    weights = SIMILARITY ** differences(candidates, tried)
-    alike = weights.sum(axis=1)
-    is_inferred = alike > 0
-    logs[is_inferred] = (weights @ np.log(list(times.values())))[is_inferred] / alike[is_inferred]
-    for i, config in enumerate(candidates):
-        if config in times:
-            logs[i] = math.log(times[config])
-    return logs

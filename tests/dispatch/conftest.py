@@ -1,14 +1,12 @@
-"""Times in these tests are made up: the cost model, which knows better, is asked by tests of its own alone."""
+"""Times in these tests are made up: what the cost model thinks of other families has tests of its own."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from sparsegen.dispatch import modelled
+from sparsegen.dispatch import neighbours
 
 
 @pytest.fixture(autouse=True)
-def votes_count_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelled, "WORTH_ANOTHER", math.inf)
+def what_was_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "families_of", lambda operator: ())
