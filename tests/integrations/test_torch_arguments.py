@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_arguments import DEVICE, FLAG, NUMBER, PAIR, PLACE, TEXTS, WHOLE, WORD
+from wrong_values import DEVICE, FLAG, NUMBER, PAIR, PLACE, TEXTS, WHOLE, WORD
 
 from sparsegen.errors import SparsegenError
 

@@ -15,9 +15,11 @@ from sparsegen.errors import MatrixError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
     draw_block_mask,
+    dsd,
     from_counts,
     from_flex,
     from_torch_bsr,
+    sdd,
     to_counts,
     to_flex,
     to_torch_bsr,
@@ -135,6 +137,13 @@ def test_masks_that_flex_attention_makes() -> None:
         BLOCK_SIZE=16,
     )
     assert from_flex(listed).blocks().tolist() == [[False, True], [True, True]]
+
+
+def test_a_mask_without_a_live_block(place: str) -> None:
+    mask = BlockMaskTensor.from_host(BlockMask.from_blocks(np.zeros((4, 4), np.bool_), (16, 16)))
+    assert mask.density == 1 / 16
+    x = torch.randn(64, 64)
+    assert not dsd(x, x, mask).any() and not sdd(x, x, mask).any()
 
 
 def test_bad_masks() -> None:

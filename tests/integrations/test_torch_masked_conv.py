@@ -302,7 +302,7 @@ def test_what_does_not_fit_is_refused() -> None:
         MaskedConv2d(4, 6, 3, padding="same")
     with pytest.raises(OperandError, match=r"x: expected floating-point numbers, got torch\.int32"):
         masked_conv2d(x.int(), w.int(), mask, padding=1)
-    with pytest.raises(OperandError, match="is no Tensor"):
+    with pytest.raises(OperandError, match=r"mask: expected a torch\.Tensor, got numpy\.ndarray"):
         masked_conv2d(x, w, mask.numpy(), padding=1)
     with pytest.raises(OperandError, match=r"layer = Linear.* is no Conv2d"):
         MaskedConv2d.from_dense(nn.Linear(3, 3))

@@ -140,7 +140,7 @@ def test_no_tokens() -> None:
 def test_bad_operands() -> None:
     mask, given = some_mask(), tensors(torch.float32)
     x, d, w, bias = given.values()
-    with pytest.raises(OperandError, match=r"weight: expected shape 24 × 56, got \(24, 55\)"):
+    with pytest.raises(OperandError, match=r"weight: expected shape out features × 56, got \(24, 55\)"):
         dsd(x, w[:, 1:], mask)
     with pytest.raises(OperandError, match=r"bias: expected torch\.float32 .* got torch\.float16"):
         dsd(x, w, mask, bias.half())

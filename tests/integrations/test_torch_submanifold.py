@@ -115,6 +115,23 @@ def test_a_point_without_a_batch_reads_nothing_and_is_read_by_none(place: str) -
     assert not y[~kept].any()
 
 
+def test_points_that_are_equal_are_refused(place: str) -> None:
+    coordinates, x, _ = scene()
+    weight = torch.randn(6, 3, 3, 3, 4)
+    twice = torch.cat((coordinates, coordinates[7:9], torch.full((2, 4), -1, dtype=torch.int32)))
+    count = len(coordinates)
+    with pytest.raises(
+        MatrixError, match=rf"2 points lie where an earlier one does, the first is point {count} "
+    ):
+        KernelMap.of(twice)
+    made = KernelMap.of(twice, refuse_equal=False)
+    assert made.repeated().tolist() == [count, count + 1]
+    y = submanifold_conv3d(torch.cat((x, torch.randn(4, 4))), weight, made)
+    alone = submanifold_conv3d(x, weight, KernelMap.of(coordinates))
+    torch.testing.assert_close(y[:count], alone)  # the first of each alone is read
+    torch.testing.assert_close(y[count : count + 2], alone[7:9])
+
+
 def test_scenes_of_about_equal_size_have_equal_places() -> None:
     for points in (1, 31, 256, 1000, 100_000):
         places = places_for(points)

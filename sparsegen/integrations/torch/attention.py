@@ -21,6 +21,7 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.pattern_module import PatternModule
+from sparsegen.integrations.torch.tensor_checks import require_real, require_tensors
 from sparsegen.matrix.csr import MAX_INDEX
 
 PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
@@ -45,18 +46,21 @@ def sparse_attention(
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
+    require_tensors(q=q, k=k, v=v)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
     if q.dim() < 2:
         raise OperandError(f"q: expected ... × queries × head_dim, got {tuple(q.shape)}")
     queries, keys = pattern.shape
     lead, head_dim = q.shape[:-2], q.shape[-1]
     for name, tensor, rows in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
+        require_real(tensor, name)
         if tensor.shape != (*lead, rows, head_dim):
             raise OperandError(
                 f"{name}: expected shape {(*lead, rows, head_dim)} for a mask of {queries} queries × {keys} keys, "
                 f"got {tuple(tensor.shape)}"
             )
     heads = math.prod(lead)
-    factor = max(head_dim, 1) ** -0.5 if scale is None else scale
+    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.number(scale, "scale", OperandError)
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out: Tensor
     out, _ = torch.ops.sparsegen.attention(
@@ -128,6 +132,7 @@ class SparseAttention(PatternModule):
         Raises:
             OperandError: shapes, dtypes or devices that do not fit.
         """
+        require_tensors(q=q, k=k, v=v)
         if q.dim() < 3 or q.shape[-3] != self.heads or q.shape[-1] != self.head_dim:
             raise OperandError(
                 f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × head_dim {self.head_dim}, "

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.errors import MatrixError
-from sparsegen.integrations.torch.block_masks import BlockMaskTensor
+from sparsegen import arguments
+from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.tensor_checks import require_dtype, require_tensors
 from sparsegen.matrix import block_mask_formats
 from sparsegen.matrix.block_mask import checked_blocks, grid
 
@@ -17,8 +19,10 @@ def from_torch_bsr(tensor: Tensor) -> BlockMaskTensor:
     """The mask of the blocks that a BSR tensor stores, whatever their values; its indices come over the host.
 
     Raises:
+        OperandError: no tensor.
         MatrixError: another layout, or a batch of matrices.
     """
+    require_tensors(tensor=tensor)
     if tensor.layout != torch.sparse_bsr or tensor.dim() != 2:
         raise MatrixError(
             f"expected a matrix of layout torch.sparse_bsr, got {tensor.layout} of shape {tuple(tensor.shape)}; use "
@@ -35,8 +39,11 @@ def to_torch_bsr(mask: BlockMaskTensor, dtype: torch.dtype = torch.float32) -> T
     """The mask as BSR with ones; it comes over the host.
 
     Raises:
+        OperandError: no `BlockMaskTensor`.
         MatrixError: blocks that do not divide the shape, which BSR has not.
     """
+    check_mask(mask)
+    require_dtype(dtype)
     host = mask.to_host()
     block_mask_formats.require_whole_blocks(host, "BSR")
     offsets, columns = (torch.from_numpy(part) for part in block_mask_formats.to_csr_of_blocks(host))
@@ -57,8 +64,13 @@ def from_counts(
         density: the share of live blocks that is expected.
 
     Raises:
+        OperandError: no tensors of integers.
         MatrixError: tensors of other sizes. What they hold is not checked.
     """
+    for name, tensor in (("counts", counts), ("indices", indices)):
+        require_tensors(**{name: tensor})
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise OperandError(f"{name}: expected integers, got {tensor.dtype}")
     shape, block = checked_blocks(shape, block)
     layout = grid(shape, block)
     if tuple(counts.shape) != (layout.rows,) or tuple(indices.shape) != (layout.rows, layout.columns):
@@ -71,6 +83,7 @@ def from_counts(
 
 def to_counts(mask: BlockMaskTensor) -> tuple[Tensor, Tensor]:
     """Counts (int32) and indices (int32, rows × columns of blocks) on the mask's device: live columns come first."""
+    check_mask(mask)
     live = mask.blocks()
     indices = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
     return live.sum(dim=1, dtype=torch.int32), indices
@@ -91,6 +104,8 @@ def from_flex(flex: Any, item: tuple[int, int] = (0, 0), *, allow_partial: bool 
     flex_type = _flex()
     if not isinstance(flex, flex_type):
         raise MatrixError(f"expected FlexAttention's BlockMask, got {type(flex).__name__}")
+    item = arguments.pair(item, "item", MatrixError)
+    allow_partial = arguments.flag(allow_partial, "allow_partial", MatrixError)
     batch, heads = flex.kv_num_blocks.shape[:2]
     if not (0 <= item[0] < batch and 0 <= item[1] < heads):
         raise MatrixError(f"item {item} is outside the mask's {batch} × {heads} items and heads")
@@ -109,6 +124,7 @@ def from_flex(flex: Any, item: tuple[int, int] = (0, 0), *, allow_partial: bool 
 
 def to_flex(mask: BlockMaskTensor) -> Any:
     """The mask as FlexAttention's ``BlockMask`` of one item and head, all blocks full; made on the mask's device."""
+    check_mask(mask)
     live, (counts, order) = mask.blocks(), to_counts(mask)
     rows, columns = mask.block
 

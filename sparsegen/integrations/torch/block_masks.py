@@ -12,6 +12,7 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.mask_launches import blocks_of, draw_on, drop_on, expanded, pack_on
+from sparsegen.integrations.torch.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
 
@@ -36,8 +37,21 @@ class BlockMaskTensor:
     density: float = 0.5
 
     def __post_init__(self) -> None:
-        layout = self.layout
-        words = self.words
+        """Raises:
+        MatrixError: a shape or a block that is none.
+        OperandError: a buffer of another size or type, or no density.
+        """
+        shape, block = checked_blocks(self.shape, self.block)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "block", block)
+        density = arguments.number(self.density, "density", OperandError)
+        if not 0 < density <= 1:
+            raise OperandError(
+                f"density = {density:g} is outside (0, 1]: it is the expected share of live blocks"
+            )
+        object.__setattr__(self, "density", density)
+        layout, words = self.layout, self.words
+        require_tensors(words=words)
         if words.dtype != torch.uint64 or tuple(words.shape) != (layout.words,):
             raise OperandError(
                 f"a mask of {layout.rows} × {layout.columns} blocks is a buffer of {layout.words} torch.uint64, got "
@@ -46,10 +60,11 @@ class BlockMaskTensor:
 
     @classmethod
     def from_host(cls, mask: BlockMask, device: torch.device | str | None = None) -> BlockMaskTensor:
-        """A mask of the host, sent to a device."""
+        """A mask of the host, sent to a device. Its own density is expected; without a live block, that of one."""
         arguments.instance(mask, BlockMask, "mask", OperandError)
-        words = torch.from_numpy(np.array(mask.words)).to(device)
-        return cls(mask.shape, mask.block, words, mask.density)
+        words = torch.from_numpy(np.array(mask.words)).to(checked_device(device))
+        blocks = mask.layout.rows * mask.layout.columns
+        return cls(mask.shape, mask.block, words, max(mask.density, 1 / blocks))
 
     @classmethod
     def from_blocks(
@@ -69,10 +84,13 @@ class BlockMaskTensor:
             density: the share of live blocks that is expected; see the class.
 
         Raises:
+            OperandError: no tensor.
             MatrixError: not a matrix of bools, or as many blocks as the shape does not have.
         """
+        require_tensors(live=live)
         if live.dtype != torch.bool or live.dim() != 2 or not live.numel():
             raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
+        block = arguments.pair(block, "block", MatrixError)
         if shape is None:
             shape = live.shape[0] * block[0], live.shape[1] * block[1]
         shape, block = checked_blocks(shape, block)
@@ -109,6 +127,11 @@ class BlockMaskTensor:
         return BlockMaskTensor(shape, block, turned, self.density)
 
 
+def check_mask(mask: BlockMaskTensor) -> None:
+    """Raises OperandError for anything but a mask."""
+    arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
+
+
 def draw_block_mask(
     shape: tuple[int, int],
     block: tuple[int, int],
@@ -134,12 +157,13 @@ def draw_block_mask(
 
     Raises:
         MatrixError: p, shape, block or ``drawn`` out of range.
-        OperandError: a state that is none.
+        OperandError: a state that is none, or a device that PyTorch cannot use.
     """
     shape, block = checked_blocks(shape, block)
     draw = MaskDraw(p, drawn)  # type: ignore[arg-type]  # it checks words itself
     if state is None:
-        return mask_of(new_state(device), shape, block, draw, early=False)
+        return mask_of(new_state(checked_device(device)), shape, block, draw, early=False)
+    require_tensors(state=state)
     return mask_of(state, shape, block, draw, early=True)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.pattern import DTYPES
+from sparsegen.integrations.torch.tensor_checks import require_real
 from sparsegen.operators import (
     ConvEpilogue,
     Groups,
@@ -39,8 +40,8 @@ def problem_of(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
-    if not x.is_floating_point():
-        raise OperandError(f"x: expected floating-point numbers, got {x.dtype}")
+    require_real(x, "x")
+    require_real(weight, "weight")
     groups = Groups.named(groups, "groups").count
     if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
         raise OperandError(

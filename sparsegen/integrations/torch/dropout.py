@@ -19,7 +19,14 @@ from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.masked_products import dsd
+from sparsegen.integrations.torch.tensor_checks import (
+    checked_device,
+    require_dtype,
+    require_real,
+    require_tensors,
+)
 from sparsegen.matrix.block_mask_draw import MaskDraw
+from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
 
 
@@ -34,10 +41,12 @@ def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = 
         training: otherwise x is returned as it is.
 
     Raises:
-        OperandError: p out of range, or a block that is none.
+        OperandError: no floating-point tensor, p out of range, or a block that is none.
     """
     p, sides = checked_p(p), checked_block(block)
-    if not training or p == 0:
+    require_tensors(x=x)
+    require_real(x, "x")
+    if not arguments.flag(training, "training", OperandError) or p == 0:
         return x
     return _dropped(x, new_state(x.device), p, sides)
 
@@ -77,12 +86,18 @@ class DropoutLinear(nn.Linear):
     ) -> None:
         """
         Raises:
-            OperandError: p, block, activation or own_seed out of range.
+            OperandError: an argument out of range, or a device that PyTorch cannot use.
         """
         self.p, self.block = checked_p(p), checked_block(block)
         self.activation = Activation.parse(activation)
         self.own_seed = arguments.flag(own_seed, "own_seed", OperandError)
         self._state: Tensor | None = None
+        in_features = arguments.whole(in_features, "in_features", OperandError, least=0, most=MAX_INDEX)
+        out_features = arguments.whole(out_features, "out_features", OperandError, least=0, most=MAX_INDEX)
+        bias = arguments.flag(bias, "bias", OperandError)
+        device = checked_device(device)
+        if dtype is not None:
+            require_dtype(dtype)
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
 
     @classmethod
@@ -115,9 +130,12 @@ class DropoutLinear(nn.Linear):
         """X of any number of leading dimensions, the last of in_features.
 
         Raises:
-            OperandError: a layer with a seed of its own is computed again by a checkpoint, or trains for the first time
-                while a CUDA graph is captured.
+            OperandError: no tensor of so many features; a layer with a seed of its own is computed again by a
+                checkpoint, or trains for the first time while a CUDA graph is captured.
         """
+        require_tensors(x=x)
+        if not x.dim() or x.shape[-1] != self.in_features:
+            raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
         if not self.training or self.p == 0:
             return self.activation.of(functional.linear(x, self.weight, self.bias))
         dtype = x.dtype

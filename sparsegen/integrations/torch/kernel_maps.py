@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsegen.errors import OperandError
+from sparsegen import arguments
+from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.pattern import kernel_device_of
 from sparsegen.integrations.torch.prepared import aligned
+from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.kernel_map import NONE, kernel_map, odd_sides, three_steps
 from sparsegen.plan.executors import shared_executor
@@ -39,18 +41,27 @@ class KernelMap:
     words: Tensor = field(repr=False)
 
     @classmethod
-    def of(cls, coordinates: Tensor, filter_size: Any = 3, dilation: Any = 1) -> KernelMap:
+    def of(
+        cls,
+        coordinates: Tensor,
+        filter_size: Any = 3,
+        dilation: Any = 1,
+        *,
+        refuse_equal: bool | None = None,
+    ) -> KernelMap:
         """The map of points, made on their device and stream.
 
         Args:
-            coordinates: int32, points × 4: batch, z, y and x. A row with a negative batch is no point. Of rows that are
-                equal the first alone is read.
+            coordinates: int32, points × 4: batch, z, y and x. A row with a negative batch is no point.
             filter_size, dilation: taps, odd numbers, and steps between them along z, y and x; or one number for all.
+            refuse_equal: whether points with equal coordinates are an error. Where they are not, the first of them
+                alone is read. By default they are on the CPU, and not on a GPU, where to know it is a wait.
 
         Raises:
             OperandError: coordinates of another shape or type.
-            MatrixError: sizes out of range.
+            MatrixError: sizes out of range, or equal points.
         """
+        require_tensors(coordinates=coordinates)
         if coordinates.dtype != torch.int32 or coordinates.dim() != 2 or coordinates.shape[1] != 4:
             raise OperandError(
                 f"coordinates: expected int32, points × 4 (batch, z, y, x), got {coordinates.dtype} of shape "
@@ -60,12 +71,29 @@ class KernelMap:
             raise OperandError("coordinates: expected one point at least, got none")
         size = odd_sides(filter_size, "filter_size")
         words = torch.ops.sparsegen.kernel_map(coordinates, list(size), list(three_steps(dilation)))
-        return cls(coordinates.shape[0], size, words)
+        made = cls(coordinates.shape[0], size, words)
+        if refuse_equal is None:
+            refuses = not (coordinates.is_cuda or torch.compiler.is_compiling())
+        else:
+            refuses = arguments.flag(refuse_equal, "refuse_equal", OperandError)
+        if refuses and (equal := made.repeated()).numel():
+            first = int(equal[0])
+            raise MatrixError(
+                f"coordinates: {equal.numel()} points lie where an earlier one does, the first is point {first} at "
+                f"{coordinates[first].tolist()}; merge them (torch.unique(coordinates, dim=0)), or take "
+                "refuse_equal=False to read the first of each alone"
+            )
+        return made
 
     @property
     def places(self) -> int:
         """Rows that kernels compute."""
         return int(self.words.shape[1])
+
+    def repeated(self) -> Tensor:
+        """Numbers of the points whose coordinates an earlier point has, int64 in rising order; waits for the device."""
+        order, middle = self.words[0], self.words[1 + (self.words.shape[0] - 1) // 2]
+        return order[(middle >= 0) & (middle != order)].long().sort().values
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """The points that have something to read at each tap, and what they read: PyTorch's own way waits."""

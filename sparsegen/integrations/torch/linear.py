@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, linear_asked, linear_at_once
 from sparsegen.integrations.torch.shared_input import SharedPart
+from sparsegen.integrations.torch.tensor_checks import no_tensor, require_dtype
 from sparsegen.matrix.formats import describe
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
@@ -64,7 +65,7 @@ class SparseLinear(PatternModule):
         arguments.instance(pattern, SparsePattern, "pattern", OperandError)
         bias = arguments.flag(bias, "bias", OperandError)
         if dtype is not None:
-            arguments.instance(dtype, torch.dtype, "dtype", OperandError)
+            require_dtype(dtype)
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
         self.activation = Activation.parse(activation)
@@ -193,7 +194,13 @@ class SparseLinear(PatternModule):
         return () if self._shared is None else self._shared.layers
 
     def forward(self, x: Tensor) -> Tensor:
-        """X of any number of leading dimensions, the last of in_features."""
+        """X of any number of leading dimensions, the last of in_features.
+
+        Raises:
+            OperandError: a shape, dtype or device that does not fit.
+        """
+        if not isinstance(x, Tensor):
+            raise no_tensor(x, "x")
         if self._shared is not None:
             part = self._shared(x)
             if part is not None:

@@ -26,6 +26,7 @@ from sparsegen.integrations.torch.masked_prepared import called, operators
 from sparsegen.integrations.torch.pattern import kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
+from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     ConvEpilogue,
@@ -97,8 +98,7 @@ def masked_conv2d(
     """
     packed = mask if isinstance(mask, PackedMask) else None
     mask = mask.blocks if isinstance(mask, PackedMask) else mask
-    for name, given in (("x", x), ("weight", weight), ("mask", mask)):
-        arguments.instance(given, Tensor, name, OperandError)
+    require_tensors(x=x, weight=weight, mask=mask, bias=bias)
     relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")

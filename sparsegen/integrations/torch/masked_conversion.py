@@ -13,6 +13,8 @@ from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.masked_conv import MaskedConv2d
 from sparsegen.integrations.torch.masked_sequential import reach_of
+from sparsegen.integrations.torch.tensor_checks import require_tensors
+from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, resize
 
 MOST_SIDE = 7  # of filters that masked convolutions take
@@ -32,7 +34,7 @@ class MaskSource:
     def __init__(self, block: Any = 16, margin: int = 0) -> None:
         """Make one without a mask: layers are dense until it is set."""
         self.block = both(block, "block", 1)
-        self.margin = arguments.whole(margin, "margin", least=0)
+        self.margin = arguments.whole(margin, "margin", least=0, most=MAX_INDEX)
         self._mask: Tensor | None = None
         self._size = (0, 0)
         self._made: dict[tuple[int, int], Tensor] = {}
@@ -45,15 +47,21 @@ class MaskSource:
             size: rows and columns of the images' pixels.
 
         Raises:
-            OperandError: a mask without a size.
+            OperandError: a mask of another kind, or without a size; the mask before stays.
         """
+        if mask is not None:
+            require_tensors(mask=mask)
+            if size is None or mask.dtype != torch.bool or mask.dim() != 3:
+                raise OperandError(
+                    "mask: expected bools, images × rows × columns of blocks, and the size of the images in pixels "
+                    f"with them, got {mask.dtype} of shape {tuple(mask.shape)} and size={size}"
+                )
+            rows, columns = arguments.pair(size, "size", OperandError)
+            if min(rows, columns) < 1:
+                raise OperandError(f"size = {rows} × {columns} pixels is below 1 × 1")
+            self._size = rows, columns
         self._made.clear()
         self._mask = mask
-        if mask is None:
-            return
-        if size is None or mask.dtype != torch.bool:
-            raise OperandError("mask: expected bools, and the size of the images in pixels with them")
-        self._size = arguments.pair(size, "size", OperandError)
 
     def at(self, size: tuple[int, int]) -> Tensor | None:
         """The mask over a layer of so many rows and columns; None where none is set."""
@@ -123,10 +131,12 @@ def convert_convolutions(
 
     Raises:
         ConfigError: the model is a convolution itself, or none could be converted.
-        OperandError: no module, or no `MaskSource`.
+        OperandError: no module, no `MaskSource`, or ``include`` is no function.
     """
     arguments.instance(model, nn.Module, "model", OperandError)
     arguments.instance(source, MaskSource, "source", OperandError)
+    if include is not None and not callable(include):
+        raise OperandError(f"include = {include!r} is no function of a layer's name and the layer")
     if isinstance(model, nn.Conv2d):
         raise ConfigError("the model is a convolution itself: use MaskedConv2d.from_dense")
     converted, dense = [], {}

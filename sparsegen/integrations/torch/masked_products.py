@@ -19,10 +19,10 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
-from sparsegen.integrations.torch.tensor_checks import check_tensor
+from sparsegen.integrations.torch.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Epilogue, Rest
 from sparsegen.operators.masked import BLOCK_SIDES
@@ -53,7 +53,8 @@ def dsd(
         OperandError: shapes, dtypes or devices that do not fit.
     """
     check_mask(mask)
-    relu = arguments.flag(relu, "relu", OperandError)
+    require_tensors(x=x, weight=weight, bias=bias)
+    scale, relu = arguments.number(scale, "scale", OperandError), arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
     shared = mask.words, scale, *mask.block, mask.density
@@ -64,6 +65,8 @@ def dsd(
 def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
     """scale · Dᵀ · (X ⊙ mask), out × in features, for D of tokens × out features; see `dsd`."""
     check_mask(mask)
+    require_tensors(x=x, d=d)
+    scale = arguments.number(scale, "scale", OperandError)
     result: Tensor = torch.ops.sparsegen.dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -73,6 +76,8 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
     others are zero; see `dsd`.
     """
     check_mask(mask)
+    require_tensors(d=d, weight=weight)
+    scale = arguments.number(scale, "scale", OperandError)
     result: Tensor = torch.ops.sparsegen.sdd(d, weight, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -89,6 +94,8 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
         ``out``.
     """
     check_mask(mask)
+    require_tensors(out=out, d=d, weight=weight)
+    scale = arguments.number(scale, "scale", OperandError)
     torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.block, mask.density)
     return out
 
@@ -113,8 +120,8 @@ def _dsd(
     relu: bool,
 ) -> Tensor:
     check_tensor(x, "x", (None, None), x)
+    check_tensor(weight, "weight", (None, x.shape[1]), x, free="out features")
     (m, k), n = x.shape, weight.shape[0]
-    check_tensor(weight, "weight", (n, k), x)
     if bias is not None:
         check_tensor(bias, "bias", (n,), x)
     if not (m and n and k):
@@ -133,8 +140,8 @@ def _dsd_transposed(
     x: Tensor, d: Tensor, words: Tensor, scale: float, block_rows: int, block_columns: int, density: float
 ) -> Tensor:
     check_tensor(x, "x", (None, None), x)
+    check_tensor(d, "d", (x.shape[0], None), x, free="out features")
     (m, k), n = x.shape, d.shape[1]
-    check_tensor(d, "d", (m, n), x)
     if not (m and n and k):
         return x.new_zeros((n, k))
     call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
@@ -155,8 +162,8 @@ def _sdd(
     density: float,
 ) -> Tensor:
     check_tensor(d, "d", (None, None), d)
+    check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
     (m, n), k = d.shape, weight.shape[1]
-    check_tensor(weight, "weight", (n, k), d)
     if not (m and n and k):
         return d.new_zeros((m, k))
     call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
@@ -180,8 +187,8 @@ def _sdd_into(
     density: float,
 ) -> None:
     check_tensor(d, "d", (None, None), d)
+    check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
     (m, n), k = d.shape, weight.shape[1]
-    check_tensor(weight, "weight", (n, k), d)
     check_tensor(out, "out", (m, k), d)
     if not out.is_contiguous():
         raise OperandError("out: expected a contiguous tensor, which is written in place")
@@ -194,11 +201,6 @@ def _sdd_into(
         out.masked_fill_(live, 0)
         return
     run(call, d, weight, words, out=out)
-
-
-def check_mask(mask: BlockMaskTensor) -> None:
-    """Raises OperandError for anything but a mask."""
-    arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
 
 
 def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, like: Tensor) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.masked_conv import PackedMask, masked_conv2d
+from sparsegen.integrations.torch.tensor_checks import require_real, require_tensors
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize, words_of
 from sparsegen.operators import Density
 
@@ -70,6 +71,12 @@ class MaskedSequential(nn.Module):
         Raises:
             OperandError, MatrixError: shapes that do not fit.
         """
+        require_tensors(x=x, mask=mask)
+        if x.dim() != 4 or mask.dim() != 3 or mask.dtype != torch.bool or mask.device != x.device:
+            raise OperandError(
+                "expected images × channels × height × width, and bools of images × rows × columns of blocks on their "
+                f"device, got {tuple(x.shape)} on {x.device} and {mask.dtype} {tuple(mask.shape)} on {mask.device}"
+            )
         steps, behind = self._steps((int(x.shape[2]), int(x.shape[3])), mask)
         for step in steps:
             x = step(x)
@@ -217,9 +224,23 @@ def masked_batch_norm(x: Tensor, live: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     Args:
         x: images × channels × height × width; zero where it is not live.
         live: bools, images × 1 × height × width.
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit.
     """
-    if x.shape[1] != norm.num_features:
-        raise OperandError(f"x: expected {norm.num_features} channels, as the norm has, got {x.shape[1]}")
+    require_tensors(x=x, live=live)
+    arguments.instance(norm, nn.BatchNorm2d, "norm", OperandError)
+    require_real(x, "x")
+    if x.dim() != 4 or x.shape[1] != norm.num_features:
+        raise OperandError(
+            f"x: expected images × {norm.num_features} channels, as the norm has, × height × width, got "
+            f"{tuple(x.shape)}"
+        )
+    if live.dtype != torch.bool or live.shape != (x.shape[0], 1, *x.shape[2:]) or live.device != x.device:
+        raise OperandError(
+            f"live: expected bools of shape {(x.shape[0], 1, *x.shape[2:])} on {x.device}, got {live.dtype} of shape "
+            f"{tuple(live.shape)} on {live.device}"
+        )
     if norm.training or not norm.track_running_stats:
         wide, weights = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, live.to(x.dtype)
         count = live.sum().clamp(min=1)

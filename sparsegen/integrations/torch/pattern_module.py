@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsegen.errors import MatrixError, OperandError
+from sparsegen.errors import MatrixError
 from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.integrations.torch.tensor_checks import checked_device
 
 
 class PatternModule(nn.Module):
@@ -23,15 +24,12 @@ class PatternModule(nn.Module):
     column_indices: Tensor
 
     def __init__(self, pattern: SparsePattern, *, device: torch.device | str | None = None) -> None:
-        """Raises OperandError where a device is none of PyTorch's."""
+        """Raises OperandError for a device that PyTorch cannot use."""
         super().__init__()
-        try:
-            device = None if device is None else torch.device(device)
-        except (RuntimeError, TypeError) as error:
-            raise OperandError(f"device = {device!r} is no device of PyTorch") from error
+        where = checked_device(device)
         self.pattern = pattern
         for name, array in _arrays(pattern).items():
-            self.register_buffer(name, array.to(device))
+            self.register_buffer(name, array.to(where))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take the pattern over first, so that what is loaded fits."""

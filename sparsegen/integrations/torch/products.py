@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsegen import arguments
+from sparsegen.errors import OperandError
 from sparsegen.integrations.torch import plain
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.call_plans import LaunchPlan
 from sparsegen.integrations.torch.direct import Asked, asked, may_run_at_once
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
-from sparsegen.integrations.torch.tensor_checks import check_tensor
+from sparsegen.integrations.torch.tensor_checks import check_tensor, require_tensors
 
 
 def linear(
@@ -30,7 +32,7 @@ def linear(
     values: Tensor,
     pattern: SparsePattern,
     bias: Tensor | None = None,
-    activation: Activation = Activation.NONE,
+    activation: Activation | str = Activation.NONE,
 ) -> Tensor:
     """X · Wᵀ + bias, and an activation of it.
 
@@ -47,7 +49,9 @@ def linear(
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
-    return linear_asked(asked(x, values, bias), x, values, bias, pattern, activation)
+    require_tensors(x=x, values=values, bias=bias)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    return linear_asked(asked(x, values, bias), x, values, bias, pattern, Activation.parse(activation))
 
 
 def linear_asked(
@@ -72,14 +76,28 @@ def linear_asked(
 
 def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
     """Y · W, tokens × in features, for Y of tokens × out features; see `linear`."""
+    require_tensors(y=y, values=values)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    return _transposed_product(y, values, pattern)
+
+
+def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
+    """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
+    require_tensors(y=y, x=x)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    return _sampled_product(y, x, pattern)
+
+
+def _transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
+    """`transposed_product` of what fits its types, as gradients are."""
     if may_run_at_once(y, values):
         return _transposed_of(y, values, pattern)
     result: Tensor = torch.ops.sparsegen.transposed_product(y, values, pattern.handle)
     return result
 
 
-def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
-    """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
+def _sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
+    """`sampled_product`, likewise."""
     if may_run_at_once(y, x):
         return _sampled_of(y, x, pattern)
     result: Tensor = torch.ops.sparsegen.sampled_product(y, x, pattern.handle)
@@ -232,11 +250,11 @@ def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     flat = dy if dy.dim() == 2 else dy.reshape(-1, dy.shape[-1])
     dx = None
     if needs[0]:
-        dx = transposed_product(flat, values, ctx.pattern)
+        dx = _transposed_product(flat, values, ctx.pattern)
         dx = dx if dy.dim() == 2 else dx.view(x.shape)
     return (
         dx,
-        sampled_product(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
+        _sampled_product(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
         flat.sum(0) if needs[2] else None,
         None,
     )
@@ -246,8 +264,8 @@ def _transposed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
     y, values = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
-        linear(dx, values, ctx.pattern) if needs[0] else None,
-        sampled_product(y, dx, ctx.pattern) if needs[1] else None,
+        linear_asked(asked(dx, values), dx, values, None, ctx.pattern) if needs[0] else None,
+        _sampled_product(y, dx, ctx.pattern) if needs[1] else None,
         None,
     )
 
@@ -256,8 +274,8 @@ def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
     y, x = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
-        linear(x, dvalues, ctx.pattern) if needs[0] else None,
-        transposed_product(y, dvalues, ctx.pattern) if needs[1] else None,
+        linear_asked(asked(x, dvalues), x, dvalues, None, ctx.pattern) if needs[0] else None,
+        _transposed_product(y, dvalues, ctx.pattern) if needs[1] else None,
         None,
     )
 

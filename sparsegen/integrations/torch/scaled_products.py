@@ -16,12 +16,13 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.masked_prepared import operators
-from sparsegen.integrations.torch.masked_products import check_mask, check_words
+from sparsegen.integrations.torch.masked_products import check_words
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.prepared import aligned, is_capturing
+from sparsegen.integrations.torch.tensor_checks import require_dtype, require_tensors
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Block, Density, DsdProblem, FactorType, Layout, MaskedProblem, SddProblem
 
@@ -55,6 +56,8 @@ def scaled_dsd(
         NoVariantError: a GPU without warpgroups' tensor cores, or sizes that are no whole chunks of 16 bytes.
     """
     check_mask(mask)
+    require_tensors(x=x, weight=weight, scale_x=scale_x, scale_weight=scale_weight)
+    require_dtype(dtype)
     number = arguments.number(scale, "scale", OperandError)
     both = _scales(scale_x, scale_weight, number, x)
     result: Tensor = torch.ops.sparsegen.scaled_dsd(
@@ -81,6 +84,8 @@ def scaled_sdd(
         mask: over the result.
     """
     check_mask(mask)
+    require_tensors(d=d, weight=weight, scale_d=scale_d, scale_weight=scale_weight)
+    require_dtype(dtype)
     number = arguments.number(scale, "scale", OperandError)
     both = _scales(scale_d, scale_weight, number, d)
     result: Tensor = torch.ops.sparsegen.scaled_sdd(

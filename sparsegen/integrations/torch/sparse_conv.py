@@ -13,6 +13,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError, PruningError
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.masked_sequential import reach_of
+from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
@@ -83,7 +84,10 @@ class SparseConv2d(nn.Module):
         if sparsity is not None:
             kept = torch.as_tensor(prune(weight, pattern=pattern, sparsity=sparsity).weights) != 0
         elif mask is not None:
-            given = torch.as_tensor(mask)
+            try:
+                given = torch.as_tensor(mask)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise OperandError(f"mask: expected what torch.as_tensor takes, got {mask!r}") from error
             if given.shape != dense.weight.shape:
                 raise OperandError(
                     f"mask: expected shape {tuple(dense.weight.shape)}, got {tuple(given.shape)}"
@@ -119,6 +123,7 @@ class SparseConv2d(nn.Module):
         Raises:
             OperandError: images of other channels.
         """
+        require_tensors(x=x)
         if x.dim() != 4 or x.shape[1] != self.channels:
             raise OperandError(
                 f"x: expected images × {self.channels} channels × height × width, got {tuple(x.shape)}"

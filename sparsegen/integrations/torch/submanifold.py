@@ -16,8 +16,15 @@ from sparsegen.integrations.torch.masked_prepared import called, operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
-from sparsegen.integrations.torch.tensor_checks import check_tensor
+from sparsegen.integrations.torch.tensor_checks import (
+    check_tensor,
+    checked_device,
+    require_dtype,
+    require_real,
+    require_tensors,
+)
 from sparsegen.kernels.base import Device
+from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.kernel_map import odd_sides
 from sparsegen.operators import (
     ConvEpilogue,
@@ -59,9 +66,12 @@ def submanifold_conv3d(
     Raises:
         OperandError, ConfigError: shapes, dtypes or devices that do not fit.
     """
+    arguments.instance(kernel_map, KernelMap, "kernel_map", OperandError)
+    require_tensors(x=x, weight=weight, bias=bias)
+    require_real(x, "x")
+    relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
-    arguments.instance(kernel_map, KernelMap, "kernel_map", OperandError)
     if x.dim() != 2 or x.shape[0] != kernel_map.points or x.device != kernel_map.words.device:
         raise OperandError(
             f"x: expected {kernel_map.points} points × channels on {kernel_map.words.device}, as the kernel map has, "
@@ -71,9 +81,7 @@ def submanifold_conv3d(
     if bias is not None:
         check_tensor(bias, "bias", (weight.shape[0],), x)
     share = Density.named(density, "density").share
-    result: Tensor = torch.ops.sparsegen.submanifold_conv3d(
-        x, weight, kernel_map.words, bias, share, bool(relu)
-    )
+    result: Tensor = torch.ops.sparsegen.submanifold_conv3d(x, weight, kernel_map.words, bias, share, relu)
     return result
 
 
@@ -103,15 +111,20 @@ class SubmanifoldConv3d(nn.Module):
         Raises:
             ConfigError: channels below 1, or no density.
             MatrixError: a filter size that is not odd or too large.
+            OperandError: a device that PyTorch cannot use, or no dtype.
         """
         super().__init__()
-        in_channels = arguments.whole(in_channels, "in_channels", least=1)
-        out_channels = arguments.whole(out_channels, "out_channels", least=1)
+        in_channels = arguments.whole(in_channels, "in_channels", least=1, most=MAX_INDEX)
+        out_channels = arguments.whole(out_channels, "out_channels", least=1, most=MAX_INDEX)
         self.filter_size = odd_sides(filter_size, "filter_size")
         self.density = Density.named(density, "density").share
+        device = checked_device(device)
+        if dtype is not None:
+            require_dtype(dtype)
         shape = (out_channels, *self.filter_size, in_channels)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        has_bias = arguments.flag(bias, "bias")
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if has_bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

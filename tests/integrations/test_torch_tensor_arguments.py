@@ -1,0 +1,253 @@
+"""Wrong tensors, masks and numbers of functions on tensors, and of their layers, give a typed error in words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pytest
+from wrong_values import FLAG, NUMBER, PAIR, SIDES, WHOLE, WORD
+
+from sparsegen.errors import SparsegenError
+from sparsegen.masks import BlockMask
+
+torch = pytest.importorskip("torch")
+integration = pytest.importorskip("sparsegen.integrations.torch")
+
+NO_TENSOR = (7, "x", [1.0], {}, object(), np.ones((8, 8), np.float32))
+NO_OBJECT = (*NO_TENSOR, None)
+NO_DENSITY = (*NUMBER, 0, -0.1, 1.5, float("nan"))
+NO_SHARE = NO_DENSITY[1:]  # where text is as good as a number
+NO_P = (*NUMBER, 1, -0.1, float("nan"))
+NO_BLOCK = ("x", 7, (16, 17), [], {}, object(), np.ones(2))
+WHERE = ("nowhere", 0.5, [1], {}, object())
+NO_DTYPE = ("float32", 7, [1], object())
+
+
+def whole(*shape: int) -> Any:
+    return torch.ones(shape, dtype=torch.int32)
+
+
+def tensors(*shape: int) -> tuple[Any, ...]:
+    """Wrong for a floating-point tensor of this shape."""
+    made = torch.ones(shape)
+    return (
+        *NO_OBJECT, torch.tensor(1.0), torch.ones(3, *shape, 1), whole(*shape), made > 0, made.to(torch.complex64),
+        made.to_sparse(),
+    )  # fmt: skip
+
+
+def biases(count: int) -> tuple[Any, ...]:
+    return (*NO_TENSOR, torch.ones(count + 1), torch.tensor(1.0), whole(count))
+
+
+def block_mask() -> Any:
+    return integration.BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), (16, 16))
+
+
+def cells() -> Any:
+    return torch.arange(5, dtype=torch.int32)[:, None] * torch.tensor([[0, 0, 0, 1]], dtype=torch.int32)
+
+
+def kernel_map() -> Any:
+    return integration.KernelMap.of(cells())
+
+
+def pattern() -> Any:
+    return integration.SparsePattern(torch.ones(8, 8))
+
+
+def eight_bit() -> Any:
+    return torch.ones(32, 32).to(torch.float8_e4m3fn)
+
+
+MASKS = (*NO_OBJECT, torch.ones(32, 32), BlockMask.from_blocks(np.ones((2, 2), np.bool_), (16, 16)))
+WORDS = {"words": (*NO_OBJECT, torch.ones(6), torch.ones(5, dtype=torch.uint64))}
+GOOD: dict[str, Callable[[], dict[str, Any]]] = {
+    "dsd": lambda: {"x": torch.ones(32, 32), "weight": torch.ones(8, 32), "mask": block_mask()},
+    "dsd_transposed": lambda: {"x": torch.ones(32, 32), "d": torch.ones(32, 8), "mask": block_mask()},
+    "sdd": lambda: {"d": torch.ones(32, 8), "weight": torch.ones(8, 32), "mask": block_mask()},
+    "sdd_into": lambda: {
+        "out": torch.ones(32, 32), "d": torch.ones(32, 8), "weight": torch.ones(8, 32), "mask": block_mask(),
+    },
+    "scaled_dsd": lambda: {
+        "x": eight_bit(), "weight": eight_bit(), "mask": block_mask(), "scale_x": torch.ones(1),
+        "scale_weight": torch.ones(1),
+    },
+    "scaled_sdd": lambda: {
+        "d": eight_bit(), "weight": eight_bit().t(), "mask": block_mask(), "scale_d": torch.ones(1),
+        "scale_weight": torch.ones(1),
+    },
+    "linear": lambda: {"x": torch.ones(4, 8), "values": torch.ones(64), "pattern": pattern()},
+    "transposed_product": lambda: {"y": torch.ones(4, 8), "values": torch.ones(64), "pattern": pattern()},
+    "sampled_product": lambda: {"y": torch.ones(4, 8), "x": torch.ones(4, 8), "pattern": pattern()},
+    "sparse_attention": lambda: {name: torch.ones(2, 8, 4) for name in "qkv"} | {"pattern": pattern()},
+    "block_dropout": lambda: {"x": torch.ones(32, 32), "block": 16},
+    "draw_block_mask": lambda: {"shape": (32, 32), "block": (16, 16), "p": 0.5},
+    "BlockMaskTensor": lambda: {"shape": (32, 32), "block": (16, 16), "words": block_mask().words},
+    "BlockMaskTensor.from_blocks": lambda: {"live": torch.ones(2, 2) > 0, "block": (16, 16)},
+    "BlockMaskTensor.from_host": lambda: {"mask": block_mask().to_host()},
+    "from_counts": lambda: {
+        "counts": whole(2), "indices": whole(2, 2) - 1, "block": (16, 16), "shape": (32, 32),
+    },
+    "from_torch_bsr": lambda: {"tensor": torch.ones(32, 32).to_sparse_bsr((16, 16))},
+    "from_flex": lambda: {"flex": integration.to_flex(block_mask()), "allow_partial": True},
+    "to_torch_bsr": lambda: {"mask": block_mask()},
+    "to_counts": lambda: {"mask": block_mask()},
+    "to_flex": lambda: {"mask": block_mask()},
+    "KernelMap.of": lambda: {"coordinates": cells()},
+    "submanifold_conv3d": lambda: {
+        "x": torch.ones(5, 4), "weight": torch.ones(2, 3, 3, 3, 4), "kernel_map": kernel_map(),
+    },
+    "SubmanifoldConv3d": lambda: {"in_channels": 4, "out_channels": 2},
+    "masked_conv2d": lambda: {
+        "x": torch.ones(1, 4, 16, 16), "weight": torch.ones(2, 4, 3, 3), "mask": torch.ones(1, 1, 1) > 0,
+        "padding": 1,
+    },
+    "masked_batch_norm": lambda: {
+        "x": torch.ones(1, 4, 8, 8), "live": torch.ones(1, 1, 8, 8) > 0, "norm": torch.nn.BatchNorm2d(4),
+    },
+    "MaskSource": lambda: {},
+    "MaskSource.set": lambda: {"mask": torch.ones(1, 1, 1) > 0, "size": (16, 16)},
+    "DropoutLinear": lambda: {"in_features": 8, "out_features": 8},
+    "DropoutLinear.from_linear": lambda: {"linear": torch.nn.Linear(8, 8)},
+    "SparsePattern": lambda: {"matrix": torch.ones(8, 8)},
+    "SparseConv2d.from_dense": lambda: {"dense": torch.nn.Conv2d(4, 4, 3)},
+    "MaskedConv2d.from_dense": lambda: {"layer": torch.nn.Conv2d(4, 4, 3)},
+    "convert_convolutions": lambda: {
+        "model": torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3)), "source": integration.MaskSource(),
+    },
+}  # fmt: skip
+NO_SIDES = (*WHOLE[5:], 0, (1, 2, 3), "ab", (1.5, 2))
+NO_SCALE = (*NO_OBJECT, torch.ones(2), whole(1))
+SCALED = {"mask": MASKS, "scale": NUMBER, "dtype": (*NO_DTYPE, None, torch.float64)}
+LAYER = {"p": NO_P, "block": NO_BLOCK, "activation": WORD, "own_seed": FLAG}
+WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
+    "dsd": {
+        "x": tensors(32, 32), "weight": tensors(8, 32), "mask": MASKS, "bias": biases(8), "scale": NUMBER, "relu": FLAG,
+    },
+    "dsd_transposed": {"x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NUMBER},
+    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NUMBER},
+    "sdd_into": {
+        "out": (*tensors(32, 32), torch.ones(32, 32).t()[:, ::2]), "d": tensors(32, 8), "weight": tensors(8, 32),
+        "mask": MASKS, "scale": NUMBER,
+    },
+    "scaled_dsd": {
+        "x": tensors(32, 32), "weight": tensors(32, 32), "scale_x": NO_SCALE, "scale_weight": NO_SCALE, **SCALED,
+    },
+    "scaled_sdd": {
+        "d": tensors(32, 32), "weight": tensors(32, 32), "scale_d": NO_SCALE, "scale_weight": NO_SCALE, **SCALED,
+    },
+    "linear": {
+        "x": (*tensors(4, 8)[:-5], torch.ones(4, 7)), "values": tensors(64), "pattern": (*NO_OBJECT, torch.ones(8, 8)),
+        "bias": biases(8), "activation": WORD,
+    },
+    "transposed_product": {"y": tensors(4, 8), "values": tensors(64), "pattern": NO_OBJECT},
+    "sampled_product": {"y": tensors(4, 8), "x": tensors(4, 8), "pattern": NO_OBJECT},
+    "sparse_attention": {
+        **{name: tensors(2, 8, 4) for name in "qkv"}, "pattern": NO_OBJECT, "scale": NUMBER,
+    },
+    "block_dropout": {
+        "x": (*NO_OBJECT, whole(32, 32), torch.ones(32, 32).to_sparse()), "p": NO_P, "block": NO_BLOCK,
+        "training": FLAG,
+    },
+    "draw_block_mask": {
+        "shape": PAIR, "block": PAIR, "p": NO_P, "drawn": WORD, "device": WHERE, "state": (*NO_TENSOR, torch.ones(2)),
+    },
+    "BlockMaskTensor": {"shape": PAIR, "block": PAIR, "density": NO_DENSITY, **WORDS},
+    "BlockMaskTensor.from_blocks": {
+        "live": (*NO_OBJECT, torch.ones(2, 2), torch.ones(2) > 0), "block": PAIR, "shape": PAIR, "density": NO_DENSITY,
+    },
+    "BlockMaskTensor.from_host": {"mask": (*NO_OBJECT, block_mask()), "device": WHERE},
+    "from_counts": {
+        "counts": (*NO_OBJECT, whole(3), torch.ones(2)), "indices": (*NO_OBJECT, whole(2), torch.ones(2, 2)),
+        "block": PAIR, "shape": PAIR, "density": NO_DENSITY,
+    },
+    "from_torch_bsr": {"tensor": (*NO_OBJECT, torch.ones(32, 32))},
+    "from_flex": {"flex": NO_OBJECT, "item": (*PAIR, (1, 0)), "allow_partial": FLAG},
+    "to_torch_bsr": {"mask": MASKS, "dtype": (*NO_DTYPE, None)},
+    "to_counts": {"mask": MASKS},
+    "to_flex": {"mask": MASKS},
+    "KernelMap.of": {
+        "coordinates": (*NO_OBJECT, cells().long(), cells()[:, :3], cells()[:0], torch.zeros(2, 4, dtype=torch.int32)),
+        "filter_size": (*WHOLE, 0, 2, 9, (1,), "ab"), "dilation": (*WHOLE, 0, (1,), "ab"), "refuse_equal": FLAG,
+    },
+    "submanifold_conv3d": {
+        "x": tensors(5, 4), "weight": tensors(2, 3, 3, 3, 4), "kernel_map": (*NO_OBJECT, cells()), "bias": biases(2),
+        "density": NO_SHARE, "relu": FLAG,
+    },
+    "SubmanifoldConv3d": {
+        "in_channels": (*WHOLE, 0), "out_channels": (*WHOLE, 0), "filter_size": (*WHOLE, 0, 2), "bias": FLAG,
+        "density": NO_SHARE, "device": WHERE, "dtype": NO_DTYPE,
+    },
+    "masked_conv2d": {
+        "x": tensors(1, 4, 16, 16), "weight": tensors(2, 4, 3, 3),
+        "mask": (*NO_OBJECT, torch.ones(1, 1, 1), torch.ones(1, 2, 1) > 0), "bias": biases(2), "block": SIDES,
+        "mask_of": WORD, "stride": NO_SIDES, "padding": (*WHOLE[5:], (1, 2, 3), "ab"), "dilation": NO_SIDES,
+        "groups": (*WHOLE, 0, 3),
+        "density": NO_SHARE, "relu": FLAG, "dense": WORD,
+    },
+    "masked_batch_norm": {
+        "x": tensors(1, 4, 8, 8), "live": (*NO_OBJECT, torch.ones(1, 1, 8, 8), torch.ones(1, 8, 8) > 0),
+        "norm": (*NO_OBJECT, torch.nn.Linear(4, 4)),
+    },
+    "MaskSource": {"block": SIDES, "margin": WHOLE},
+    "MaskSource.set": {
+        "mask": (*NO_TENSOR, torch.ones(1, 1, 1), torch.ones(1, 1) > 0), "size": (*PAIR, None),
+    },
+    "DropoutLinear": {
+        "in_features": WHOLE, "out_features": WHOLE, "bias": FLAG, "device": WHERE, "dtype": NO_DTYPE, **LAYER,
+    },
+    "DropoutLinear.from_linear": {"linear": NO_OBJECT, **LAYER},
+    "SparsePattern": {"matrix": (7, "x", None, [1], {}, object(), np.ones(3)), "run_dense": WORD, "db": (7, object())},
+    "SparseConv2d.from_dense": {
+        "dense": NO_OBJECT, "mask": (7, "x", {}, object(), torch.ones(4)), "sparsity": NO_P, "run_dense": WORD,
+    },
+    "MaskedConv2d.from_dense": {"layer": NO_OBJECT},
+    "convert_convolutions": {"model": NO_OBJECT, "source": NO_OBJECT, "density": NO_SHARE, "include": (7, "x", [1])},
+}  # fmt: skip
+# Reports, what other tests hold wrong values against, and what has no arguments of its own.
+ELSEWHERE = {
+    "Activation", "ConversionReport", "ConvertedLayer", "ConvolutionReport", "DenseLayer", "InSituTuning",
+    "MaskedSequential", "PreparedLinear", "SourcedConv2d", "SparseAttention", "SparseConv2d", "SparseLinear", "convert",
+    "masked_sequential", "tune_model",
+}  # fmt: skip
+CASES = [
+    pytest.param(label, name, value, id=f"{label}-{name}-{i}")
+    for label, wrong in WRONG.items()
+    for name, values in wrong.items()
+    for i, value in enumerate(values)
+]
+
+
+def function_of(label: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = (
+        integration.MaskSource().set if label == "MaskSource.set" else attrgetter(label)(integration)
+    )
+    return found
+
+
+def test_every_public_name_has_wrong_values() -> None:
+    assert {label.partition(".")[0] for label in WRONG} | ELSEWHERE == set(integration.__all__)
+
+
+@pytest.mark.parametrize("label", WRONG)
+def test_every_parameter_has_wrong_values(label: str) -> None:
+    parameters = inspect.signature(function_of(label)).parameters.values()
+    named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
+    assert named - {"pattern"} <= WRONG[label].keys() <= named
+
+
+@pytest.mark.parametrize("label", GOOD)
+def test_good_values_are_taken(label: str) -> None:
+    function_of(label)(**GOOD[label]())
+
+
+@pytest.mark.parametrize(("label", "name", "value"), CASES)
+def test_wrong_values_are_refused_in_words(label: str, name: str, value: Any) -> None:
+    with pytest.raises(SparsegenError) as refused:
+        function_of(label)(**GOOD[label]() | {name: value})
+    assert len(str(refused.value)) > 10
