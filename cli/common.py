@@ -109,6 +109,11 @@ def deterministic_option(function: F) -> F:
     )(function)
 
 
+def force_option(function: F) -> F:
+    """``force``: bool, for `refuse_existing`."""
+    return click.option("--force", is_flag=True, help="Overwrite the output.")(function)
+
+
 def json_option(function: F) -> F:
     """``as_json``: bool, for `emit`. Errors become JSON as well."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)

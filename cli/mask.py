@@ -10,7 +10,7 @@ import click
 import scipy.sparse
 
 from sparsegen import masks
-from sparsegen.cli.common import OUTPUT, apply_options, emit, json_option
+from sparsegen.cli.common import OUTPUT, apply_options, emit, force_option, json_option
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.pruning.files.output import new_file
@@ -31,7 +31,7 @@ def mask_options(function: F) -> F:
             "--causal/--bidirectional", default=True, show_default=True, help="Whether only the past is seen."
         ),
         click.option(*OUTPUT, required=True, type=click.Path(path_type=Path), help="A .npz file to write."),
-        click.option("--force", is_flag=True, help="Overwrite the output."),
+        force_option,
         json_option,
     )
     return apply_options(options, function)

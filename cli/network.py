@@ -19,6 +19,7 @@ from sparsegen.cli.common import (
     db_option,
     device_option,
     emit,
+    force_option,
     json_option,
     note_emulator,
 )
@@ -27,6 +28,7 @@ from sparsegen.cli.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.challenge_files import (
+    layer_file,
     read_categories,
     read_challenge,
     read_images,
@@ -45,7 +47,7 @@ from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.settings import Settings
 from sparsegen.system.numpy_load import load_numpy
-from sparsegen.system.publish import require_place
+from sparsegen.system.publish import refuse_existing, require_place
 from sparsegen.system.quantities import microseconds, size_text
 from sparsegen.tuning.report import Effort
 from sparsegen.tuning_db.location import Location
@@ -112,14 +114,23 @@ def placement_options(function: F) -> F:
     type=click.Path(path_type=Path),
     help="A file to write, or with --tsv a folder.",
 )
+@force_option
 @click.option("--tsv", is_flag=True, help="Write the challenge's files instead, one for each layer.")
 @json_option
 def generate(
-    neurons: int, layers: int, seed: int, bias: float | None, output: Path, tsv: bool, as_json: bool
+    neurons: int,
+    layers: int,
+    seed: int,
+    bias: float | None,
+    output: Path,
+    force: bool,
+    tsv: bool,
+    as_json: bool,
 ) -> None:
     """A RadiX-Net of the challenge's family: 32 weights of 1/16 for each neuron."""
     if not tsv:
         require_place(output)
+    refuse_existing(layer_file(output, neurons, 1) if tsv else output, force=force)
     made = radixnet(neurons, layers, seed=seed, bias=bias)
     if tsv:
         write_challenge(made, output)
@@ -187,6 +198,7 @@ def tune(
 @network_argument
 @click.option("--batch", default=60000, show_default=True, type=click.IntRange(min=1), help="Inputs in all.")
 @click.option(*OUTPUT, required=True, type=click.Path(path_type=Path), help="A file to write, for run.")
+@force_option
 @placement_options
 @device_option
 @db_option
@@ -195,6 +207,7 @@ def pack(
     network: Path,
     batch: int,
     output: Path,
+    force: bool,
     memory: str | None,
     devices: str | None,
     device: str | None,
@@ -207,6 +220,7 @@ def pack(
     """
     _require_one(device, devices)
     require_place(output)
+    refuse_existing(output, force=force)
     net = SparseNetwork(_read(network), device=device, db=db)
     packed = net.pack(batch, memory=memory, devices=devices)
     save_packed(packed, output)
@@ -219,6 +233,7 @@ def pack(
 @inputs_options
 @click.option("--exact", is_flag=True, help="Categories as float64 gives them.")
 @click.option(*OUTPUT, type=click.Path(path_type=Path), help="A file of categories to write.")
+@force_option
 @placement_options
 @device_option
 @db_option
@@ -230,6 +245,7 @@ def run(
     seed: int,
     exact: bool,
     output: Path | None,
+    force: bool,
     memory: str | None,
     devices: str | None,
     device: str | None,
@@ -243,6 +259,7 @@ def run(
     _require_one(device, devices)
     if output is not None:
         require_place(output)
+        refuse_existing(output, force=force)
     placed = memory is not None or devices is not None
     if is_packed(network):
         if exact or memory is not None:

@@ -16,6 +16,7 @@ from sparsegen.cli.common import (
     EnumChoice,
     db_option,
     device_option,
+    force_option,
     json_option,
     make_console,
     memory_limit_option,
@@ -54,7 +55,7 @@ from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, pa
     show_default=True,
     help="The input's container, or a folder with a .npz for each layer that `sparsegen tune` reads.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the output.")
+@force_option
 @click.option(
     "--compare-patterns", is_flag=True, help="A table of all patterns instead of one; writes nothing."
 )

@@ -91,6 +91,8 @@ def read_layer(file: Path, neurons: int) -> CsrMatrix:
 def write_challenge(network: Network, folder: Path) -> None:
     """The layers of a network of equal widths, one file each; the files appear whole.
 
+    Of a deeper network that was there before, the layers behind the last are removed.
+
     Raises:
         MatrixError: layers of several widths.
         OutputError: the folder or a file cannot be written.
@@ -108,6 +110,11 @@ def write_challenge(network: Network, folder: Path) -> None:
         )
         text = "".join(f"{b}\t{a}\t{value:.9g}\n" for b, a, value in lines)
         _write(layer_file(folder, neurons, i + 1), text)
+    with reported(folder):
+        behind = len(network.layers) + 1
+        while (stale := layer_file(folder, neurons, behind)).exists():
+            stale.unlink()
+            behind += 1
 
 
 def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:

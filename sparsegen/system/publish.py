@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sparsegen.errors import OutputError
+from sparsegen.errors import OutputError, OutputExistsError
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
 ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
@@ -106,6 +106,14 @@ def reported(path: str | Path, advice: str = "") -> Iterator[None]:
     except OSError as error:
         told = f"cannot be written: {error.strerror or error}"
         raise OutputError("; ".join(filter(None, (told, advice))), path=path) from error
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raises OutputExistsError for what is there already, unless it is to be overwritten."""
+    if path.exists() and not force:
+        raise OutputExistsError(
+            "it is there already; choose another name, or overwrite it with --force", path=path
+        )
 
 
 def require_place(final: Path) -> None:

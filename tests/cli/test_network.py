@@ -40,6 +40,26 @@ def test_generate_run_verify_and_tune(call: Any) -> None:
     assert tuned["us"] > 0 and tuned["family"] == "fused_network"
 
 
+def test_what_is_there_stays_without_force(call: Any) -> None:
+    make = "generate", "--neurons", "64", "--layers"
+    call(*make, "3", "-o", "net.npz")
+    before = Path("net.npz").read_bytes()
+    for words in (
+        (*make, "2", "-o", "net.npz"),
+        ("pack", "net.npz", "--batch", "4", "-o", "net.npz"),
+        ("run", "net.npz", "--images", "4", "-o", "net.npz"),
+    ):
+        refused = call(*words, exit_code=3)["error"]
+        assert refused["type"] == "OutputExistsError" and "--force" in refused["message"]
+    assert Path("net.npz").read_bytes() == before
+    call(*make, "2", "-o", "net.npz", "--force")
+    assert Path("net.npz").read_bytes() != before
+    call(*make, "3", "--tsv", "-o", "layers")
+    call(*make, "2", "--tsv", "-o", "layers", exit_code=3)
+    call(*make, "2", "--tsv", "-o", "layers", "--force")
+    assert sorted(path.name for path in Path("layers").iterdir()) == ["n64-l1.tsv", "n64-l2.tsv"]
+
+
 def test_run_within_memory_on_several_devices_and_from_a_packed_file(
     call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from sparsegen.errors import OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.system.publish import reported
+from sparsegen.system.publish import refuse_existing, reported
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         OutputExistsError: ``path`` is there and ``force`` is not set, or it is a folder.
         OutputError: it cannot be written.
     """
-    _refuse_existing(path, force)
+    refuse_existing(path, force=force)
     if path.is_dir():
         raise OutputExistsError("this is a folder; name a file", path=path)
     work = _beside(path)
@@ -34,7 +34,7 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         with reported(path):
-            _refuse_existing(path, force)
+            refuse_existing(path, force=force)
             work.replace(path)
     finally:
         work.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
         OutputError: it cannot be written.
         PruningError: two layers would share a file.
     """
-    _refuse_existing(path, force)
+    refuse_existing(path, force=force)
     if path.exists() and not path.is_dir():
         raise OutputExistsError("this is no folder; a folder takes one file for each layer", path=path)
     work = _beside(path)
@@ -85,7 +85,7 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
         yield folder
         with reported(path):
             if path.is_dir():
-                _refuse_existing(path, force)
+                refuse_existing(path, force=force)
                 for file in work.iterdir():
                     file.replace(path / file.name)
             else:
@@ -96,10 +96,3 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
 
 def _beside(path: Path) -> Path:
     return path.absolute().with_name(f".{path.name}-{secrets.token_hex(4)}")
-
-
-def _refuse_existing(path: Path, force: bool) -> None:
-    if path.exists() and not force:
-        raise OutputExistsError(
-            "it is there already; choose another name, or overwrite it with --force", path=path
-        )
