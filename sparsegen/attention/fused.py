@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from sparsegen.attention.choice import Decision
-from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec
 from sparsegen.plan.arrays import Call, Target, caller
+from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.variant_launcher import variant_launcher
 
 
-class FusedAttentionOperator:
+class FusedAttentionOperator(OwnLaunch):
     """softmax(scale · Q · Kᵀ at a mask) · V in one launch; make one with `prepare_attention`.
 
     A query whose row of the mask has no nonzero gets zeros. Scores and weights are never in memory. Keys and values
@@ -54,14 +52,13 @@ class FusedAttentionOperator:
         self._prepared = self._launcher.prepared
         self.device: Device = self._launcher.device
         self.dtype: DType = operator.problem.dtype
-        self.executor: Executor = self._prepared.executor
+        super().__init__(self._prepared.executor)
         self.operands = tuple(self._with_heads(spec) for spec in self._prepared.operands[:3])
         self.result = self._with_heads(self._prepared.result)
         with self.executor.entered():
             self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
             self.executor.synchronize()  # calls may come on other streams than the upload
         self.launching = nullcontext()  # nothing that it reads is ever replaced
-        self._mine = threading.local()
         self._callers: dict[type, Call] = {}
 
     def _with_heads(self, spec: TensorSpec) -> TensorSpec:
@@ -101,14 +98,11 @@ class FusedAttentionOperator:
         ]
         return "\n".join(lines)
 
-    def bound(self) -> Callable[..., None]:
-        """The calling thread's launch: ``bound(stream, q, k, v, out)`` with the arrays' addresses."""
-        found: Callable[..., None] | None = getattr(self._mine, "bound", None)
-        if found is None:
-            launch, scale = self._prepared.bound(), self._scale.address
+    def _bind(self) -> Bound:
+        """A launch of one thread: ``bound(stream, q, k, v, out)``."""
+        launch, scale = self._prepared.bound(), self._scale.address
 
-            def run(stream: int, q: int, k: int, v: int, out: int) -> None:
-                launch(stream, q, k, v, scale, out)
+        def run(stream: int, q: int, k: int, v: int, out: int) -> None:
+            launch(stream, q, k, v, scale, out)
 
-            found = self._mine.bound = run
-        return found
+        return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from sparsegen import api, arguments, backends
 from sparsegen.attention.choice import Decision, Request, Way, decide
 from sparsegen.attention.fused import FusedAttentionOperator
-from sparsegen.backends.executor import Buffer, Executor
+from sparsegen.backends.executor import Buffer
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, OperandError
@@ -24,6 +23,7 @@ from sparsegen.matrix.formats import as_csr
 from sparsegen.operators import DType, Operator, SparseAttentionOperator, TensorSpec, member
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.binding import BoundVariant, bind_variant
+from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.packing import Gather
 from sparsegen.plan.variant_launcher import variant_launcher
 
@@ -113,7 +113,7 @@ def at_once(heads: int, scores_bytes: int) -> int:
     return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
 
 
-class AttentionOperator:
+class AttentionOperator(OwnLaunch):
     """softmax(scale · Q · Kᵀ at a mask) · V; make one with `prepare_attention`.
 
     A query whose row of the mask has no nonzero gets zeros. A call takes four launches for the heads that run at once:
@@ -152,7 +152,7 @@ class AttentionOperator:
         self._parts = {name: variant_launcher(operator) for name, operator in operators.items()}
         self.device: Device = self._parts["scores"].device
         self.dtype: DType = scores.problem.dtype
-        self.executor: Executor = self._parts["scores"].prepared.executor
+        super().__init__(self._parts["scores"].prepared.executor)
         self._nnz = mask.nnz
         queries, keys = mask.shape
         self._rows = {"q": queries, "k": keys, "v": keys, "out": queries}
@@ -171,7 +171,6 @@ class AttentionOperator:
         self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
         self.work_bytes = self._scores_bytes + packed.arrays[packed.values].nbytes
         self.launching = nullcontext()  # each thread has scores of its own
-        self._mine = threading.local()
         self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
         self._growing = threading.Lock()
         self._callers: dict[type, Call] = {}
@@ -219,20 +218,13 @@ class AttentionOperator:
             lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]
         return "\n".join(lines)
 
-    def bound(self) -> Callable[..., None]:
-        """The calling thread's launches: ``bound(stream, q, k, v, out)`` with the arrays' addresses."""
-        found: Callable[..., None] | None = getattr(self._mine, "bound", None)
-        if found is None:
-            found = self._mine.bound = self._bind_here()
-        return found
-
-    def _bind_here(self) -> Callable[..., None]:
+    def _bind(self) -> Bound:
+        """Launches of one thread: ``bound(stream, q, k, v, out)``."""
         scores, softmax = self._parts["scores"].prepared.bound(), self._parts["softmax"].prepared.bound()
         with self.executor.entered():
             variant, gather = self._own_product()
             buffer: Buffer = self.executor.allocate(self._scores_bytes)
-            gathered = gather.bind(buffer)
-        product = variant.bound()
+        gathered, product = gather.bound(), variant.bound()
         with self._growing:
             self._kept += (variant, gather, buffer)
         line = self.heads_at_once * self.head_dim * self.dtype.itemsize
@@ -245,7 +237,7 @@ class AttentionOperator:
                 own_queries, own_keys = turn * of_queries, turn * of_keys
                 scores(stream, q + own_queries, k + own_keys, weights)
                 softmax(stream, weights, scale, weights)
-                gathered(stream)
+                gathered(stream, weights)
                 product(stream, v + own_keys, out + own_queries)
 
         return run

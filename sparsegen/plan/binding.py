@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +18,12 @@ from sparsegen.kernels.packed import M, Packed, empty_as_one
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.packing import Gather, pack, value_source
 from sparsegen.plan.variants import CompiledVariant, compile_variant
 from sparsegen.system.device_memory import Buffer
 
 log = logging.getLogger(__name__)
-
-Bound = Callable[..., None]  # (stream, *addresses of the open slots)
 
 
 def launch_arguments(
@@ -46,10 +45,10 @@ def launch_arguments(
     return [value(argument.kind, argument.name) for argument in family.arguments(problem)]
 
 
-class BoundVariant:
+class BoundVariant(OwnLaunch):
     """A variant compiled, loaded, and bound to one packed matrix on one device.
 
-    `bound` gives each thread a launch of its own, since a bound launch is not to be shared, nor is scratch memory.
+    A thread's own launch, ``bound(stream, *operands in call order, result)``, has scratch memory of its own too.
 
     Attributes:
         compiled: what runs.
@@ -74,7 +73,8 @@ class BoundVariant:
         Raises:
             LaunchError: the kernel cannot be loaded.
         """
-        self.compiled, self.packed, self.executor = compiled, packed, executor
+        super().__init__(executor)
+        self.compiled, self.packed = compiled, packed
         rendered = compiled.rendered
         family, problem = rendered.family, rendered.problem
         self._problem = problem
@@ -90,7 +90,6 @@ class BoundVariant:
         self._order = [called_with.index(name) for name in names if name in called_with]
         self.launching = threading.Lock()
         self._gather: Gather | None = None  # made with the first new values
-        self._mine = threading.local()
         self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
 
     @property
@@ -103,17 +102,8 @@ class BoundVariant:
         """What names the binary in the database."""
         return self.compiled.rendered.digest
 
-    def bound(self) -> Bound:
-        """The calling thread's launch: ``bound(stream, *operands in call order, result)``."""
-        try:
-            return self._mine.bound  # type: ignore[no-any-return]
-        except AttributeError:
-            return self._bind_here()
-
-    def _bind_here(self) -> Bound:
-        self.executor.activate()
+    def _bind(self) -> Bound:
         if self._launch.is_empty:  # and so may arrays be, of which there are no maps
-            self._mine.bound = _nothing
             return _nothing
         scratch: dict[str, Buffer] = {}
         if self.packed.scratch:
@@ -128,10 +118,8 @@ class BoundVariant:
         bound = self.executor.bind(self._kernel, self._launch, arguments)
         order = self._order
         if order == sorted(order):
-            self._mine.bound = bound
-        else:
-            self._mine.bound = lambda stream, *addresses: bound(stream, *(addresses[i] for i in order))
-        return self._mine.bound  # type: ignore[no-any-return]
+            return bound
+        return lambda stream, *addresses: bound(stream, *(addresses[i] for i in order))
 
     def overwrite_values(self, encoded: Array) -> None:
         """New values on the same pattern: what was launched before, on any stream, has the old ones, all else the new.
@@ -157,19 +145,13 @@ class BoundVariant:
 
     def gather_from(self, address: int, stream: int) -> None:
         """The same of values at an address, of the problem's dtype and complete."""
-        try:
-            gather = self._mine.gather
-        except AttributeError:
-            gather = self._bind_gather_here()
+        gather = self._gather
+        if gather is None:
+            with self.executor.entered():
+                gather = self._value_gather()
+        launch = gather.bound()
         with self.launching:
-            gather(stream, address)
-
-    def _bind_gather_here(self) -> Callable[[int, int], None]:
-        with self.executor.entered():
-            gather = self._value_gather()
-        self.executor.activate()
-        self._mine.gather = gather.bind_open()
-        return self._mine.gather  # type: ignore[no-any-return]
+            launch(stream, address)
 
     def _value_gather(self) -> Gather:
         if self.packed.values is None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import THREADS, compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.system.device_memory import Buffer
 
 
-class DenseFill:
-    """Puts values, one for each nonzero in the order of their places, into a full matrix on a device."""
+class DenseFill(OwnLaunch):
+    """Puts values, one for each nonzero in the order of their places, into a full matrix on a device.
+
+    ``bound(stream, address of the values)``; the device's context is current when it is called, or none is.
+    """
 
     def __init__(self, full: Buffer, itemsize: int, places: Buffer, executor: Executor) -> None:
         """
@@ -24,23 +25,13 @@ class DenseFill:
         Raises:
             CompileError, DeviceUnavailableError, LaunchError: the kernel cannot be compiled or loaded.
         """
+        super().__init__(executor)
         count = places.nbytes // 8
         with executor.entered():
             (self._kernel,) = compiled_kernels(executor, ("scatter.cu", f"scatter_{8 * itemsize}"))
             executor.synchronize()  # calls may come on other streams than those that the places were made on
         self._launch = Launch((-(-count // THREADS), 1, 1), (THREADS, 1, 1))
         self._arguments: list[Buffer | int | TensorMap | None] = [count, places, None, full]
-        self._executor, self._mine = executor, threading.local()
 
-    def __call__(self, address: int, stream: int) -> None:
-        """Start it on a stream, with the values at an address; the device's context is current, or none is."""
-        try:
-            bound = self._mine.bound
-        except AttributeError:
-            bound = self._bind_here()
-        bound(stream, address)
-
-    def _bind_here(self) -> Callable[[int, int], None]:
-        self._executor.activate()
-        self._mine.bound = self._executor.bind(self._kernel, self._launch, self._arguments)
-        return self._mine.bound  # type: ignore[no-any-return]
+    def _bind(self) -> Bound:
+        return self.executor.bind(self._kernel, self._launch, self._arguments)

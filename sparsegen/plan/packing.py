@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,9 @@ from sparsegen.kernels.base import AnyFamily, Array
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.system.device_memory import Buffer
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
@@ -111,9 +111,11 @@ def value_source(packed: Packed[Buffer]) -> Buffer:
     return packed.value_source()
 
 
-class Gather:
-    """Puts new values into packed ones, on the device.
+class Gather(OwnLaunch):
+    """Puts new values into packed ones, on the device: ``bound(stream, address of the values)``.
 
+    The values are those of all nonzeros in CSR order, in storage form; for one item after another where each has its
+    own.
     The numbers of their nonzeros, 4 bytes for each packed value of an item, stay on the device from the first time on.
 
     Raises:
@@ -123,7 +125,8 @@ class Gather:
     def __init__(self, packed: Packed[Buffer], problem: Problem, executor: Executor) -> None:
         assert packed.values is not None
         itemsize = problem.dtype.itemsize
-        self._target, self._executor = packed.arrays[packed.values], executor
+        super().__init__(executor)
+        self._target = packed.arrays[packed.values]
         self.source = value_source(packed)
         (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))
         self._sets, self._nnz = problem.value_sets, packed.nnz
@@ -131,21 +134,10 @@ class Gather:
         executor.synchronize()  # calls may come on other streams than the upload
 
     def __call__(self, values: Buffer, stream: int = 0) -> None:
-        """Start it on a stream; ``values`` are those of all nonzeros in CSR order, in storage form, for one item after
-        another where each has its own.
-        """
-        self.bind(values)(stream)
+        """Start it on a stream."""
+        self.bound()(stream, values.address)
 
-    def bind(self, values: Buffer) -> Callable[[int], None]:
-        """The same for one thread to start many times with the same buffer: ``bound(stream)``."""
-        return self._bound(values)
-
-    def bind_open(self) -> Callable[[int, int], None]:
-        """The same for one thread, with another address of the values each time: ``bound(stream, address)``."""
-        return self._bound(None)
-
-    def _bound(self, values: Buffer | None) -> Callable[..., None]:
+    def _bind(self) -> Bound:
         launch = Launch((-(-self._count // THREADS), -(-self._sets // SETS), 1), (THREADS, 1, 1))
         sizes = (self._count, self._nnz, self._sets)
-        arguments: list[Buffer | int | TensorMap | None] = [*sizes, self.source, values, self._target]
-        return self._executor.bind(self._kernel, launch, arguments)
+        return self.executor.bind(self._kernel, launch, [*sizes, self.source, None, self._target])

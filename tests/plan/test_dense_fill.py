@@ -41,13 +41,13 @@ def test_as_by_operations(executor: Executor, dtype: str, shape: tuple[int, int]
     assert not weight.tensor.any()
     fill = weight.fill(executor)
     assert fill is not None
-    fill(values.data_ptr(), 0)
+    fill.bound()(0, values.data_ptr())
     executor.synchronize()
     assert torch.equal(weight.tensor, expected)
     doubled = 2 * values
 
     def of_another_thread() -> None:
-        fill(doubled.data_ptr(), 0)
+        fill.bound()(0, doubled.data_ptr())
         executor.synchronize()
 
     thread = Thread(target=of_another_thread)

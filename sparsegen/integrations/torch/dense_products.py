@@ -77,10 +77,10 @@ class SharedWeight:
     def _launch_fill(self, address: int, stream: int) -> None:
         assert self._fill is not None
         if torch.cuda.current_device() == self._where.index:
-            self._fill(address, stream)
+            self._fill.bound()(stream, address)
         else:
             with shared_executor(self._where).entered():
-                self._fill(address, stream)
+                self._fill.bound()(stream, address)
 
 
 class DensePrepared:
