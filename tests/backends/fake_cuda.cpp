@@ -9,7 +9,8 @@ constexpr int kInvalid = 1, kOutOfMemory = 2;
 constexpr std::size_t kMemory = 1 << 26;
 using Clock = std::chrono::steady_clock;
 struct Event { Clock::time_point when; };
-int contexts = 0, blocks = 0;
+thread_local int contexts = 0;  // that the calling thread is in
+int blocks = 0;
 }  // namespace
 
 extern "C" {
@@ -46,7 +47,12 @@ int cuMemAlloc_v2(std::uint64_t* address, std::size_t nbytes) {
   ++blocks;
   return 0;
 }
-int cuMemFree_v2(std::uint64_t address) { std::free(reinterpret_cast<void*>(address)); --blocks; return 0; }
+int cuMemFree_v2(std::uint64_t address) {
+  if (!contexts) return kInvalid;
+  std::free(reinterpret_cast<void*>(address));
+  --blocks;
+  return 0;
+}
 int fake_blocks() { return blocks; }
 int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t nbytes) {
   std::memcpy(reinterpret_cast<void*>(to), from, nbytes);

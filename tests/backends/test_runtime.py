@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from tuning_samples import H100
 
+from sparsegen import backends
 from sparsegen.backends.cuda import runtime
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.errors import LaunchError
@@ -44,6 +46,7 @@ class FakeDriver:
         self.asked: list[str] = []
         self.memory: dict[int, int] = {}
         self.now_ms = 1000.0
+        self._contexts = threading.local()
         self.Event = lambda: FakeEvent(self)
         self.Context = SimpleNamespace(synchronize=lambda: None)
         self.device_attribute = SimpleNamespace(
@@ -57,7 +60,7 @@ class FakeDriver:
         )
 
     def Device(self, index: int) -> Any:  # noqa: N802 - PyCUDA's name
-        context = SimpleNamespace(push=lambda: None, pop=lambda: None)
+        context = SimpleNamespace(push=self._push, pop=self._pop)
         return SimpleNamespace(
             retain_primary_context=lambda: context,
             pci_bus_id=lambda: "0000:00:00.0",
@@ -66,10 +69,22 @@ class FakeDriver:
             get_attribute=lambda value: value,  # an attribute is its own value here
         )
 
-    def mem_alloc(self, nbytes: int) -> int:
+    def _push(self) -> None:
+        self._contexts.depth = self.depth + 1
+
+    def _pop(self) -> None:
+        assert self.depth, "no context to leave"
+        self._contexts.depth = self.depth - 1
+
+    @property
+    def depth(self) -> int:
+        """How often the calling thread has entered the context and not left it."""
+        return getattr(self._contexts, "depth", 0)
+
+    def mem_alloc(self, nbytes: int) -> FakeAllocation:
         address = 4096 * (len(self.memory) + 1)
         self.memory[address] = nbytes
-        return address
+        return FakeAllocation(self, address)
 
     def memset_d8_async(self, address: int, byte: int, nbytes: int, stream: Any) -> None:
         assert stream is None, "events are recorded in the default stream"
@@ -79,6 +94,20 @@ class FakeDriver:
     def work(self, what: str, ms: float) -> None:
         self.asked.append(what)
         self.now_ms += ms
+
+
+class FakeAllocation:
+    """In the place of ``pycuda.driver.DeviceAllocation``: freed in threads that are in its context, else kept."""
+
+    def __init__(self, driver: FakeDriver, address: int) -> None:
+        self._driver, self._address = driver, address
+
+    def __int__(self) -> int:
+        return self._address
+
+    def __del__(self) -> None:
+        if self._driver.depth:
+            del self._driver.memory[self._address]
 
 
 class FakeEvent:
@@ -183,6 +212,44 @@ def test_what_the_driver_refuses_is_a_launch_error(
     for ask in (event.record, event.has_passed, lambda: event.us_since(event)):
         with pytest.raises(LaunchError, match="out of memory"):
             ask()
+
+
+def test_memory_is_freed_by_threads_that_are_in_no_context(
+    driver: FakeDriver, executor: CudaExecutor
+) -> None:
+    held = [executor.allocate(100), executor.allocate(200)]
+    thread = threading.Thread(target=held.pop)
+    thread.start()
+    thread.join()
+    assert list(driver.memory.values()) == [100]
+    executor.close()
+    held.clear()  # this thread has left the context for good
+    assert not driver.memory and driver.depth == 0
+
+
+@pytest.mark.gpu
+def test_memory_of_a_gpu_is_freed_by_threads_that_are_in_no_context() -> None:
+    executor = CudaExecutor(backends.find_device("cuda"))
+    held = [executor.allocate(1 << 30)]
+    before = executor.free_bytes()
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert executor.free_bytes() - before > 1 << 29
+    executor.close()
+
+
+def test_memory_that_outlives_the_driver_is_left_to_it(
+    driver: FakeDriver, executor: CudaExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer, before = executor.allocate(100), driver.depth
+
+    def ended() -> None:
+        raise FakeError("the driver is shutting down")
+
+    monkeypatch.setattr(executor._context, "push", ended)
+    del buffer
+    assert driver.depth == before
 
 
 def test_an_executor_of_a_larger_l2_overwrites_more(driver: FakeDriver) -> None:

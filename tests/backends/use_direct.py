@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from sparsegen.backends.cuda import direct, runtime
+from sparsegen.backends.cuda.driver import libcuda
 from sparsegen.backends.executor import Buffer, CompiledKernel
 from sparsegen.errors import DeviceMemoryError, LaunchError
 from sparsegen.kernels.launch import Launch
@@ -64,6 +66,17 @@ def open_launches(executor: runtime.CudaExecutor, kernel: Any, buffer: Buffer, f
     assert (before == found).all()
 
 
+def free_elsewhere(executor: runtime.CudaExecutor) -> None:
+    """Memory that a thread drops which is in no context; the made-up driver counts what is allocated."""
+    blocks = libcuda().fake_blocks
+    before, held = blocks(), [executor.allocate(1000)]
+    assert blocks() == before + 1
+    thread = Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert blocks() == before
+
+
 def main(folder: Path, *, launches: bool) -> None:
     assert runtime.driver() is direct and "pycuda" not in sys.modules
     device = runtime.devices()[0]
@@ -101,6 +114,7 @@ def main(folder: Path, *, launches: bool) -> None:
         executor.download(buffer, found)
         assert (found == 4).all()
         open_launches(executor, kernel, buffer, found)
+        free_elsewhere(executor)
     copy_beside(executor, buffer)
     with executor.entered():
         executor.synchronize()

@@ -93,13 +93,37 @@ def _memory_bytes_per_us(device: Any) -> float | None:
     return transfers_per_us * bus_bytes or None
 
 
+class _OfContext:
+    """What the driver made, which ends in the context that it was made in, whichever thread drops it.
+
+    Threads of others may be in no context. PyCUDA would keep the memory there and say nothing, as the driver itself
+    refuses to free it.
+    """
+
+    __slots__ = ("_context", "made")
+
+    def __init__(self, context: Any, make: Callable[[], Any]) -> None:
+        self._context = context
+        self.made = make()
+
+    def __del__(self) -> None:
+        try:
+            self._context.push()
+        except Exception:  # the driver has ended before, and all that it made
+            return
+        try:
+            self.made = None
+        finally:
+            self._context.pop()
+
+
 class CudaBuffer:
     """Device memory of at least one byte, freed with the object."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, context: Any, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._allocation = driver().mem_alloc(max(16, nbytes))
-        self.address = int(self._allocation)
+        self._allocation = _OfContext(context, lambda: driver().mem_alloc(max(16, nbytes)))
+        self.address = int(self._allocation.made)
 
 
 class CudaEvent:
@@ -107,25 +131,25 @@ class CudaEvent:
 
     __slots__ = ("_event",)
 
-    def __init__(self) -> None:
-        self._event = driver().Event()
+    def __init__(self, context: Any) -> None:
+        self._event = _OfContext(context, driver().Event)
 
     def record(self) -> None:
         try:
-            self._event.record()
+            self._event.made.record()
         except driver().Error as error:
             raise LaunchError(str(error)) from error
 
     def has_passed(self) -> bool:
         try:
-            return bool(self._event.query())
+            return bool(self._event.made.query())
         except driver().Error as error:
             raise LaunchError(str(error)) from error
 
     def us_since(self, start: Event) -> float:
         assert isinstance(start, CudaEvent)
         try:
-            return float(self._event.time_since(start._event)) * 1e3
+            return float(self._event.made.time_since(start._event.made)) * 1e3
         except driver().Error as error:
             raise LaunchError(str(error)) from error
 
@@ -179,7 +203,7 @@ class CudaExecutor:
 
     def allocate(self, nbytes: int) -> CudaBuffer:
         try:
-            return CudaBuffer(nbytes)
+            return CudaBuffer(self._context, nbytes)
         except driver().MemoryError as error:
             raise DeviceMemoryError(
                 f"cannot allocate {nbytes} bytes on {self.device.name}: {error}"
@@ -225,7 +249,7 @@ class CudaExecutor:
             return free_bytes()
 
     def event(self) -> CudaEvent:
-        return CudaEvent()
+        return CudaEvent(self._context)
 
     def overwrite_l2(self) -> None:
         """See `Executor.overwrite_l2`; four times its size."""
