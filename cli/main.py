@@ -14,7 +14,7 @@ from sparsegen import __version__
 from sparsegen.backends.cuda import early_init
 from sparsegen.cli import verbose
 from sparsegen.cli.streams import checked_output, visible
-from sparsegen.errors import OutputError, SparsegenError
+from sparsegen.errors import MachineError, OutputError, SparsegenError
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 
@@ -82,6 +82,10 @@ class LazyGroup(click.Group):
                 raise  # click shows the usage with it
             kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
             _fail(ctx, kind, error.format_message(), error.exit_code)
+        except MemoryError as error:
+            trace = verbose.traceback_of(ctx, error)
+            told = f"this machine has not enough memory left for that: {error or 'no more could be had'}"
+            _fail(ctx, MemoryError.__name__, told, MachineError.exit_code, trace)
         except KeyboardInterrupt as interrupt:
             trace = verbose.traceback_of(ctx, interrupt)
             _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED, trace)

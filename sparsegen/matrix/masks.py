@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix, check_shape
 from sparsegen.matrix.random_words import Words
 
@@ -32,7 +33,7 @@ def band(
         sparsity: of the places outside the band, from 0 to 1.
 
     Raises:
-        MatrixError: a size or share out of range, or more nonzeros than 32-bit indices count.
+        MatrixError: a size or share out of range, or more nonzeros than 32-bit indices count or memory holds.
     """
     length, width = _checked("band", length, least=1, width=width)
     causal, seed = _flag(causal), _seed(seed)
@@ -41,6 +42,8 @@ def band(
         raise MatrixError(f"a sparsity lies in [0, 1], got {sparsity}", source="band mask")
     if sparsity == 1 or width >= length:
         return sliding_window(length, width, causal=causal)
+    outside = (length - width) * (length - width + 1) // (2 if causal else 1)
+    _require_room("band", length, length + round((1 - sparsity) * outside))
     highest = _highest_words(length, width, 1 - sparsity)
     by_offset = np.concatenate((highest[:0:-1], highest))  # of column - row, from 1 - length on
     thresholds = np.lib.stride_tricks.sliding_window_view(by_offset, length)[
@@ -70,7 +73,7 @@ def sliding_window(length: int, window: int, sinks: int = 0, *, causal: bool = T
     Attention sinks are those of Xiao et al., Efficient Streaming Language Models with Attention Sinks, ICLR 2024.
 
     Raises:
-        MatrixError: a size out of range, or more nonzeros than 32-bit indices count.
+        MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.
     """
     length, window = _checked("sliding-window", length, least=1, window=window)
     length, sinks = _checked("sliding-window", length, least=0, sinks=sinks)
@@ -94,12 +97,13 @@ def strided(length: int, stride: int, *, causal: bool = True) -> CsrMatrix:
     4.2, in one mask.
 
     Raises:
-        MatrixError: a size out of range, or more nonzeros than 32-bit indices count.
+        MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.
     """
     length, stride = _checked("strided", length, least=1, stride=stride)
     causal = _flag(causal)
     rows = np.arange(length, dtype=np.int64)
     before, after = rows // stride, np.zeros_like(rows) if causal else (length - 1 - rows) // stride
+    _require_room("strided", length, int(before.sum() + after.sum()))
     # Beside the window, each multiple is a run of one place.
     back = np.repeat(rows, before), _counted(before) + 1
     ahead = np.repeat(rows, after), _counted(after) + 1
@@ -128,7 +132,7 @@ def blocks(
         extra: further blocks in each row of blocks, every set equally likely; all there are where they are fewer.
 
     Raises:
-        MatrixError: a size out of range, or more nonzeros than 32-bit indices count.
+        MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.
     """
     length, block = _checked("block", length, least=1, block=block)
     length, neighbours, extra = _checked("block", length, least=0, neighbours=neighbours, extra=extra)
@@ -164,6 +168,7 @@ def _checked(kind: str, length: int, *, least: int, **sizes: int) -> tuple[int, 
     """The length and the sizes as Python integers."""
     length = arguments.whole(length, "length", MatrixError)
     check_shape((length, length), source=f"{kind} mask")
+    _require_room(kind, length, nonzeros=length)  # every query sees itself
     found = [length]
     for name, given in sizes.items():
         size = arguments.whole(given, name, MatrixError)
@@ -212,16 +217,20 @@ def _of_runs(length: int, rows: Array, starts: Array, stops: Array) -> CsrMatrix
     """The mask of these runs of columns, in any order; those of a row do not overlap, and may be empty."""
     order = np.lexsort((starts, rows))
     rows, starts, sizes = rows[order], starts[order], (stops - starts)[order]
-    total = int(sizes.sum())
-    if total > MAX_INDEX:
-        raise MatrixError(
-            f"{total} nonzeros are over the 32-bit index range ({MAX_INDEX})", source="attention mask"
-        )
+    _require_room("attention", length, int(sizes.sum()))
     columns = _counted(sizes)
     columns += np.repeat(starts, sizes)
     lengths = np.zeros(length, dtype=np.int64)
     np.add.at(lengths, rows, sizes)
     return _mask(lengths, columns.astype(np.int32))
+
+
+def _require_room(kind: str, length: int, nonzeros: int) -> None:
+    """Refuses, before long work, a mask with more nonzeros than indices count or the machine has memory for."""
+    source = f"{kind} mask"
+    if nonzeros > MAX_INDEX:
+        raise MatrixError(f"{nonzeros} nonzeros are over the 32-bit index range ({MAX_INDEX})", source=source)
+    MemoryBudget.of_machine(source).require_matrix((length, length), nonzeros)
 
 
 def _mask(lengths: Array, columns: Array) -> CsrMatrix:

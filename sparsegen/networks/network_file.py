@@ -51,15 +51,18 @@ def load_network(file: str | Path) -> Network:
     file = Path(arguments.location(file, "file", MatrixError))
     check_readable(file)
     try:
-        with load_numpy(file) as stored:
+        stored = load_numpy(file)
+        if isinstance(stored, np.ndarray):
+            raise ValueError("it holds one array")
+        with stored:
             arrays = {name: stored[name] for name in NAMES}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise MatrixError(f"is no file of a network, or cut off: {error}", source=str(file)) from None
-    if int(arrays["version"]) != VERSION:
+    if arrays["version"].shape or arrays["version"] != VERSION:
         raise MatrixError(f"is of version {arrays['version']}, expected {VERSION}", source=str(file))
     try:
         return _network(arrays)
-    except (IndexError, ValueError, SparsegenError) as error:
+    except (IndexError, TypeError, ValueError, SparsegenError) as error:
         raise MatrixError(f"is damaged: {error}", source=str(file)) from None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.random_words import Words
 from sparsegen.networks.network import Network
@@ -21,6 +22,7 @@ COPIES = 16  # of each neuron of the radix-2 network: the Kronecker product with
 FAN_IN = 2 * COPIES
 WEIGHT = 1.0 / 16.0
 CLIP = 32.0
+BYTES_PER_NONZERO = 8  # column and value, each of 4
 CHALLENGE_BIAS = {1024: -0.3, 4096: -0.35, 16384: -0.4, 65536: -0.45}
 CHALLENGE_LAYERS = (120, 480, 1920)
 CONFIGURATIONS = tuple((neurons, layers) for neurons in CHALLENGE_BIAS for layers in CHALLENGE_LAYERS)
@@ -41,10 +43,16 @@ def radixnet(neurons: int, layers: int, *, seed: int = 0, bias: float | None = N
 
     Raises:
         ConfigError: other sizes.
+        MatrixError: it would take more memory than the machine has left.
     """
     width = arguments.whole(neurons, "neurons", least=2 * COPIES)
     depth = arguments.whole(layers, "layers", least=1)
     base = base_layers(width)
+    budget = MemoryBudget.of_machine("network")
+    budget.require(
+        depth * FAN_IN * width * BYTES_PER_NONZERO,
+        f"{depth} layers of {width} neurons, {FAN_IN} weights each,",
+    )
     words = Words(arguments.whole(seed, "seed", least=0))
     bases = [np.arange(width), *(words.permutation(width) for _ in range((depth - 1) // base))]
     with ThreadPoolExecutor() as pool:

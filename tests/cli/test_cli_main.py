@@ -83,6 +83,7 @@ def test_an_unknown_command_is_wrong_usage(run: Command) -> None:
         (errors.NoVariantError("why"), 5),
         (errors.DatabaseCorruptError("why"), 6),
         (click.UsageError("why"), 2),
+        (MemoryError("why"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )

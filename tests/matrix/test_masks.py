@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 from sparsegen import masks
 from sparsegen.errors import MatrixError
+from sparsegen.matrix import budget
 from sparsegen.matrix.csr import CsrMatrix
 
 MAKERS: dict[str, Callable[..., CsrMatrix]] = {
@@ -141,8 +142,19 @@ def test_a_long_sequence_takes_little_time_and_memory() -> None:
         (lambda: masks.blocks(8, 0), "block = 0"),
         (lambda: masks.blocks(8, 2, 0, -2), "extra = -2"),
         (lambda: masks.sliding_window(10**6, 10**5), "over the 32-bit index range"),
+        (lambda: masks.band(10**7), "over the 32-bit index range"),  # before places are drawn for minutes
+        (lambda: masks.strided(10**7, 2), "over the 32-bit index range"),
     ],
 )
 def test_bad_sizes_are_refused(make: Callable[[], CsrMatrix], words: str) -> None:
     with pytest.raises(MatrixError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    "make", [masks.sliding_window, masks.band, masks.strided, masks.blocks], ids=lambda make: make.__name__
+)
+def test_what_memory_does_not_hold_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(MatrixError, match=r"would take .* of memory, over 1\.0 MiB"):
+        make(100_000, 8)

@@ -130,6 +130,22 @@ def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
         load_network(file)
 
 
+def test_other_files_of_numpy_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "net.npz"
+    save_network(radixnet(64, 2), file)
+    with np.load(file) as stored:
+        arrays = dict(stored)
+    np.save(tmp_path / "one.npy", np.eye(4))
+    with pytest.raises(MatrixError, match=r"is no file of a network.*it holds one array"):
+        load_network(tmp_path / "one.npy")
+    np.savez(file, **arrays | {"version": np.ones(2)})
+    with pytest.raises(MatrixError, match="is of version"):
+        load_network(file)
+    np.savez(file, **arrays | {"clip": np.ones(2)})
+    with pytest.raises(MatrixError, match="is damaged"):
+        load_network(file)
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"nowhere\.npz: there is no such file$"):
         load_network(tmp_path / "nowhere.npz")

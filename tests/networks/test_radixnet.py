@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, MatrixError
 from sparsegen.networks.radixnet import (
     CONFIGURATIONS,
     base_layers,
@@ -75,3 +75,8 @@ def test_the_challenges_configurations(neurons: int) -> None:
     shallow = radixnet(neurons, count - 1)
     for one, other in zip(shallow.layers, deep.layers, strict=False):
         np.testing.assert_array_equal(one.column_indices, other.column_indices)
+
+
+def test_more_than_the_machine_has_memory_for_is_refused() -> None:
+    with pytest.raises(MatrixError, match=r"3 layers of 1099511627776 neurons, 32 weights each, would take"):
+        radixnet(1 << 40, 3)
