@@ -40,6 +40,7 @@ from sparsegen.cli.bench_text import (
 from sparsegen.cli.common import (
     OUTPUT,
     EnumChoice,
+    FiniteRange,
     db_option,
     device_option,
     emit,
@@ -119,7 +120,7 @@ from sparsegen.system.quantities import counted
     "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table as CSV too."
 )
 @click.option(
-    "--limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Begin no row later."
+    "--limit", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="Begin no row later."
 )
 @click.option("--remeasure", is_flag=True, help="Measure rows anew that the result file holds.")
 @click.option(

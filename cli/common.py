@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import sys
 import textwrap
@@ -38,6 +40,31 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> E:
         return self._enum(super().convert(value, param, ctx))
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range, as of `click.FloatRange`, which takes NaN for one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return found
+
+
+class Fingerprint(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
+    """The first digits of a matrix's fingerprint, one at least, in lower case."""
+
+    name = "fingerprint"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch("[0-9a-fA-F]+", str(value)):
+            self.fail(
+                f"{value!r} is not the beginning of a fingerprint, hexadecimal digits as of `sparsegen db list`",
+                param,
+                ctx,
+            )
+        return str(value).lower()
 
 
 class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on

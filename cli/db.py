@@ -9,7 +9,16 @@ import click
 from rich.text import Text
 
 from sparsegen.cli import db_study
-from sparsegen.cli.common import OUTPUT, Listing, Part, db_option, emit, family_names, json_option
+from sparsegen.cli.common import (
+    OUTPUT,
+    Fingerprint,
+    Listing,
+    Part,
+    db_option,
+    emit,
+    family_names,
+    json_option,
+)
 from sparsegen.cli.db_pins import list_pins, pin, unpin
 from sparsegen.cli.db_shipping import diff, layers, publish_
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
@@ -74,13 +83,13 @@ def list_workloads(db: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("matrix")
+@click.argument("matrix", type=Fingerprint())
 @db_option
 @json_option
 def show(matrix: str, db: str | None, as_json: bool) -> None:
     """Show what is known of MATRIX, the first digits of a fingerprint (see `sparsegen db list`)."""
     with open_store(db, read_only=True) as store:
-        found = [t for t in store.list_workloads() if t.workload.fingerprint.startswith(matrix.lower())]
+        found = [t for t in store.list_workloads() if t.workload.fingerprint.startswith(matrix)]
         if not found:
             raise DatabaseError(
                 f"no matrix in {store.location} has a fingerprint that begins with {matrix!r}"
@@ -211,7 +220,7 @@ def report(as_json: bool, store: Store, added: Added, *notes: str) -> None:
 
 
 @command.command()
-@click.argument("matrix", default="")
+@click.argument("matrix", type=Fingerprint(), required=False)
 @click.option("--failed", is_flag=True, help="Only what failed: it is tried again by the next search.")
 @click.option(
     "--family", default="", shell_complete=family_names, help="Only measurements of this kernel family."
@@ -221,14 +230,15 @@ def report(as_json: bool, store: Store, added: Added, *notes: str) -> None:
 @db_option
 @json_option
 def forget(
-    matrix: str, failed: bool, family: str, device: str, yes: bool, db: str | None, as_json: bool
+    matrix: str | None, failed: bool, family: str, device: str, yes: bool, db: str | None, as_json: bool
 ) -> None:
     """Delete what is known of MATRIX, the first digits of a fingerprint, or what the options say."""
-    selection = Selection(matrix, family, device, failed)
+    selection = Selection(matrix or "", family, device, failed)
     if selection == Selection():
         raise click.UsageError("say what to forget: MATRIX, --failed, --family or --device")
-    with open_store(db, read_only=False) as store:
+    with open_store(db, read_only=True) as store:  # which makes none
         found = store.count(selection)
+    with open_store(db, read_only=False) as store:
         if any(_counts(found).values()) and not yes:
             if as_json:
                 raise click.UsageError("forget --json needs --yes")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sparsegen.cli.common import (
     F,
+    Fingerprint,
     Listing,
     config_option,
     db_option,
@@ -52,7 +53,7 @@ def _file(pins: Path | None) -> Path:
 
 
 @click.command("pin")
-@click.argument("matrix")
+@click.argument("matrix", type=Fingerprint())
 @click.option(
     "--family", default="", shell_complete=family_names, help="Pin this family's variant, not the winner."
 )
@@ -84,7 +85,7 @@ def pin(
         tuned = [
             t
             for t in layers.list_workloads()
-            if t.workload.fingerprint.startswith(matrix.lower()) and device in ("", t.device.key)
+            if t.workload.fingerprint.startswith(matrix) and device in ("", t.device.key)
         ]
         if not tuned:
             raise DatabaseError(
@@ -124,7 +125,7 @@ def _winner(layers: Layers) -> Callable[[Tuned], Config]:
 
 
 @click.command("unpin")
-@click.argument("matrix")
+@click.argument("matrix", type=Fingerprint())
 @device_key_option
 @pins_option
 @json_option
@@ -132,7 +133,7 @@ def unpin(matrix: str, device: str, pins: Path | None, as_json: bool) -> None:
     """Free the choice for MATRIX, the first digits of a fingerprint."""
     file = _file(pins)
     known = read_pins(file)
-    gone = [p for p in known if p.fingerprint.startswith(matrix.lower()) and device in ("", p.device)]
+    gone = [p for p in known if p.fingerprint.startswith(matrix) and device in ("", p.device)]
     if not gone:
         raise PinsError(f"{file} pins nothing for a matrix {matrix!r}; see `sparsegen db pins`")
     known.without(gone).write(file)

@@ -7,14 +7,14 @@ import sys
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import Listing, db_option, emit, json_option
+from sparsegen.cli.common import Fingerprint, Listing, db_option, emit, json_option
 from sparsegen.errors import DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.store import Store
 
 
 @click.command("study")
-@click.argument("matrix")
+@click.argument("matrix", type=Fingerprint())
 @click.option(
     "--storage",
     required=True,
@@ -30,7 +30,7 @@ def command(matrix: str, storage: str, db: str | None, as_json: bool) -> None:
     open the storage.
     """
     with Store.open(db or Settings.from_environment().db, read_only=True) as store:
-        found = [t for t in store.list_workloads() if t.workload.fingerprint.startswith(matrix.lower())]
+        found = [t for t in store.list_workloads() if t.workload.fingerprint.startswith(matrix)]
         if not found:
             raise DatabaseError(
                 f"no matrix in {store.location} has a fingerprint that begins with {matrix!r}"

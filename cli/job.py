@@ -15,6 +15,7 @@ from sparsegen.cli.common import (
     OUTPUT,
     Copied,
     F,
+    FiniteRange,
     apply_options,
     db_option,
     emit,
@@ -63,6 +64,8 @@ def job_options(function: F) -> F:
     @functools.wraps(function)
     def command(*args: Any, **given: Any) -> Any:
         job = JobOptions(**{field.name: given.pop(field.name) for field in fields(JobOptions)})
+        if job.output.suffix.lower() != ".pyz":  # it might be one of the matrices, which would be overwritten
+            raise click.BadParameter(f"{job.output} does not end in .pyz", param_hint="--output")
         return function(*args, job=job, **given)
 
     options = (
@@ -95,7 +98,7 @@ def job_options(function: F) -> F:
         ),
         click.option(
             "--budget",
-            type=click.FloatRange(min=0, min_open=True, max=30 * 86400),
+            type=FiniteRange(min=0, min_open=True, max=30 * 86400),
             metavar="SECONDS",
             help=f"Time for the whole job there; default {SECONDS_OF_ONE:g} s for each matrix.",
         ),

@@ -10,7 +10,7 @@ import click
 import scipy.sparse
 
 from sparsegen import masks
-from sparsegen.cli.common import OUTPUT, apply_options, emit, force_option, json_option
+from sparsegen.cli.common import OUTPUT, FiniteRange, apply_options, emit, force_option, json_option
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.pruning.files.output import new_file
@@ -46,9 +46,7 @@ def seed_option(function: F) -> F:
 @click.option(
     "--width", default=256, show_default=True, type=click.IntRange(min=1), help="Of the dense band."
 )
-@click.option(
-    "--sparsity", default=0.95, show_default=True, type=click.FloatRange(0, 1), help="Outside the band."
-)
+@click.option("--sparsity", default=0.95, show_default=True, type=FiniteRange(0, 1), help="Outside the band.")
 @seed_option
 @mask_options
 def band(width: int, sparsity: float, seed: int, length: int, causal: bool, **written: Any) -> None:

@@ -15,6 +15,7 @@ from sparsegen.cli.common import (
     EMULATOR_NOTE,
     Copied,
     EnumChoice,
+    FiniteRange,
     Part,
     db_option,
     deterministic_option,
@@ -63,7 +64,7 @@ from sparsegen.tuning_db.records import Measurement
 @click.option("--trials", type=click.IntRange(min=1), help="Variants to try, instead of the effort's limits.")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Time for the search, instead of the effort's limits.",
 )

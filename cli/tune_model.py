@@ -13,6 +13,7 @@ from rich.text import Text
 from sparsegen.cli.common import (
     EnumChoice,
     F,
+    FiniteRange,
     apply_options,
     db_option,
     json_option,
@@ -61,7 +62,7 @@ def model_layer_options(function: F) -> F:
     options = (
         click.option(
             "--min-sparsity",
-            type=click.FloatRange(0, 1),
+            type=FiniteRange(0, 1),
             default=LEAST_SPARSITY,
             show_default=True,
             help="Share of zeros from which on a matrix counts as pruned.",
@@ -125,7 +126,7 @@ def model_layer_options(function: F) -> F:
 @click.option("--trials", type=click.IntRange(min=1), help="Variants to try in each search.")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Time for each search, instead of the effort's limits.",
 )

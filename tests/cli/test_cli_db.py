@@ -10,6 +10,7 @@ import pytest
 from command_line import Command
 from tuning_samples import baseline, failed, timed, workload
 
+from sparsegen.tuning_db.forgetting import Selection
 from sparsegen.tuning_db.records import Outcome
 from sparsegen.tuning_db.store import Store
 
@@ -50,7 +51,7 @@ def test_show(filled: Command) -> None:
     (found,) = filled.json("db", "show", FINGERPRINT[:6])["workloads"]
     assert [m["sample"]["median_us"] for m in found["ranking"]] == [12.5, 20.0]
     assert found["failures"][0]["outcome"] == "crashed"
-    assert "begins with 'zz'" in filled("db", "show", "zz", exit_code=6).stderr
+    assert "begins with 'ffff0'" in filled("db", "show", "ffff0", exit_code=6).stderr
 
 
 def test_study(filled: Command, tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_study(filled: Command, tmp_path: Path) -> None:
     assert study.best_trial.user_attrs["final_us"] == study.best_value == 12.5
     text = filled("db", "study", FINGERPRINT[:6], "--storage", url).stdout
     assert found["name"] in text and "optuna-dashboard" in text
-    assert "begins with 'zz'" in filled("db", "study", "zz", "--storage", url, exit_code=6).stderr
+    assert "begins with 'ffff0'" in filled("db", "study", "ffff0", "--storage", url, exit_code=6).stderr
     assert "sqlite:///x.db" in filled("db", "study", FINGERPRINT, "--storage", "x.db", exit_code=6).stderr
 
 
@@ -127,8 +128,10 @@ def test_forget_a_matrix(filled: Command) -> None:
 
 
 def test_forget_by_family_and_device(filled: Command) -> None:
-    for option in (("--family", "other"), ("--device", "elsewhere"), ("%",), ("_",)):
+    for option in (("--family", "other"), ("--device", "elsewhere")):
         assert filled.json("db", "forget", *option, "--yes")["measurements"] == 0
+    with Store.open(filled.db) as store:
+        assert not any(store.count(Selection(digits)).measurements for digits in "%_")
     family = filled.json("db", "show", FINGERPRINT[:6])["workloads"][0]["ranking"][0]["family"]
     gone = filled.json("db", "forget", "--family", family, "--device", timed(1.0).device.key, "--yes")
     assert (gone["measurements"], gone["baselines"]) == (3, 0)
@@ -137,3 +140,20 @@ def test_forget_by_family_and_device(filled: Command) -> None:
 def test_forget_needs_to_be_told_what(filled: Command) -> None:
     assert "say what to forget" in filled("db", "forget", "--yes", exit_code=2).stderr
     assert "--yes" in filled.json("db", "forget", "--failed", exit_code=2)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "words", [("show",), ("forget", "--yes"), ("pin",), ("unpin",), ("study", "--storage", "x")]
+)
+@pytest.mark.parametrize("matrix", ["", "zz", "ab-", " "])
+def test_what_no_fingerprint_begins_with_is_refused(
+    run: Command, words: tuple[str, ...], matrix: str
+) -> None:
+    """An empty one would begin them all."""
+    assert "beginning of a fingerprint" in run("db", *words, matrix, exit_code=2).stderr
+
+
+def test_nothing_is_forgotten_where_there_is_no_database(run: Command, tmp_path: Path) -> None:
+    missing = tmp_path / "none.db"
+    told = run("db", "forget", "--failed", "--yes", "--db", missing, exit_code=6).stderr
+    assert "there is no database" in told and not missing.exists()

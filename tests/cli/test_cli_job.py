@@ -46,6 +46,13 @@ def test_a_result_is_imported_with_its_bundle(run: Command, bundle: Path, tmp_pa
 def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> None:
     run("job", "export", "-n", "8", "--for", "emulator", "--out", tmp_path / "b.pyz", exit_code=2)
     run("job", "export", "-n", "8", "--out", tmp_path / "b.pyz", exit_code=2)
+    matrix = tmp_path / "matrix.npz"
+    matrix.write_bytes(b"precious")
+    given = "--matrix", matrix, "-n", "8", "--for", "emulator"
+    told = run("job", "export", *given, "--out", matrix, exit_code=2).stderr
+    assert "does not end in .pyz" in told and matrix.read_bytes() == b"precious"
+    for budget in ("nan", "inf"):
+        run("job", "export", *given, "--budget", budget, "--out", tmp_path / "b.pyz", exit_code=2)
     sizes = ("--operator", "dsd", "--m", "64", "-k", "64", "-n", "64", "--block", "64x64", "--density", "0.5")
     told = run(
         "job",
