@@ -51,6 +51,11 @@ class Places:
         """What ``--device`` said."""
         return self._device
 
+    @property
+    def are_named(self) -> bool:
+        """Whether an option said where."""
+        return self._name is not EngineName.LOCAL or self._device is not None or self._devices is not None
+
     @cached_property
     def only(self) -> Device | None:
         """The device of this host where no more than one was asked for, by ``--device`` or by default.

@@ -118,9 +118,14 @@ def command(
     read = matrix_file.reader
     workloads = [wanted.workload(read) for wanted in combinations]
     if target is not None:
-        if places.named is not None or len(workloads) > 1:
+        if places.are_named or len(workloads) > 1:
             raise click.UsageError(
-                "--for predicts one workload for a device that is not here: give no --device, and each option once"
+                "--for predicts one workload for a device that is not here: give no --device, --devices or --engine, "
+                "and each option once"
+            )
+        if deterministic or sampler is not SamplerName.CANDIDATES:
+            raise click.UsageError(
+                "--for ranks every variant by the cost model: give no --deterministic or --sampler"
             )
         wished = tune_for.Request(target, families, Budget(trials, budget, effort), db, again, allow_overflow)
         if tune_for.run(wished, *workloads[0], as_json=as_json):

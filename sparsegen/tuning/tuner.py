@@ -17,6 +17,7 @@ from sparsegen.backends.executor import Toolchain
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
@@ -157,7 +158,7 @@ def tune(
         stop: set by somebody else to end the search as Ctrl-C does.
 
     Raises:
-        MatrixError: values overflow, and ``allow_overflow`` is not set.
+        MatrixError: values overflow, and ``allow_overflow`` is not set; or the operands take more memory than there is.
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: the device or its compiler is missing.
         PackageMissingError: the sampler needs a package that is not installed.
@@ -173,6 +174,8 @@ def tune(
     if matrix.shape != problem.matrix_shape:
         raise ConfigError(f"the matrix is {matrix.shape}, but the problem's is {problem.matrix_shape}")
     require_held(problem, matrix, allow_overflow=allow_overflow)
+    taken = sum(spec.nbytes for spec in (*problem.operands(matrix.nnz), problem.result(matrix.nnz)))
+    MemoryBudget.of_machine(str(problem)).require(taken, "operands and result")
     backend = backend or Backend.of(device, problem, baselines=baselines)
     locks = Settings.from_environment().cache / "locks"
     stop = stop or threading.Event()

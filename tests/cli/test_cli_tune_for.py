@@ -79,6 +79,10 @@ def test_it_predicts_says_so_and_goes_on(tune, tmp_path: Path) -> None:  # type:
     [
         (["--for", "voodoo"], "no description of a device 'voodoo': there are nvidia-a100"),
         (["--for", "h200", "--device", "emulator"], "give no --device"),
+        (["--for", "h200", "--devices", "all"], "give no --device"),
+        (["--for", "h200", "--engine", "ray"], "give no --device"),
+        (["--for", "h200", "--deterministic"], "give no --deterministic"),
+        (["--for", "h200", "--sampler", "random"], "give no --deterministic or --sampler"),
         (["--for", "h200", "--family", "csr_sddmm"], "computes sddmm"),
     ],
 )

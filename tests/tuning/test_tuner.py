@@ -26,10 +26,12 @@ from sparsegen.errors import (
     DeviceUnavailableError,
     LaunchError,
     MachineError,
+    MatrixError,
     NoVariantError,
     SparsegenError,
 )
 from sparsegen.kernels.config import Config, UnknownConfig
+from sparsegen.matrix import budget as memory
 from sparsegen.matrix.features import Features
 from sparsegen.tuning import finalists
 from sparsegen.tuning.early_search import EarlySearch
@@ -587,6 +589,14 @@ def test_building_what_all_variants_share_is_not_the_searchs_time(
 def test_a_matrix_of_another_shape_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(24, 16\)"):
         tune(MATRIX, replace(PROBLEM, m=25), device=DEVICE, store=store, backend=backend(tmp_path))
+
+
+def test_operands_that_memory_does_not_hold_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(MatrixError, match=r"operands and result would take .* of memory, over 1000 bytes"):
+        tune_toy(store, tmp_path)
 
 
 @pytest.mark.usefixtures("ctrl_c_is_heard")
