@@ -1,4 +1,4 @@
-"""What the contract tests run: adversarial matrices, and a seeded sample of every family's variants.
+"""What the contract tests run: a seeded sample of every family's variants, and the matrices that they run on.
 
 A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix
 that leads to the same source.
@@ -9,25 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
-import numpy as np
-import scipy.sparse
+from contract_matrices import matrices
 
 from sparsegen.backends.emulator import device
-from sparsegen.backends.emulator.sanitized import Argument, Mapped, run_sanitized
-from sparsegen.backends.executor import CompiledKernel
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Tunable
-from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.packed import Packed
-from sparsegen.kernels.tensor_map import TensorMap
-from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
     DType,
     Epilogue,
@@ -42,9 +36,7 @@ from sparsegen.operators import (
     SpmmProblem,
     fields_of,
 )
-from sparsegen.plan.binding import launch_arguments
 from sparsegen.render import render
-from sparsegen.verify.bounds import worst_error
 
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
 BLOCKS = (
@@ -83,69 +75,6 @@ DRAWN = 24  # random configs for each of them, of which that is taken that meets
 SMALL_SPACE = 100  # choices in all; one such variant is enough
 TRIES = 60
 TURNS = 4  # in which kinds are drawn for a choice that none has made yet
-
-
-def csr(dense: Array) -> CsrMatrix:
-    """The nonzeros of a dense float32 array."""
-    found = scipy.sparse.csr_array(dense)
-    found.sort_indices()
-    return CsrMatrix(
-        dense.shape,
-        found.indptr.astype(np.int32),
-        found.indices.astype(np.int32),
-        found.data.astype(np.float32),
-    )
-
-
-def dense_blocks(m: int, k: int, size: int, share: float, empty: slice = slice(0)) -> CsrMatrix:
-    """Random dense blocks, a share of all there could be; none in the rows ``empty``."""
-    rng = np.random.default_rng(0)
-    kept = np.kron(rng.random((m // size, k // size)) < share, np.ones((size, size)))
-    kept[empty] = 0
-    return csr(np.where(kept, rng.standard_normal((m, k)), 0).astype(np.float32))
-
-
-@cache
-def matrices() -> dict[str, CsrMatrix]:
-    """Small matrices, each with a shape or a pattern that kernels get wrong."""
-    rng = np.random.default_rng(7)
-
-    def sparse(m: int, k: int, density: float) -> Array:
-        values = rng.standard_normal((m, k)).astype(np.float32)
-        return np.where(rng.random((m, k)) < density, values, np.float32(0))
-
-    empty_rows = sparse(67, 50, 0.3)
-    empty_rows[[0, 1, 17, 18, 19, 40, 65, 66]] = 0
-    huge_row = sparse(9, 1100, 0.004)
-    huge_row[4] = rng.standard_normal(1100)
-    trailing_empty_columns = sparse(32, 300, 0.15)
-    trailing_empty_columns[:, 140:] = 0
-    uniform_rows = np.zeros((72, 96), dtype=np.float32)
-    uniform_rows[np.arange(72)[:, None], rng.permuted(np.tile(np.arange(96), (72, 1)), axis=1)[:, :19]] = (
-        rng.standard_normal((72, 19))
-    )
-    few_long_rows = sparse(80, 320, 0.03)
-    few_long_rows[[5, 33, 34, 79], :150] = rng.standard_normal((4, 150))
-    lengths = sparse(96, 90, 1.0)
-    lengths[np.arange(90)[None, :] >= np.arange(96)[:, None]] = 0  # row i has i nonzeros
-    return {
-        "odd_shape": csr(sparse(37, 113, 0.2)),
-        "aligned_shape": csr(sparse(64, 128, 0.1)),
-        "empty_rows": csr(empty_rows),
-        "huge_row": csr(huge_row),
-        "no_nonzeros": csr(sparse(33, 40, 0.0)),
-        "trailing_empty_columns": csr(trailing_empty_columns),
-        "every_row_length": csr(lengths),
-        "uniform_rows": csr(uniform_rows),
-        "few_long_rows": csr(few_long_rows),
-        "dense": csr(sparse(40, 72, 1.0)),
-        "one_row": csr(sparse(1, 200, 0.5)),
-        "one_column": csr(sparse(50, 1, 0.5)),
-        "one_element": csr(np.ones((1, 1), dtype=np.float32)),
-        "wide": csr(sparse(16, 2050, 0.02)),
-        "no_rows": csr(sparse(0, 24, 0.5)),
-        "no_columns": csr(sparse(24, 0, 0.5)),
-    }
 
 
 @dataclass(frozen=True)
@@ -466,96 +395,3 @@ def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tupl
         if valid and family.constants(problem, config) == constants:
             names.append(name)
     return tuple(names)
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One launch: geometry, arguments in order, and the places of the result and of scratch among the arrays."""
-
-    launch: Launch
-    arguments: list[Argument]
-    result: int
-    scratch: tuple[int, ...] = ()
-
-    def again(self, arrays: list[Array]) -> Call:
-        """The launch that follows one that left ``arrays``: on the scratch memory as it is now."""
-        place = itertools.count()
-        numbered = [(a, next(place) if isinstance(a, np.ndarray) else -1) for a in self.arguments]
-        arguments = [arrays[i] if i in self.scratch else a for a, i in numbered]
-        return replace(self, arguments=arguments)
-
-
-def call(
-    family: AnyFamily,
-    problem: Problem,
-    config: Any,
-    packed: Packed,
-    operands: dict[str, Array],
-    nnz: int,
-) -> Call:
-    """All that a launch takes; the result is full of NaN (0xFF bytes)."""
-    written = problem.result(nnz)
-    result = np.full(written.shape, 0, dtype=written.dtype.storage)
-    result.view(np.uint8)[...] = 0xFF
-    scratch = {name: np.zeros(max(1, n), dtype=np.uint8) for name, n in packed.scratch.items()}
-    given = {**operands, **scratch, written.name: result}
-    filled = replace(packed, arrays=packed_arrays(problem, packed, operands))
-    arguments: list[Argument] = []
-    launch = family.launch(problem, config, packed.sizes, device())
-    for argument in () if launch.is_empty else launch_arguments(family, problem, config, filled, given):
-        assert argument is not None
-        is_map = isinstance(argument, TensorMap)
-        arguments.append(Mapped(argument, given[argument.array]) if is_map else argument)
-    if launch.is_empty:
-        arguments.append(result)
-    arrays = [a for a in arguments if isinstance(a, np.ndarray)]
-    place = next(i for i, a in enumerate(arrays) if a is result)
-    own = [i for i, a in enumerate(arrays) if any(a is s for s in scratch.values())]
-    return Call(launch, arguments, place, tuple(own))
-
-
-def packed_arrays(problem: Problem, packed: Packed, operands: dict[str, Array]) -> Mapping[str, Array]:
-    """What a launch takes; where the items of a batch have values of their own, those among the operands."""
-    if problem.value_sets == 1:
-        return packed.arrays
-    assert packed.values is not None and packed.value_source is not None
-    padded = np.pad(operands["values"], ((0, 0), (0, 1)))  # -1 takes the zero at the end
-    return {**packed.arrays, packed.values: padded[:, packed.value_source().ravel()].ravel()}
-
-
-def run_and_compare(
-    variant: Variant,
-    kernel: CompiledKernel,
-    problem: Problem,
-    matrix: CsrMatrix,
-    packed: Packed,
-    *,
-    where: str,
-) -> None:
-    """Run a compiled variant under the sanitizers and hold its result against the reference.
-
-    With scratch memory it runs once more, on what the first launch left there.
-
-    Raises:
-        AssertionError: the result is wrong, an input was written to, or a second launch gives other bits (of a family
-            that does not promise equal ones, a wrong result).
-        KernelFault: a sanitizer or the emulator caught it at something undefined.
-    """
-    operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
-    prepared = call(variant.family, problem, variant.config, packed, operands, matrix.nnz)
-    given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
-    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
-    reference = problem.reference(matrix, operands)
-    worst = worst_error(reference, arrays[prepared.result])
-    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
-    for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
-        written = (prepared.result, *prepared.scratch)
-        assert i in written or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
-    if prepared.scratch:
-        second = run_sanitized(kernel.binary, prepared.launch, prepared.again(arrays).arguments)
-        if variant.family.is_deterministic(problem, variant.config):
-            same = second[prepared.result].tobytes() == arrays[prepared.result].tobytes()
-            assert same, f"{where}: the second launch gives something else"
-        else:
-            worst = worst_error(reference, second[prepared.result])
-            assert worst <= 1, f"{where}: {worst:.3g} times the error bound on the second launch"

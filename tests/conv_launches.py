@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from contract_cases import call
+from contract_calls import call
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import run_sanitized

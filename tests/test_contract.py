@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract_calls import run_and_compare
 from contract_cases import (
     SIZES,
     Kind,
     Variant,
     heuristic,
     kinds,
-    matrices,
     matrices_of,
     missing_choices,
     of_8bit_factors,
     random_config,
     random_valid_config,
-    run_and_compare,
     sample,
     traits_of,
 )
+from contract_matrices import matrices
 from contract_ring import all_variants, in_rings, with_new_values
 from sharing import IS_WORKER
 

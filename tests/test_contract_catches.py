@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import Kind, Variant, matrices, run_and_compare
+from contract_calls import run_and_compare
+from contract_cases import Kind, Variant
+from contract_matrices import matrices
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault

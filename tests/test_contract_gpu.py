@@ -20,7 +20,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from contract_cases import Variant, batches, kinds, matrices, sample
+from contract_cases import Variant, batches, kinds, sample
+from contract_matrices import matrices
 from gpu_ring import LOST
 
 from sparsegen import backends

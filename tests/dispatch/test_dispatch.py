@@ -9,51 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asked import ask
 from tuning_samples import (
     A100,
     DIGEST,
     H100,
-    baseline,
     checked,
     failed,
     features,
     other_operators,
-    probe,
     timed,
     variant,
     workload,
 )
 
-from sparsegen.dispatch import neighbours
 from sparsegen.dispatch.choice import FARTHEST, choose, forget
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict
-from sparsegen.dispatch.modelled import FEW_TRIED, WORTH_UNTRIED
 from sparsegen.dispatch.neighbours import nearest
-from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import families_of, family
-from sparsegen.kernels.base import Device
+from sparsegen.kernels import families_of
 from sparsegen.kernels.config import UnknownConfig
-from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SddmmProblem, SpmmProblem
+from sparsegen.operators import DType, Epilogue, ItemValues, Layout
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.layers import MemoryLayer
-from sparsegen.tuning_db.records import Baseline, Check, MeasuredAs, Measurement, Outcome, Variant, Workload
+from sparsegen.tuning_db.records import Check, Outcome, Variant, Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
-
-
-def ask(
-    measurements: list[Measurement],
-    of: Workload | None = None,
-    *,
-    baselines: list[Baseline] | None = None,
-    device: Device = H100,
-    **options: Any,
-) -> Choice:
-    of = of or workload()
-    layer = MemoryLayer(measurements, baselines or [])
-    return choose(of, device, layer, DispatchOptions.of(**options))
 
 
 def test_the_measured_winner_is_exact() -> None:
@@ -242,73 +223,6 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
     assert default(256000, dtype=DType.FLOAT16) == "block_spmm"
 
 
-def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_faster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All that is known of half of a matrix in float16 is csr_spmm; the tensor cores should be far faster."""
-    monkeypatch.setattr(neighbours, "families_of", families_of)
-    half = half_full()
-    same = [timed(40, half, tile_n=32)]
-    asked = replace(half, fingerprint=workload(tag="asked").fingerprint)
-    choice = ask(same, asked)
-    assert (choice.how, choice.family.name) == (How.NEAREST, "block_spmm")
-    wide = replace(asked, problem=replace(asked.problem, n=1024))
-    assert ask(same, wide).family.name == "block_spmm"
-    of = family("block_spmm")
-    heuristic = of.heuristic(half.problem, half.features, H100)
-    slow = replace(timed(90, half), variant=Variant(heuristic, DIGEST))
-    assert ask([*same, slow], asked).family.name != "block_spmm", "it was tried"
-
-
-def half_full() -> Workload:
-    """In float16, where the tensor cores should be far faster than csr_spmm."""
-    float32 = workload(512, m=512, k=1024, nnz=256000)
-    return replace(float32, problem=replace(float32.problem, dtype=DType.FLOAT16))
-
-
-def few_tried_here(best_us: float, **options: Any) -> Choice:
-    """The choice where a variant of csr_spmm was measured, and nothing else."""
-    return ask([timed(best_us, half_full(), tile_n=32)], half_full(), **options)
-
-
-def test_few_measurements_do_not_keep_an_untried_family_from_the_very_workload() -> None:
-    choice = few_tried_here(40)
-    assert (choice.how, choice.family.name, choice.expected_us) == (How.DEFAULT, "block_spmm", None)
-    assert (
-        "block_spmm was not tried here" in choice.why and "csr_spmm" in choice.why and "40 µs" in choice.why
-    )
-    assert choice.predicted_us is not None
-    near = few_tried_here(choice.predicted_us * (WORTH_UNTRIED - 0.01))
-    assert (near.how, near.family.name) == (How.EXACT, "csr_spmm"), "predictions are not that sure"
-
-
-def test_a_variant_that_beats_the_dense_product_stays() -> None:
-    for dense_us, name in ((39, "block_spmm"), (41, "csr_spmm")):
-        assert few_tried_here(40, baselines=[baseline(dense_us, half_full())]).family.name == name
-
-
-@pytest.mark.parametrize("on_miss", ["error", "tune"])
-def test_whoever_wants_measurements_gets_the_few(on_miss: str) -> None:
-    assert few_tried_here(40, on_miss=on_miss).how is How.EXACT
-
-
-def test_a_search_of_many_variants_is_trusted() -> None:
-    half = half_full()
-    space = family("csr_spmm").space(half.problem, H100)
-    tried = [replace(timed(40, half), variant=Variant(config, DIGEST)) for config in space[:FEW_TRIED]]
-    assert ask(tried[:-1], half).family.name == "block_spmm"
-    assert ask(tried, half).how is How.EXACT
-
-
-def test_a_probe_tells_whether_the_untried_family_is_faster() -> None:
-    best, untried = timed(40, half_full(), tile_n=32), few_tried_here(40).config
-    for us, name in ((41.0, "csr_spmm"), (12.0, "block_spmm")):
-        probed = replace(probe(us, 50.0, half_full()), variant=Variant(untried, DIGEST))
-        choice = choose(half_full(), H100, MemoryLayer([best], [], probes=[probed]))
-        assert choice.family.name == name
-        assert choice.probed_us == (us if name == "block_spmm" else None)
-
-
 def test_a_measurement_by_a_family_of_another_operator_is_passed_over() -> None:
     """Imports refuse it, but a database may hold it."""
     known = [timed(1.0), *other_operators()]
@@ -341,61 +255,6 @@ def test_on_miss() -> None:
         ask(other, on_miss="anything")
 
 
-def test_dense_is_a_choice_like_any_other() -> None:
-    choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
-    assert choice.dense_is_faster and choice.dense_us == 8 and choice.use_dense and not choice.is_open
-    assert "dense takes 8 µs (measured): dense wins, it runs instead" in choice.explain()
-    slower = ask([timed(10)], baselines=[baseline(12)])
-    assert not slower.use_dense and "dense takes 12 µs (measured): sparse wins" in slower.explain()
-    never = ask([timed(10)], baselines=[baseline(8)], dense="never")
-    assert not never.use_dense and "dense wins, but sparse runs (dense=never)" in never.explain()
-    always = ask([timed(10)], baselines=[baseline(12)], dense="always")
-    assert always.use_dense and "it runs instead (dense=always)" in always.explain()
-
-
-def test_estimates_of_dense_say_what_they_rest_on() -> None:
-    other = workload(tag="other", nnz=5000)
-    same_sizes = ask([timed(10, other)], baselines=[baseline(2, other)])
-    assert same_sizes.how is How.NEAREST and same_sizes.use_dense and same_sizes.verdict is Verdict.DENSE
-    assert same_sizes.dense == Time.of_dense(2.0, Source.SAME_SIZES)
-    unknown = ask([])
-    assert unknown.dense is not None and unknown.dense.source is Source.PREDICTED
-    assert "predicted from the device's rates, within 1.35 ×" in unknown.explain()
-    close = ask([timed(8, other)], baselines=[baseline(6, other)])
-    assert close.is_open and close.use_dense and "as far as estimates tell" in close.explain()
-    assert not ask([timed(8, other)], baselines=[baseline(6, other)], dense="never").is_open
-    no_dense = ask([], Workload(SpmmProblem(128, 256, 64, batch=2), workload().fingerprint, features()))
-    assert no_dense.dense is None and not no_dense.is_open and not no_dense.use_dense
-
-
-def test_a_probe_tells_and_is_no_measurement() -> None:
-    of, other = workload(), timed(10, workload(tag="other", nnz=3100))
-    config = ask([other]).config.to_dict()
-    mine = replace(probe(9.0, 7.0), variant=Variant(ask([other]).config, DIGEST))
-    layer = MemoryLayer([other], [], probes=[mine])
-    found = choose(of, H100, layer)
-    assert found.how is ask([other]).how and found.config.to_dict() == config
-    assert (found.probed_us, found.dense_us) == (9.0, 7.0) and found.use_dense and not found.is_open
-    assert "takes 9 µs (measured)" in found.explain()
-    tuned = MemoryLayer([timed(5, tile_n=32)], [], probes=[mine])
-    faster = choose(of, H100, tuned)
-    assert faster.probed_us is None and faster.dense == Time.of_dense(7.0, Source.MEASURED)
-    assert not faster.use_dense
-    warm = choose(of, H100, layer, DispatchOptions.of(l2="warm"))
-    assert warm.probed_us is None, "the probe was cold"
-
-
-def test_times_of_the_kind_that_is_asked_for_count() -> None:
-    warm = replace(baseline(4), sample=replace(baseline(4).sample, measured_as=MeasuredAs.WARM))
-    measured = [timed(10, tile_n=32), timed(6, tile_n=64, measured_as=MeasuredAs.WARM)]
-    cold = ask(measured, baselines=[baseline(12), warm])
-    assert (cold.config.tile_n, cold.expected_us, cold.dense_us) == (32, 10, 12)
-    hot = ask(measured, baselines=[baseline(12), warm], l2="warm")
-    assert (hot.config.tile_n, hot.expected_us, hot.dense_us) == (64, 6, 4)
-    with pytest.raises(ConfigError, match="cold, clean, warm, graph"):
-        ask(measured, l2="tepid")
-
-
 def test_what_failed_where_it_was_used_is_not_chosen_again() -> None:
     measured = [timed(5, tile_n=32), timed(9, tile_n=64)]
     of = workload()
@@ -409,21 +268,6 @@ def test_what_failed_where_it_was_used_is_not_chosen_again() -> None:
     assert asked(checked(Outcome.WRONG, tile_n=32, at=1)) == 64
     assert asked(checked(Outcome.CRASHED, workload(n=96), tile_n=32, at=1)) == 64, "of another workload too"
     assert asked(checked(Outcome.WRONG, tile_n=32, at=-1)) == 32, "measured to be right since"
-
-
-def test_dense_words() -> None:
-    with pytest.raises(ConfigError, match="auto, never, always"):
-        ask([], dense="often")
-    with pytest.raises(ConfigError, match="dense products are chosen by dense="):
-        ask([], on_miss="dense")
-    with pytest.raises(ConfigError, match=r"dense = always runs one item; .* \(batch = 2\)"):
-        ask(
-            [],
-            Workload(SpmmProblem(128, 256, 64, batch=2), workload().fingerprint, features()),
-            dense="always",
-        )
-    with pytest.raises(ConfigError, match="there is no dense sddmm to run instead"):
-        ask([], Workload(SddmmProblem(128, 256, 64), workload().fingerprint, features()), dense="always")
 
 
 def modelled(choice: Choice, of: Workload) -> float:

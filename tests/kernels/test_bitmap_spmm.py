@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import call, csr
+from contract_calls import call
+from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_cases import call, dense_blocks, matrices
+from contract_calls import call
+from contract_matrices import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen

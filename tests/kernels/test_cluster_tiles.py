@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
-from contract_cases import csr
+from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device

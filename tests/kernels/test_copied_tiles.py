@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contract_cases import Kind, Variant, run_and_compare
+from contract_calls import run_and_compare
+from contract_cases import Kind, Variant
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_cases import matrices
+from contract_matrices import matrices
 
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device

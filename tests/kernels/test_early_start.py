@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_cases import Variant, call, matrices, run_and_compare, sample
+from contract_calls import call, run_and_compare
+from contract_cases import Variant, sample
+from contract_matrices import matrices
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_cases import matrices
+from contract_matrices import matrices
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts import ell

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from contract_cases import allows, kinds, matrices, random_config
+from contract_cases import allows, kinds, random_config
+from contract_matrices import matrices
 from tuning_samples import H100
 
 from sparsegen.kernels import families, family

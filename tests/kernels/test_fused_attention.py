@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import Kind, Variant, call, csr, run_and_compare
+from contract_calls import call, run_and_compare
+from contract_cases import Kind, Variant
+from contract_matrices import csr
 
 from sparsegen import masks
 from sparsegen.backends.emulator.sanitized import run_sanitized

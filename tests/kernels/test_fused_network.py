@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from contract_cases import Kind, Variant, run_and_compare
+from contract_calls import run_and_compare
+from contract_cases import Kind, Variant
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain

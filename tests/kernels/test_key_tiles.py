@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_cases import csr, matrices
+from contract_matrices import csr, matrices
 
 from sparsegen import masks
 from sparsegen.kernels.layouts import key_tiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from contract_cases import csr, matrices
+from contract_matrices import csr, matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

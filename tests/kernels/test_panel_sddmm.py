@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contract_cases import matrices
+from contract_matrices import matrices
 
 from sparsegen.kernels import by_predicted_time, family
 from sparsegen.kernels.base import Device

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_cases import BATCH, Kind, Variant, csr, matrices, run_and_compare
+from contract_calls import run_and_compare
+from contract_cases import BATCH, Kind, Variant
+from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device

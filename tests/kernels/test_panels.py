@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_cases import csr, matrices
+from contract_matrices import csr, matrices
 
 from sparsegen.kernels.layouts import panels
 from sparsegen.kernels.layouts.panels import Panels, expected_tiles

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tuning_fakes
-from contract_cases import matrices
+from contract_matrices import matrices
 from tuning_fakes import MATRIX, TOY, ToyConfig, tune_toy
 from tuning_samples import DIGEST, H100, timed, workload
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_cases import call, csr, matrices
+from contract_calls import call
+from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 import sparsegen

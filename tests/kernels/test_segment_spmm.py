@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from contract_cases import call, csr, matrices
+from contract_calls import call
+from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.sanitized import run_sanitized

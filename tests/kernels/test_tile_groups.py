@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_cases import csr, matrices
+from contract_matrices import csr, matrices
 
 from sparsegen.kernels.layouts.network_tiles import network_tiles
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_cases import matrices
+from contract_matrices import matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device

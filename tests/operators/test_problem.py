@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import kinds, matrices, matrices_of
+from contract_cases import kinds, matrices_of
+from contract_matrices import matrices
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families_of

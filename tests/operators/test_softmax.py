@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import matrices
+from contract_matrices import matrices
 
 from sparsegen.operators import DType, Reference, SoftmaxBackwardProblem, SoftmaxProblem
 from sparsegen.verify.bounds import worst_error

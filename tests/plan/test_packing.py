@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import csr, matrices
+from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen import backends

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from engine_fakes import tasks
 from rich.console import Console
-from test_tuner import WORKLOAD, timed
+from toy_searches import WORKLOAD, timed
 
 from sparsegen.cli.searches import PlainWatch, watched
 from sparsegen.errors import NoVariantError

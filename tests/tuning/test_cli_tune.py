@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from click.testing import CliRunner, Result
 from rich.console import Console
-from test_tuner import WORKLOAD, timed
+from toy_searches import WORKLOAD, timed
 from tuning_fakes import DEVICE, MATRIX, PROBLEM
 
 from sparsegen.cli import progress

@@ -5,35 +5,24 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tuning_fakes
-import tuning_samples
-from patience import LONG, is_running, patience, wait_until
+from patience import LONG, patience
+from toy_searches import WORKLOAD, children, recorded
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, RATES, FakeToolchain, ToyConfig, backend, tune_toy
 
-from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import (
-    CacheError,
     ConfigError,
-    DeviceUnavailableError,
-    LaunchError,
-    MachineError,
     MatrixError,
-    NoVariantError,
-    SparsegenError,
 )
 from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix import budget as memory
-from sparsegen.matrix.features import Features
-from sparsegen.tuning import finalists
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.limits import Limits
 from sparsegen.tuning.report import DEFAULTS, SamplerName
@@ -42,29 +31,10 @@ from sparsegen.tuning.search import Search
 from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
-from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
 from sparsegen.tuning_db.store import Store
 
-WORKLOAD = Workload(PROBLEM, MATRIX.fingerprint(), Features.of(MATRIX))
-FAKES = Path(tuning_fakes.__file__)
-
-
-@pytest.fixture(autouse=True)
-def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
-    tuning_fakes.install(monkeypatch.setattr)
-    yield
-    tuning_fakes.uninstall()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as opened:
-        yield opened
-
-
-def recorded(store: Store, *, final: bool = False) -> list[Measurement]:
-    return [m for m in store.measurements(WORKLOAD, DEVICE) if m.final == final]
+pytestmark = pytest.mark.usefixtures("toy")
 
 
 # --- the ordinary run ---
@@ -317,248 +287,6 @@ def test_limits() -> None:
         Budget(seconds=-1.0)
 
 
-# --- resuming ---
-
-
-def test_what_was_measured_is_not_measured_again(store: Store, tmp_path: Path) -> None:
-    first = tune_toy(store, tmp_path, trials=5)
-    assert first.counts.done == 5
-    again = tune_toy(store, tmp_path, trials=5)
-    assert again.counts.done == 0 and again.counts.resumed == 5
-    assert again.winner == first.winner
-    on = tune_toy(store, tmp_path, trials=12)
-    assert on.counts.done == 7 and on.counts.resumed == 5
-    variants = [m.variant for m in recorded(store)]
-    assert len(variants) == len(set(variants)) == 12
-
-
-def test_another_compiler_makes_other_variants(store: Store, tmp_path: Path) -> None:
-    tune_toy(store, tmp_path, trials=3)
-    toolchain = FakeToolchain(tmp_path)
-    toolchain.fingerprint = "fake 2"
-    assert tune_toy(store, tmp_path, trials=3, toolchain=toolchain).counts.resumed == 0
-
-
-def test_a_failure_is_known_too(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    behave(monkeypatch, "does_not_compile", size=4, width=2)
-    assert tune_toy(store, tmp_path, trials=4).counts.failed == 1
-    once_more = tune_toy(store, tmp_path, trials=4).counts
-    assert (once_more.resumed, once_more.failed, once_more.done) == (3, 1, 0)
-    assert tune_toy(store, tmp_path, trials=4).counts.resumed == 4, "twice is enough"
-
-
-@pytest.mark.parametrize("behaviour", ("does_not_compile", "crash", "fault", "hang"))
-def test_what_failed_once_may_have_had_a_bad_day(
-    behaviour: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        bad_day(patch, behaviour)
-        assert tune_toy(store, tmp_path, trials=12, variant_seconds=patience(1.0)).counts.failed == 1
-    result = tune_toy(store, tmp_path / "mended", trials=12)
-    assert (result.counts.resumed, result.counts.done) == (11, 1)
-    assert result.winner.variant.config.to_dict()["size"] == 8, "it is the fastest, and wins"
-    assert tune_toy(store, tmp_path / "mended", trials=12).counts.resumed == 12
-
-
-def test_what_was_wrong_stays_wrong(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    behave(monkeypatch, "wrong", size=8, width=4)
-    tune_toy(store, tmp_path, trials=12)
-    assert tune_toy(store, tmp_path, trials=12).counts.resumed == 12
-
-
-def test_another_winner_is_reported_with_what_the_old_one_costs(store: Store, tmp_path: Path) -> None:
-    """The database says that size 2 won, by a source that is no longer made; today it takes 16 µs, and size 8 10 µs."""
-    old = Variant(ToyConfig(2, 2), "ab" * 32)
-    store.add_measurement(
-        Measurement(WORKLOAD, DEVICE, old, Outcome.OK, Sample(1.0, 1.0, 1.0, 30), worst_error=0.1, final=True)
-    )
-    first = tune_toy(store, tmp_path, trials=100, again=True)
-    assert first.flip is not None and first.flip.before.variant == old and first.flip.after == first.winner
-    assert first.flip.cost == pytest.approx(tuning_fakes.time_of({"size": 2, "width": 2}) / 10.0, rel=0.05)
-
-
-def test_the_same_winner_is_no_flip(store: Store, tmp_path: Path) -> None:
-    first = tune_toy(store, tmp_path, trials=100)
-    again = tune_toy(store, tmp_path, trials=100, again=True)
-    assert first.flip is None and again.flip is None
-    assert again.winner.variant == first.winner.variant and again.winner.final
-
-
-def test_the_winner_of_before_is_among_the_finalists() -> None:
-    """However far behind it is today: only finals can take its place."""
-    of = tuning_samples.timed
-    winner = of(10, tile_n=32, final=True)
-    today = [of(20, tile_n=32, at=50), of(5, tile_n=64, at=51), of(30, tile_n=128, at=52)]
-    picked = [m.variant for m in finalists.pick([winner, *today])]
-    assert winner.variant in picked and of(30, tile_n=128).variant not in picked
-
-
-def test_equal_bits_alone(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A family may say of single configs that their bits differ."""
-    monkeypatch.setattr(
-        tuning_fakes.Toy, "is_deterministic", lambda self, problem, config: config.size < 8, raising=False
-    )
-    result = tune_toy(store, tmp_path, trials=100, deterministic=True)
-    assert result.winner.variant.config == ToyConfig(4, 4)
-    assert all(m.variant.config.size < 8 for m in recorded(store))
-    assert result.pruned["toy: equal inputs give equal bits on every call"] == 6
-    monkeypatch.setattr(
-        tuning_fakes.Toy, "is_deterministic", lambda self, problem, config: False, raising=False
-    )
-    with pytest.raises(NoVariantError, match="equal bits"):
-        tune_toy(store, tmp_path, trials=100, deterministic=True)
-
-
-def test_all_is_measured_again_when_asked_for(store: Store, tmp_path: Path) -> None:
-    tune_toy(store, tmp_path, trials=5)
-    again = tune_toy(store, tmp_path, trials=5, again=True)
-    assert (again.counts.done, again.counts.resumed) == (5, 0) and len(recorded(store)) == 10
-
-
-# --- the machine's bad day ---
-
-
-def bad_day(monkeypatch: pytest.MonkeyPatch, what: str, folder: Path = Path()) -> None:
-    """Let the best variant fail with nothing in its source that would tell."""
-    monkeypatch.setenv("TOY_BAD_DAY", what)
-    monkeypatch.setenv("TOY_FOLDER", str(folder))
-
-
-class Troubled(FakeToolchain):
-    """Fails as a machine does from the third compile on, or always if it is not ``late``."""
-
-    def __init__(self, folder: Path, error: Exception) -> None:
-        super().__init__(folder)
-        self.error = error
-
-    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
-        if len(self.compiled) == 3:
-            raise self.error
-        return super().compile(family, entry, source, timeout=timeout)
-
-
-@pytest.mark.parametrize(
-    "error",
-    (
-        MachineError("g++ was ended by SIGKILL"),
-        CacheError("No space left on device; set SPARSEGEN_CACHE"),
-        OSError(28, "No space left on device"),
-    ),
-)
-def test_trouble_of_the_machine_ends_the_search_and_is_not_recorded(
-    error: Exception, store: Store, tmp_path: Path
-) -> None:
-    with pytest.raises(SparsegenError, match=r"SIGKILL|No space left"):
-        tune_toy(store, tmp_path, trials=12, toolchain=Troubled(tmp_path, error), jobs=1)
-    assert {m.outcome for m in recorded(store)} <= {Outcome.OK} and len(recorded(store)) <= 3
-    assert tune_toy(store, tmp_path, trials=12).counts.tried == 12, "and it goes on where it was"
-
-
-@pytest.mark.parametrize("name", ("SIGKILL", "SIGTERM", "SIGHUP", "SIGXCPU"))
-def test_a_worker_that_somebody_kills_twice_ends_the_search(
-    name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad_day(monkeypatch, name)
-    with pytest.raises(MachineError, match=f"failed twice.*{name}"):
-        tune_toy(store, tmp_path, trials=12)
-    assert {m.outcome for m in recorded(store)} <= {Outcome.OK}
-
-
-def test_a_device_that_is_lost_for_good_ends_the_search(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever was running when it left the bus is not to blame."""
-    bad_day(monkeypatch, "lost for good", tmp_path)
-    with pytest.raises(LaunchError, match="no such device"):
-        tune_toy(store, tmp_path, trials=12)
-    assert {m.outcome for m in recorded(store)} <= {Outcome.OK}
-
-
-class Cleared(FakeToolchain):
-    """Deletes what it compiles, or cuts it off, the first time."""
-
-    def __init__(self, folder: Path, spoil: Callable[[Path], object]) -> None:
-        super().__init__(folder)
-        self.spoil = spoil
-
-    def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
-        is_first = source not in self.compiled
-        compiled = super().compile(family, entry, source, timeout=timeout)
-        if is_first:
-            self.spoil(compiled.binary)
-        return compiled
-
-
-@pytest.mark.parametrize("spoil", (Path.unlink, lambda path: path.write_bytes(b"")))
-def test_a_binary_that_vanishes_before_it_is_loaded_is_compiled_again(
-    spoil: Callable[[Path], object], store: Store, tmp_path: Path
-) -> None:
-    """As by `sparsegen cache clear` beside a search."""
-    result = tune_toy(store, tmp_path, trials=12, toolchain=Cleared(tmp_path, spoil))
-    assert result.counts.done == 12 and not result.counts.failed
-
-
-# --- faults ---
-
-
-def behave(monkeypatch: pytest.MonkeyPatch, behaviour: str, **values: int) -> None:
-    """Let the variants with these values misbehave behind the tuner's back."""
-    honest = tuning_fakes.render_toy
-
-    def render(family, problem, config):  # type: ignore[no-untyped-def]
-        matches = all(getattr(config, name) == value for name, value in values.items())
-        return honest(family, problem, replace(config, behaviour=behaviour) if matches else config)
-
-    monkeypatch.setattr("sparsegen.plan.variants.render", render)
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "outcome", "reason"),
-    [
-        ("does_not_compile", Outcome.COMPILE_FAILED, "not today"),
-        ("wrong", Outcome.WRONG, "values are wrong"),
-        ("unstable", Outcome.WRONG, "right at first"),
-        ("crash", Outcome.CRASHED, "SIGSEGV"),
-        ("fault", Outcome.CRASHED, "illegal memory access"),
-        ("hang", Outcome.TIMED_OUT, "no answer within"),
-    ],
-)
-def test_a_bad_variant_is_recorded_and_never_wins(
-    behaviour: str,
-    outcome: Outcome,
-    reason: str,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    behave(monkeypatch, behaviour, size=8, width=4)  # it would be the fastest
-    result = tune_toy(store, tmp_path, trials=12, variant_seconds=patience(1.0))
-    bad = [m for m in recorded(store) if m.outcome is not Outcome.OK]
-    assert [(m.outcome, m.variant.config.to_dict()["size"]) for m in bad] == [(outcome, 8)]
-    assert reason in bad[0].reason and bad[0].sample is None
-    assert result.counts.done == 11 and result.counts.failed == 1
-    assert result.winner.variant != bad[0].variant and result.winner.outcome is Outcome.OK
-
-
-def test_when_nothing_works_the_reasons_are_named(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    behave(monkeypatch, "wrong")
-    with pytest.raises(NoVariantError, match=r"none of the 3 variants .* 3 × wrong: 1 of 192 values"):
-        tune_toy(store, tmp_path, trials=3)
-    assert [m.outcome for m in recorded(store)] == [Outcome.WRONG] * 3
-
-
-def test_a_missing_compiler_ends_the_run_and_blames_no_variant(store: Store, tmp_path: Path) -> None:
-    class Missing(FakeToolchain):
-        def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
-            raise DeviceUnavailableError("install a compiler")
-
-    with pytest.raises(DeviceUnavailableError, match="install a compiler"):
-        tune_toy(store, tmp_path, toolchain=Missing(tmp_path))
-    assert not recorded(store)
-
-
 def test_building_what_all_variants_share_is_not_the_searchs_time(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -621,133 +349,3 @@ def test_ctrl_c_before_the_first_result_is_a_keyboard_interrupt(store: Store, tm
 
     with pytest.raises(KeyboardInterrupt):
         tune_toy(store, tmp_path, progress=interrupt)
-
-
-# --- several processes ---
-
-
-def children(pid: int) -> list[int]:
-    """The child processes of a process that have not ended."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        child = int(stat.parent.name)
-        if int(fields[1]) == pid and is_running(child):
-            found.append(child)
-    return found
-
-
-def start(database: Path, trials: int, seconds: float = 0.0) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "TOY_SECONDS": str(seconds), "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, str(FAKES), str(database), str(trials)], env=environment)
-
-
-def test_kill_9_loses_nothing_and_leaves_no_process(store: Store, tmp_path: Path) -> None:
-    process = start(tmp_path / "tuning.db", trials=12, seconds=0.2)
-    wait_until(lambda: len(recorded(store)) >= 3)
-    workers = children(process.pid)
-    assert workers
-    process.kill()
-    process.wait()
-    wait_until(lambda: not any(is_running(pid) for pid in workers))
-    kept = len(recorded(store))
-    assert 3 <= kept < 12
-    result = tune_toy(store, tmp_path / "toolchain", trials=12)
-    assert result.counts.resumed == kept and result.counts.done == 12 - kept
-
-
-def test_two_tuners_share_one_database(store: Store, tmp_path: Path) -> None:
-    both = [start(tmp_path / "tuning.db", trials=12, seconds=0.1) for _ in range(2)]
-    assert [p.wait(LONG) for p in both] == [0, 0]
-    measurements = recorded(store)
-    assert {m.outcome for m in measurements} == {Outcome.OK}
-    assert len(measurements) == len({m.variant for m in measurements}) == 12, (
-        "each is measured by one of them"
-    )
-    assert store.winner(WORKLOAD, DEVICE) is not None
-    assert not list((tmp_path / "cache" / "locks").glob("search-*"))
-
-
-def test_what_a_killed_search_was_trying_is_tried_by_its_equal(store: Store, tmp_path: Path) -> None:
-    killed = start(tmp_path / "tuning.db", trials=12, seconds=0.3)
-    wait_until(lambda: len(recorded(store)) >= 1)
-    other = start(tmp_path / "tuning.db", trials=12, seconds=0.1)
-    wait_until(lambda: len(recorded(store)) >= 5)
-    killed.kill()
-    killed.wait()
-    assert other.wait(LONG) == 0
-    measurements = recorded(store)
-    assert len(measurements) == len({m.variant for m in measurements}) == 12
-
-
-def test_a_search_waits_for_the_one_variant_that_its_equal_measures(store: Store, tmp_path: Path) -> None:
-    both = [start(tmp_path / "tuning.db", trials=1, seconds=0.3) for _ in range(2)]
-    assert [p.wait(LONG) for p in both] == [0, 0]
-    assert len(recorded(store)) == 1
-
-
-def test_it_runs_in_a_thread(store: Store, tmp_path: Path) -> None:
-    results = []
-    thread = threading.Thread(target=lambda: results.append(tune_toy(store, tmp_path, trials=2)))
-    thread.start()
-    thread.join(LONG)
-    assert results and results[0].counts.done == 2
-
-
-# --- finalists ---
-
-
-def timed(median_us: float, size: int, family: str = "toy") -> Measurement:
-    toy = ToyConfig(size=size, width=1)
-    config = toy if family == "toy" else UnknownConfig(family, toy.key[1])
-    sample = Sample(median_us, median_us, median_us, 30)
-    return Measurement(WORKLOAD, DEVICE, Variant(config, "ab" * 32), Outcome.OK, sample)
-
-
-def test_finalists_are_the_best_few_and_each_familys_best() -> None:
-    measured = [timed(10.0, 1), timed(10.9, 2), timed(11.5, 4)]
-    measured += [timed(14.0, 8, "other"), timed(14.5, 16, "other")]
-    assert finalists.pick(measured) == [measured[0], measured[1], measured[3]]
-    close, far_off = timed(10.0, 1), timed(16.0, 2, "far_off")
-    assert finalists.pick([far_off, close]) == [close]
-    assert finalists.pick([]) == []
-    sizes = [timed(10.0 + 0.1 * i, size) for i, size in enumerate((1, 2, 4, 8, 16))]
-    sixth = replace(timed(10.6, 16), variant=Variant(ToyConfig(size=16, width=2), "ab" * 32))
-    assert finalists.pick([*sizes, sixth]) == sizes
-
-
-def test_what_runs_without_a_search_is_a_finalist_however_far_off() -> None:
-    measured = [timed(10.0, 1), timed(10.9, 2), timed(90.0, 4)]
-    failed = replace(timed(1.0, 8), sample=None, outcome=Outcome.WRONG)
-    defaults = [m.variant.config for m in (measured[2], failed)]
-    assert finalists.pick([*measured, failed], defaults) == measured
-
-
-def test_the_default_is_timed_again_with_the_finalists(store: Store, tmp_path: Path) -> None:
-    tune_toy(store, tmp_path, trials=100)
-    final = {m.variant.config for m in store.measurements(WORKLOAD, DEVICE) if m.final}
-    default = ToyConfig()
-    assert tuning_fakes.time_of(default.to_dict()) > 1.5 * tuning_fakes.time_of({"size": 8, "width": 4})
-    assert default in final and len(final) > 1
-
-
-def test_the_finalists_schedule_fits_the_time() -> None:
-    assert finalists.schedule([timed(10.0, 1)], 1.0) == (finalists.ROUNDS, finalists.SAMPLES_PER_ROUND)
-    rounds, samples = finalists.schedule([timed(1e5, 1), timed(1e5, 2)], 2.0)  # a tenth of a second each
-    assert rounds * samples * 0.2 <= 2.0 and rounds >= 2
-    assert finalists.schedule([timed(1e7, 1)], 1.0) == (2, 1)
-
-
-def test_a_finalist_that_turns_out_wrong_loses(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    behave(monkeypatch, "fading", size=8, width=4)
-    result = tune_toy(store, tmp_path, trials=12)
-    assert [m.outcome for m in recorded(store)] == [Outcome.OK] * 12
-    finals = recorded(store, final=True)
-    wrong = [m.variant for m in finals if m.outcome is Outcome.WRONG]
-    assert [v.config.to_dict() for v in wrong] == [{"size": 8, "width": 4, "behaviour": "right"}]
-    assert result.winner.variant not in wrong and result.winner.final  # of the next best few

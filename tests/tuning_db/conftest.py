@@ -1,13 +1,21 @@
-"""The server that tests of PostgreSQL share."""
+"""The database and the server that tests share."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import postgres_server
 import pytest
+
+from sparsegen.tuning_db.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "tuning.db")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,118 @@
+"""Launches of variants under the sanitizers, and their results beside the reference."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from contract_cases import Variant
+
+from sparsegen.backends.emulator import device
+from sparsegen.backends.emulator.sanitized import Argument, Mapped, run_sanitized
+from sparsegen.backends.executor import CompiledKernel
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import (
+    Problem,
+)
+from sparsegen.plan.binding import launch_arguments
+from sparsegen.verify.bounds import worst_error
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One launch: geometry, arguments in order, and the places of the result and of scratch among the arrays."""
+
+    launch: Launch
+    arguments: list[Argument]
+    result: int
+    scratch: tuple[int, ...] = ()
+
+    def again(self, arrays: list[Array]) -> Call:
+        """The launch that follows one that left ``arrays``: on the scratch memory as it is now."""
+        place = itertools.count()
+        numbered = [(a, next(place) if isinstance(a, np.ndarray) else -1) for a in self.arguments]
+        arguments = [arrays[i] if i in self.scratch else a for a, i in numbered]
+        return replace(self, arguments=arguments)
+
+
+def call(
+    family: AnyFamily,
+    problem: Problem,
+    config: Any,
+    packed: Packed,
+    operands: dict[str, Array],
+    nnz: int,
+) -> Call:
+    """All that a launch takes; the result is full of NaN (0xFF bytes)."""
+    written = problem.result(nnz)
+    result = np.full(written.shape, 0, dtype=written.dtype.storage)
+    result.view(np.uint8)[...] = 0xFF
+    scratch = {name: np.zeros(max(1, n), dtype=np.uint8) for name, n in packed.scratch.items()}
+    given = {**operands, **scratch, written.name: result}
+    filled = replace(packed, arrays=packed_arrays(problem, packed, operands))
+    arguments: list[Argument] = []
+    launch = family.launch(problem, config, packed.sizes, device())
+    for argument in () if launch.is_empty else launch_arguments(family, problem, config, filled, given):
+        assert argument is not None
+        is_map = isinstance(argument, TensorMap)
+        arguments.append(Mapped(argument, given[argument.array]) if is_map else argument)
+    if launch.is_empty:
+        arguments.append(result)
+    arrays = [a for a in arguments if isinstance(a, np.ndarray)]
+    place = next(i for i, a in enumerate(arrays) if a is result)
+    own = [i for i, a in enumerate(arrays) if any(a is s for s in scratch.values())]
+    return Call(launch, arguments, place, tuple(own))
+
+
+def packed_arrays(problem: Problem, packed: Packed, operands: dict[str, Array]) -> Mapping[str, Array]:
+    """What a launch takes; where the items of a batch have values of their own, those among the operands."""
+    if problem.value_sets == 1:
+        return packed.arrays
+    assert packed.values is not None and packed.value_source is not None
+    padded = np.pad(operands["values"], ((0, 0), (0, 1)))  # -1 takes the zero at the end
+    return {**packed.arrays, packed.values: padded[:, packed.value_source().ravel()].ravel()}
+
+
+def run_and_compare(
+    variant: Variant,
+    kernel: CompiledKernel,
+    problem: Problem,
+    matrix: CsrMatrix,
+    packed: Packed,
+    *,
+    where: str,
+) -> None:
+    """Run a compiled variant under the sanitizers and hold its result against the reference.
+
+    With scratch memory it runs once more, on what the first launch left there.
+
+    Raises:
+        AssertionError: the result is wrong, an input was written to, or a second launch gives other bits (of a family
+            that does not promise equal ones, a wrong result).
+        KernelFault: a sanitizer or the emulator caught it at something undefined.
+    """
+    operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
+    prepared = call(variant.family, problem, variant.config, packed, operands, matrix.nnz)
+    given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
+    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
+    reference = problem.reference(matrix, operands)
+    worst = worst_error(reference, arrays[prepared.result])
+    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
+    for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
+        written = (prepared.result, *prepared.scratch)
+        assert i in written or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+    if prepared.scratch:
+        second = run_sanitized(kernel.binary, prepared.launch, prepared.again(arrays).arguments)
+        if variant.family.is_deterministic(problem, variant.config):
+            same = second[prepared.result].tobytes() == arrays[prepared.result].tobytes()
+            assert same, f"{where}: the second launch gives something else"
+        else:
+            worst = worst_error(reference, second[prepared.result])
+            assert worst <= 1, f"{where}: {worst:.3g} times the error bound on the second launch"

@@ -1,0 +1,26 @@
+"""What searches of the toy family run in and record to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tuning_fakes
+
+from sparsegen.tuning_db.store import Store
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The toy family is installed, with a cache of its own."""
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
+    tuning_fakes.install(monkeypatch.setattr)
+    yield
+    tuning_fakes.uninstall()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as opened:
+        yield opened
