@@ -23,6 +23,7 @@ from sparsegen.cli.common import (
     json_option,
     note_emulator,
 )
+from sparsegen.cli.limits import limit_options
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
@@ -49,7 +50,7 @@ from sparsegen.settings import Settings
 from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.publish import refuse_existing, require_place
 from sparsegen.system.quantities import microseconds, size_text
-from sparsegen.tuning.report import Effort
+from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.location import Location
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -150,10 +151,7 @@ def generate(
     show_default=True,
     help="neurons: of the last layer; totals: their sum, which categories need.",
 )
-@click.option(
-    "--effort", type=EnumChoice(Effort), default=Effort.NORMAL.value, show_default=True, help="As of tune."
-)
-@click.option("--trials", type=click.IntRange(min=1), help="Variants to try, instead of the effort's limits.")
+@limit_options("the search")
 @device_option
 @db_option
 @json_option
@@ -161,8 +159,7 @@ def tune(
     network: Path,
     batch: int,
     readout: Readout,
-    effort: Effort,
-    trials: int | None,
+    limits: Budget,
     device: str | None,
     db: str | None,
     as_json: bool,
@@ -172,7 +169,15 @@ def tune(
     net = SparseNetwork(_read(network), device=where, db=place)
     note_emulator([where], as_json=as_json)
     with shown(as_json=as_json) as progress:
-        result = net.tune(batch, readout, effort=effort, trials=trials, progress=progress, baselines=False)
+        result = net.tune(
+            batch,
+            readout,
+            effort=limits.effort,
+            trials=limits.trials,
+            seconds=limits.seconds,
+            progress=progress,
+            baselines=False,
+        )
     sample = result.winner.sample
     assert sample is not None
     rate = net.network.edges * batch / sample.median_us / 1e6

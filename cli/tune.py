@@ -15,7 +15,6 @@ from sparsegen.cli.common import (
     EMULATOR_NOTE,
     Copied,
     EnumChoice,
-    FiniteRange,
     Part,
     db_option,
     deterministic_option,
@@ -26,6 +25,7 @@ from sparsegen.cli.common import (
     overflow_option,
 )
 from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.limits import limit_options
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, command_line, repeatable_problem_options
@@ -38,7 +38,7 @@ from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.engines.dealing import Outcome
 from sparsegen.tuning.engines.engine import Request, Task
 from sparsegen.tuning.report import Flip
-from sparsegen.tuning.tuner import Budget, Effort, SamplerName, TuneResult, tune
+from sparsegen.tuning.tuner import Budget, SamplerName, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
@@ -54,20 +54,7 @@ from sparsegen.tuning_db.records import Measurement
     shell_complete=family_names,
     help="Only this kernel family; may be repeated.",
 )
-@click.option(
-    "--effort",
-    type=EnumChoice(Effort),
-    default=Effort.NORMAL.value,
-    show_default=True,
-    help="quick: seconds; normal: twenty seconds; max: every choice of every tunable.",
-)
-@click.option("--trials", type=click.IntRange(min=1), help="Variants to try, instead of the effort's limits.")
-@click.option(
-    "--budget",
-    type=FiniteRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time for the search, instead of the effort's limits.",
-)
+@limit_options("the search")
 @click.option(
     "--sampler",
     type=EnumChoice(SamplerName),
@@ -94,9 +81,7 @@ def command(
     matrix_file: MatrixOptions,
     combinations: Sequence[ProblemOptions],
     families: tuple[str, ...],
-    effort: Effort,
-    trials: int | None,
-    budget: float | None,
+    limits: Budget,
     sampler: SamplerName,
     allow_overflow: bool,
     places: Places,
@@ -127,12 +112,11 @@ def command(
             raise click.UsageError(
                 "--for ranks every variant by the cost model: give no --deterministic or --sampler"
             )
-        wished = tune_for.Request(target, families, Budget(trials, budget, effort), db, again, allow_overflow)
+        wished = tune_for.Request(target, families, limits, db, again, allow_overflow)
         if tune_for.run(wished, *workloads[0], as_json=as_json):
             raise click.exceptions.Exit(INTERRUPTED)
         return
     place = db or Settings.from_environment().db
-    budgeted = Budget(trials, budget, effort)
     where = places.only
     deterministic = deterministic or Settings.from_environment().deterministic
 
@@ -149,7 +133,7 @@ def command(
     if where is None or len(workloads) > 1:
         request = Request(
             workloads[0][1],
-            budgeted,
+            limits,
             families or None,
             baselines=not no_baselines,
             even_if_finished=True,
@@ -175,7 +159,7 @@ def command(
             device=where,
             store=place,
             families=families or None,
-            budget=budgeted,
+            budget=limits,
             progress=progress,
             baselines=not no_baselines,
             again=again,

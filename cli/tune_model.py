@@ -22,6 +22,7 @@ from sparsegen.cli.common import (
     note_emulator,
 )
 from sparsegen.cli.engines import Places, engine_options
+from sparsegen.cli.limits import limit_options
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.searches import watched
 from sparsegen.cli.tune_model_in_situ import EXPORTED, require_alone, tune_in_situ
@@ -32,7 +33,7 @@ from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_laye
 from sparsegen.pruning.weights import Weights
 from sparsegen.settings import Settings
 from sparsegen.tuning.model import SearchOutcome, tune_model
-from sparsegen.tuning.report import Budget, Effort
+from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.store import Store
 
 
@@ -116,20 +117,7 @@ def model_layer_options(function: F) -> F:
     help="With --example-inputs: time the model as it is called from Python, not as a CUDA graph.",
 )
 @model_layer_options
-@click.option(
-    "--effort",
-    type=EnumChoice(Effort),
-    default=Effort.NORMAL.value,
-    show_default=True,
-    help="Of each search, as for `sparsegen tune`.",
-)
-@click.option("--trials", type=click.IntRange(min=1), help="Variants to try in each search.")
-@click.option(
-    "--budget",
-    type=FiniteRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time for each search, instead of the effort's limits.",
-)
+@limit_options("each search")
 @click.option("--again", is_flag=True, help="Search also where that was finished before.")
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @memory_limit_option
@@ -149,9 +137,7 @@ def command(
     dtype: DType,
     layout: Layout,
     epilogue: Epilogue,
-    effort: Effort,
-    trials: int | None,
-    budget: float | None,
+    limits: Budget,
     again: bool,
     no_baselines: bool,
     memory_limit: int | None,
@@ -172,7 +158,7 @@ def command(
             min_sparsity=min_sparsity,
             exclude=exclude,
             capture=not no_graph,
-            budget=Budget(trials, budget, effort),
+            budget=limits,
             again=again,
             baselines=not no_baselines,
             places=places,
@@ -203,7 +189,7 @@ def command(
             dtype=dtype,
             layout=layout,
             epilogue=epilogue,
-            budget=Budget(trials, budget, effort),
+            budget=limits,
             again=again,
             baselines=not no_baselines,
             watch=watch,

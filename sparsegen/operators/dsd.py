@@ -51,12 +51,8 @@ class DsdOperator(MaskedOperator):
             bias: n values of x's kind, for an epilogue with a bias.
             residual: of Y's shape, for an epilogue with a residual; another array than ``out``.
         """
-        epilogue = self.problem.epilogue
-        if (bias is not None) != epilogue.has_bias or (residual is not None) != epilogue.has_residual:
-            raise epilogue.wrong_operands(self.problem.n)
-        given = [x, w, self._words(mask), scale]
-        given += [array for array in (bias, residual) if array is not None]
-        return self._run(tuple(given), out, stream)
+        added = self.problem.epilogue.given(bias, residual, self.problem.n)
+        return self._run((x, w, self._words(mask), scale, *added), out, stream)
 
 
 class DsdTransposedOperator(MaskedOperator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -38,12 +39,22 @@ class BiasEpilogue(StrEnum):
         residual = TensorSpec("residual", result.shape, result.dtype, alignment)
         return (*([bias] if self.has_bias else []), *([residual] if self.has_residual else []))
 
-    def wrong_operands(self, biases: int) -> OperandError:
-        """The error of a call that brings other operands than `operands`."""
-        return OperandError(
-            f"epilogue {self} takes {'a' if self.has_bias else 'no'} bias ({biases} values) and "
-            f"{'a' if self.has_residual else 'no'} residual (of the result's shape)"
-        )
+    def given(self, bias: Any, residual: Any, biases: int) -> tuple[Any, ...]:
+        """What a call brings for `operands`, in their order.
+
+        Args:
+            bias, residual: None where the call brings none.
+            biases: how many values a bias has.
+
+        Raises:
+            OperandError: the call brings other operands.
+        """
+        if (bias is not None) != self.has_bias or (residual is not None) != self.has_residual:
+            raise OperandError(
+                f"epilogue {self} takes {'a' if self.has_bias else 'no'} bias ({biases} values) and "
+                f"{'a' if self.has_residual else 'no'} residual (of the result's shape)"
+            )
+        return tuple(array for array in (bias, residual) if array is not None)
 
     def activated(self, exact: Array, magnitude: Array) -> tuple[Array, Array]:
         """The sums after the activation, and their `Reference.magnitude`; both as they were where there is none."""

@@ -64,11 +64,9 @@ class MaskedConv2dOperator(Operator):
             residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
-        if (bias is not None) != p.epilogue.has_bias or (residual is not None) != p.epilogue.has_residual:
-            raise p.epilogue.wrong_operands(p.filters)
+        added = p.epilogue.given(bias, residual, p.filters)
         p.rest.require_out(out)
-        given = [x, w, as_mask_words(mask), *(array for array in (bias, residual) if array is not None)]
-        return self._run(tuple(given), out, stream)
+        return self._run((x, w, as_mask_words(mask), *added), out, stream)
 
 
 @dataclass(frozen=True, slots=True)

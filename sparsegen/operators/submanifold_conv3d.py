@@ -56,10 +56,8 @@ class SubmanifoldConv3dOperator(Operator):
             residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
-        if (bias is not None) != p.epilogue.has_bias or (residual is not None) != p.epilogue.has_residual:
-            raise p.epilogue.wrong_operands(p.filters)
-        given = [x, w, kernel_map, *(array for array in (bias, residual) if array is not None)]
-        return self._run(tuple(given), out, stream)
+        added = p.epilogue.given(bias, residual, p.filters)
+        return self._run((x, w, kernel_map, *added), out, stream)
 
 
 class SubmanifoldConv3dWeightsOperator(Operator):

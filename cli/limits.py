@@ -1,0 +1,50 @@
+"""How long a search goes on: the same options for every command that searches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import click
+
+from sparsegen.cli.common import EnumChoice, F, FiniteRange, apply_options
+from sparsegen.tuning.report import Budget, Effort
+
+
+def limit_options(search: str) -> Callable[[F], F]:
+    """``limits``: `Budget`.
+
+    Args:
+        search: what they limit, as the end of a sentence: "the search".
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def command(*args: Any, **given: Any) -> Any:
+            effort, trials, seconds = (given.pop(name) for name in ("effort", "trials", "budget"))
+            return function(*args, limits=Budget(trials, seconds, effort), **given)
+
+        options = (
+            click.option(
+                "--effort",
+                type=EnumChoice(Effort),
+                default=Effort.NORMAL.value,
+                show_default=True,
+                help=f"Of {search}. quick: seconds; normal: twenty seconds; max: every choice of every tunable.",
+            ),
+            click.option(
+                "--trials",
+                type=click.IntRange(min=1),
+                help=f"Variants to try in {search}, instead of the effort's limits.",
+            ),
+            click.option(
+                "--budget",
+                type=FiniteRange(min=0, min_open=True),
+                metavar="SECONDS",
+                help=f"Time for {search}, instead of the effort's limits.",
+            ),
+        )
+        return apply_options(options, cast(F, command))
+
+    return decorate
