@@ -17,6 +17,9 @@ from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
 from sparsegen.matrix.csr import Array
 
 SWEEPS = 2  # over all layers; more change little
+COPIED_AS = (
+    3  # neurons that are sent: one that is kept twice, of which kernels look up where the second one goes
+)
 
 
 def share_of(count: int, run: int, cluster: int) -> int:
@@ -42,7 +45,7 @@ def dealt_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -
             found += [
                 _Pieces.of(layers[number], cluster, size).best(before, behind) for size in sizes[number]
             ]
-            dealt[number] = min(found, key=lambda own: own.moved(before, behind))
+            dealt[number] = min(found, key=lambda own: own.cost(before, behind))
     return [own.in_order() for own in dealt]
 
 
@@ -101,17 +104,19 @@ class _Pieces:
         found: Array = np.add.reduceat(of_group, np.arange(self.count) * self.size)
         return found
 
-    def moved(self, before: _Pieces | None, behind: _Pieces | None) -> int:
-        """Neurons that blocks of the cluster get from others, read and made by this layer."""
-        return sum(own.received(other) for own, other in ((self, before), (behind, self)) if own and other)
+    def cost(self, before: _Pieces | None, behind: _Pieces | None) -> int:
+        """Of neurons that blocks of the cluster get from others, read and made by this layer."""
+        return sum(own._received(other) for own, other in ((self, before), (behind, self)) if own and other)
 
-    def received(self, before: _Pieces) -> int:
-        """Neurons that blocks of the cluster get from others, which these made in the layer before."""
+    def _received(self, before: _Pieces) -> int:
+        """Neurons that blocks of the cluster get from others, which these made in the layer before, and more for copies."""
         made = self._made(before)
         piece, block = self._blocks_read()
         kept = np.zeros(made.shape, dtype=bool)
         kept[block, self.rank[piece]] = True
-        return int((made.sum(axis=1, keepdims=True) - made)[kept].sum())
+        of_block = made.sum(axis=1, keepdims=True)
+        copies = of_block[:, 0] * (kept.sum(axis=1) - 1).clip(0)
+        return int((of_block - made)[kept].sum() + (COPIED_AS - 1) * copies.sum())
 
     def best(self, before: _Pieces | None, behind: _Pieces | None) -> _Pieces:
         """The same pieces where they gain most, as many for each block of the cluster."""
