@@ -221,6 +221,30 @@ RIGHT = {
         },
         network,
     ),
+    "sparse_network layer by layer": Right(
+        family("streamed_network"),
+        Kind(
+            SparseNetworkProblem,
+            (("n", 70),),
+            (
+                ("dtype", DType.FLOAT16),
+                ("activation", Activation.DYING_RELU),
+                ("readout", Readout.TOTALS),
+            ),
+        ),
+        {"inputs": 16, "warps": 4, "run": 1, "stages": 2, "sharing": "layers", "first_check": 1, "checks": 3},
+        {
+            "no wait between layers": ("side = 1 - side;\n      grid_sync(arrivals);", "side = 1 - side;"),
+            "no wait for the list of the living": ("grid_sync(arrivals);\n    gather_tiles", "gather_tiles"),
+            "tiles of one block": ("(long long i = grid_warp; i <", "(long long i = threadIdx.x / 32; i <"),
+            "everybody's place before": (
+                "listed[to] = from, next_ids[to] = ids[from];",
+                "listed[to] = from, next_ids[to] = from;",
+            ),
+            "places of all inputs": ("i < 2 * tile; i += kThreads) found", "i < 0; i += kThreads) found"),
+        },
+        network,
+    ),
     "sparse_network in a cluster": Right(
         family("cluster_network"),
         Kind(

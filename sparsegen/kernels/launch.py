@@ -18,6 +18,8 @@ class Launch:
             the grid only those that are resident at once are launched, as others would do their share when these are
             done. Graphics processing clusters differ in multiprocessors, so that fewer may be resident than the
             number of multiprocessors says. 0: all of the grid.
+        together: all blocks wait for one another, so that all are resident at once, or the launch fails (CUDA
+            programming guide, cooperative launch).
     """
 
     grid: tuple[int, int, int]
@@ -25,6 +27,7 @@ class Launch:
     shared_memory_bytes: int = 0
     starts_early: bool = False
     persistent_cluster: int = 0
+    together: bool = False
 
     @property
     def is_empty(self) -> bool:

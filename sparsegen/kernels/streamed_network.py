@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, tunable
@@ -42,6 +43,14 @@ OTHER_REGISTERS = 60
 # Of neurons that a multiprocessor reads and writes, at most. Measured on an H200 with 65536 neurons and whole tiles of
 # 64 inputs: three quarters of what a copy gets there, and about what a copy gets on an H100.
 NEURON_BYTES_PER_CYCLE = 11.0
+LAYER_US = 3.0  # until all blocks of a grid have met, and have blocks of neurons again; by the latencies, not measured
+
+
+class Sharing(StrEnum):
+    """What thread blocks share."""
+
+    INPUTS = "inputs"  # each takes some of them through all layers, and waits for nobody
+    LAYERS = "layers"  # each takes some of every layer, for all inputs, and waits for all others behind it
 
 
 @dataclass(frozen=True)
@@ -58,16 +67,23 @@ class StreamedNetworkConfig(Config):
         (2, 3, 4, 6),
         "pipeline stages: blocks of neurons in a warp's shared memory; the next ones load while one is used",
     )
+    sharing: str = tunable(
+        Sharing.INPUTS.value,
+        tuple(sharing.value for sharing in Sharing),
+        "what thread blocks share: the inputs, or each layer, behind which all of them wait for one another",
+        packs=True,
+    )
     first_check: int = first_check_tunable(0, 3, 4, 5, 6, 8)
     checks: int = checks_tunable()
 
 
 class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
-    """Each thread block computes all layers for its share of the inputs, tile by tile.
+    """Each thread block computes all layers for its share of the inputs, tile by tile; or its share of every layer.
 
-    Neurons go from one buffer in device memory to another. Groups and tiles are those of `fused_network`. A block of 16
-    neurons is contiguous in memory; asynchronous copies load it for the warp that multiplies it. Scratch memory has 4
-    bytes for each input and neuron.
+    If blocks share the layers, no tile is cut off at a block's last inputs, and inputs that live are gathered from all
+    blocks, so that few of them still fill tiles. Neurons go from one buffer in device memory to another. Groups and
+    tiles are those of `fused_network`. A block of 16 neurons is contiguous in memory; asynchronous copies load it for
+    the warp that multiplies it. Scratch memory has 4 bytes for each input and neuron.
     """
 
     name = "streamed_network"
@@ -115,7 +131,14 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
         room = problem.n + WIDEST_TILE * min(MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
         own = {"places": tiles.places, "pairs": tiles.pairs}
-        scratch = {"tiles": 4 * (tiles.positions + SPARE_ROWS) * room, "numbers": 8 * problem.n}
+        numbers = 8 * problem.n
+        if config.sharing == Sharing.LAYERS:
+            whole = -(-problem.n // config.inputs)
+            room = whole * config.inputs
+            numbers = (
+                4 + 12 * problem.n + 8 * whole
+            )  # a counter; numbers of inputs, now and then, lists of the living
+        scratch = {"tiles": 4 * (tiles.positions + SPARE_ROWS) * room, "numbers": numbers}
         return self.packed(problem, matrix, tiles, own, scratch)
 
     def launch(
@@ -125,8 +148,13 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
+        shared = self._shared_bytes(config)
+        if config.sharing == Sharing.LAYERS:
+            groups = groups_of(problem) * -(-problem.n // config.inputs)
+            blocks = max(1, min(device.multiprocessors, -(-groups // config.warps)))
+            return replace(launch_of(problem, blocks, config.warps, shared), together=True)
         blocks = min(device.multiprocessors, MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
-        return launch_of(problem, blocks, config.warps, self._shared_bytes(config))
+        return launch_of(problem, blocks, config.warps, shared)
 
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: StreamedNetworkConfig, device: Device
@@ -139,11 +167,20 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         neurons = problem.layers * positions_of(problem) * inputs
         shared = tiles_of_a_group(problem, features)
         copied = neurons * problem.dtype.itemsize * (1 + (shared if shared > 2 else BLOCKS_LOADED))
-        tiles = -(-problem.n // (device.multiprocessors * c.inputs))
-        groups = problem.layers * groups_of(problem) * tiles * living(problem)
+        if c.sharing == Sharing.LAYERS:
+            tiles = max(1.0, inputs / c.inputs) / device.multiprocessors
+            waiting = LAYER_US * problem.layers
+        else:
+            tiles = living(problem) * -(-problem.n // (device.multiprocessors * c.inputs))
+            waiting = 0.0
+        groups = problem.layers * groups_of(problem) * tiles
         cycles = groups * group_cycles(shared, c.inputs)
         moving = copied / (NEURON_BYTES_PER_CYCLE * device.multiprocessors)
-        return rates.launch_us + max(copied / rates.copy_bytes_per_us, max(moving, cycles) / rates.clock_mhz)
+        return (
+            rates.launch_us
+            + waiting
+            + max(copied / rates.copy_bytes_per_us, max(moving, cycles) / rates.clock_mhz)
+        )
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device

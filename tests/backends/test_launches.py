@@ -1,4 +1,4 @@
-"""Attributes of launches: clusters that are resident at once, kernels that begin early."""
+"""Attributes of launches: clusters that are resident at once, how a kernel begins."""
 
 from __future__ import annotations
 
@@ -62,8 +62,12 @@ def test_a_cluster_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         launches.resident(KERNEL, LAUNCH)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("early", [False, True])
-def test_a_kernel_begins_early_if_its_launch_says_so(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_says_how_its_kernel_begins(
+    early: bool, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Early, beside the end of the one before, or with all blocks at once."""
     launched: list[list[tuple[int, int]]] = []
 
     def launch(configuration: ctypes.c_void_p, *_: Any) -> int:
@@ -77,7 +81,11 @@ def test_a_kernel_begins_early_if_its_launch_says_so(early: bool, monkeypatch: p
     kernel: Any = SimpleNamespace(
         handle=ctypes.c_void_p(7), allow_shared_memory=lambda _: None, allow_cluster=lambda _: None
     )
-    bound = launches.BoundLaunch(kernel, Launch((3, 1, 1), (64, 1, 1), starts_early=early), [1])
+    given = Launch((3, 1, 1), (64, 1, 1), starts_early=early, together=together)
+    bound = launches.BoundLaunch(kernel, given, [1])
     bound.launch(0)
     bound.launch(0)
-    assert launched == [[(launches.PROGRAMMATIC_STREAM_SERIALIZATION, 1)] if early else []] * 2
+    wanted = [(launches.PROGRAMMATIC_STREAM_SERIALIZATION, 1)] * early + [
+        (launches.COOPERATIVE, 1)
+    ] * together
+    assert launched == [wanted] * 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from sparsegen.kernels.tensor_map import TensorMap
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 8, 14  # CUfunction_attribute
 PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can launch
-CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6  # CUlaunchAttributeID
+COOPERATIVE, CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 2, 4, 6  # CUlaunchAttributeID
 
 
 class CudaKernel:
@@ -103,9 +103,7 @@ class BoundLaunch:
         free = iter(range(ctypes.addressof(opened), ctypes.addressof(opened) + ctypes.sizeof(opened), 8))
         cells = [_cell(argument, next(free) if argument is None else 0) for argument in arguments]
         places = (c.address if isinstance(c, EncodedMap) else ctypes.addressof(c) for c in cells)
-        self._configuration = _configuration(
-            resident(kernel, launch), _early() if launch.starts_early else None
-        )
+        self._configuration = _configuration(resident(kernel, launch), *_attributes(launch))
         # Without a signature, ctypes takes objects of its own as they are, which costs least.
         where = ctypes.c_void_p(ctypes.addressof(self._configuration))
         parameters = (ctypes.c_void_p * len(cells))(*places)
@@ -173,20 +171,25 @@ def _assign(slots: Sequence[Any], *addresses: int) -> None:
         slot.value = address
 
 
-def _early() -> _Attribute:
-    """Of a kernel that may begin while the one before it still ends."""
-    attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
-    attribute.value[0] = 1
-    return attribute
+def _attributes(launch: Launch) -> Iterator[_Attribute]:
+    """Of a kernel that may begin while the one before it still ends, or whose blocks wait for one another."""
+    for is_wanted, number in (
+        (launch.starts_early, PROGRAMMATIC_STREAM_SERIALIZATION),
+        (launch.together, COOPERATIVE),
+    ):
+        if is_wanted:
+            attribute = _Attribute(id=number)
+            attribute.value[0] = 1
+            yield attribute
 
 
-def _configuration(launch: Launch, attribute: _Attribute | None) -> _Configuration:
-    """Grid, block and shared memory, and perhaps an attribute."""
+def _configuration(launch: Launch, *attributes: _Attribute) -> _Configuration:
+    """Grid, block, shared memory and attributes."""
     return _Configuration(
         (ctypes.c_uint * 3)(*launch.grid),
         (ctypes.c_uint * 3)(*launch.block),
         launch.shared_memory_bytes,
         None,
-        None if attribute is None else ctypes.pointer(attribute),
-        0 if attribute is None else 1,
+        (_Attribute * len(attributes))(*attributes) if attributes else None,
+        len(attributes),
     )

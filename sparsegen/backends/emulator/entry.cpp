@@ -9,13 +9,18 @@
 #if !defined(SPARSEGEN_CLUSTER_BLOCKS)  // which a source with clusters defines
 #define SPARSEGEN_CLUSTER_BLOCKS 1
 #endif
+#if defined(SPARSEGEN_GRID_TOGETHER)  // by a source whose blocks all wait for one another
+constexpr auto kTogether = sparsegen::emulator::Together::grid;
+#else
+constexpr auto kTogether = sparsegen::emulator::Together::cluster;
+#endif
 
 int sparsegen_emulator_launch(const unsigned grid[3], const unsigned block[3], std::size_t shared_bytes,
                               void** arguments, int workers, char* error, std::size_t error_size) {
     using namespace sparsegen::emulator;
     try {
         launch({&call_with<&SPARSEGEN_EMULATOR_ENTRY>, arguments}, {grid[0], grid[1], grid[2]},
-               {block[0], block[1], block[2]}, SPARSEGEN_CLUSTER_BLOCKS, shared_bytes,
+               {block[0], block[1], block[2]}, SPARSEGEN_CLUSTER_BLOCKS, kTogether, shared_bytes,
                static_cast<unsigned>(workers));
         return kLaunchDone;
     } catch (const KernelFault& reason) {

@@ -37,11 +37,26 @@ void refuse_impossible(dim3 grid, dim3 block, unsigned cluster, std::size_t dyna
     }
 }
 
+void refuse_waiting(dim3 grid, dim3 block, unsigned cluster) {
+    if (cluster != 1 || grid.y != 1 || grid.z != 1) {
+        throw LaunchRefused("blocks that all wait for one another lie along x, and in no clusters");
+    }
+    const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z * grid.x;
+    if (threads > kMaxFibers) {
+        throw LaunchRefused("blocks that all wait for one another have " + std::to_string(threads) + " threads; at most " +
+                            std::to_string(kMaxFibers) + " are possible");
+    }
+}
+
 }  // namespace
 
-void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, std::size_t dynamic_shared_bytes,
-            unsigned workers) {
+void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, Together together,
+            std::size_t dynamic_shared_bytes, unsigned workers) {
     refuse_impossible(grid, block, cluster, dynamic_shared_bytes);
+    if (together == Together::grid) {
+        refuse_waiting(grid, block, cluster);
+        cluster = grid.x;
+    }
     const unsigned width = grid.x / cluster;  // of the grid, in clusters
     const std::uint64_t clusters = std::uint64_t{width} * grid.y * grid.z;
     std::atomic<std::uint64_t> next{0};

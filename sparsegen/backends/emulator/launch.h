@@ -9,11 +9,14 @@
 
 namespace sparsegen::emulator {
 
-/// Runs every block of the grid, in clusters of so many along x.
+/// Which blocks may wait for one another.
+enum class Together { cluster, grid };
+
+/// Runs every block of the grid, in clusters of so many along x, or all of them side by side.
 ///
 /// Throws LaunchRefused (the device could not launch it) and KernelFault (what some block did).
-void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, std::size_t dynamic_shared_bytes,
-            unsigned workers);
+void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, Together together,
+            std::size_t dynamic_shared_bytes, unsigned workers);
 
 /// Calls `kernel` with the parameters that `arguments` points to, one by one, as cuLaunchKernel does.
 template <auto kernel>

@@ -109,7 +109,7 @@ class _Pieces:
         return sum(own._received(other) for own, other in ((self, before), (behind, self)) if own and other)
 
     def _received(self, before: _Pieces) -> int:
-        """Neurons that blocks of the cluster get from others, which these made in the layer before, and more for copies."""
+        """Neurons of the layer before that blocks of the cluster get from others; copies count more."""
         made = self._made(before)
         piece, block = self._blocks_read()
         kept = np.zeros(made.shape, dtype=bool)
