@@ -72,6 +72,16 @@ def test_layers_that_cannot_be_dealt_evenly_stay() -> None:
         assert np.array_equal(dealt.rows, layer.rows)
 
 
+@pytest.mark.parametrize("run", [1, 2, 4])
+def test_shares_of_few_groups_are_dealt_too(run: int) -> None:
+    """Those of one to eight groups, some fewer than a block of the cluster has spare blocks."""
+    matrix = radixnet(256, 5).stacked(DType.FLOAT16)
+    problem = SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16)
+    for cluster in (2, 4, 8, 16):
+        tiles = cluster_tiles(problem, matrix, run, 4 * run, cluster)
+        assert np.array_equal(np.sort(tiles.source[tiles.source >= 0]), np.arange(matrix.nnz))
+
+
 def test_nobody_keeps_more_than_there_is_room_for() -> None:
     matrix = radixnet(4096, 9).stacked(DType.FLOAT16)
     problem = SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16)

@@ -35,7 +35,7 @@ def dealt_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -
         spare: blocks of neurons that a block of the cluster may keep beyond its share.
     """
     sizes = [_sizes(layer, run, cluster, spare) for layer in layers]
-    dealt = [_Pieces.of(layer, cluster, of[0]) for layer, of in zip(layers, sizes, strict=True)]
+    dealt = [_Pieces.of(layer, cluster, of[0], of[0]) for layer, of in zip(layers, sizes, strict=True)]
     numbers = list(range(len(layers)))
     for sweep in range(SWEEPS):
         for number in numbers if sweep % 2 == 0 else reversed(numbers):
@@ -43,7 +43,8 @@ def dealt_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -
             behind = dealt[number + 1] if number + 1 < len(layers) and sweep else None
             found = [dealt[number]]
             found += [
-                _Pieces.of(layers[number], cluster, size).best(before, behind) for size in sizes[number]
+                _Pieces.of(layers[number], cluster, sizes[number][0], size).best(before, behind)
+                for size in sizes[number]
             ]
             dealt[number] = min(found, key=lambda own: own.cost(before, behind))
     return [own.in_order() for own in dealt]
@@ -64,10 +65,10 @@ class _Pieces:
     rank: Array
 
     @classmethod
-    def of(cls, layer: LayerTiles, cluster: int, size: int) -> _Pieces:
-        """The first pieces to the first block of the cluster, and so on."""
+    def of(cls, layer: LayerTiles, cluster: int, share: int, size: int) -> _Pieces:
+        """The first pieces, which make a share, to the first block of the cluster, and so on."""
         pieces = -(-layer.groups.count // size)
-        return cls(layer, cluster, size, np.arange(pieces) * cluster // max(1, pieces))
+        return cls(layer, cluster, size, np.arange(pieces) * size // share)
 
     @property
     def count(self) -> int:
@@ -156,4 +157,4 @@ def _sizes(layer: LayerTiles, run: int, cluster: int, spare: int) -> list[int]:
         size *= 2
     if size >= share:
         size = share // spare
-    return [share] if share % max(1, size) or size % grain else [share, size]
+    return [share, size] if size and share % size == size % grain == 0 else [share]
