@@ -6,12 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from contract_cases import csr
 
 from sparsegen.kernels.layouts.cluster_shares import dealt_layers, share_of
 from sparsegen.kernels.layouts.cluster_tiles import SPARE_BLOCKS, cluster_tiles
 from sparsegen.kernels.layouts.network_tiles import LayerTiles, layers_in_tiles
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.networks.network import Network
+from sparsegen.networks.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
 
 RUN = 4
@@ -64,6 +67,35 @@ def test_every_group_is_dealt_once_and_runs_stay_whole() -> None:
         if layer.groups.kind is LayerKind.CHAINS:
             runs = order.reshape(-1, RUN)
             assert np.array_equal(runs - runs[:, :1], np.broadcast_to(np.arange(RUN), runs.shape))
+
+
+def ring(groups: int, step: int, rng: np.random.Generator) -> CsrMatrix:
+    """A layer in chains: group g, 16 rows anywhere, reads the columns of blocks g and g + step."""
+    pattern = np.zeros((SIDE * groups, SIDE * groups), dtype=np.float32)
+    rows = rng.permutation(SIDE * groups).reshape(groups, SIDE)
+    for group, own in enumerate(rows):
+        for block in (group, (group + step) % groups):
+            pattern[np.ix_(own, np.arange(SIDE) * groups + block)] = 0.1
+    return csr(pattern)
+
+
+@pytest.mark.parametrize("groups", [30, 32, 36, 40])
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_runs_stay_chains_whatever_shares_there_are(groups: int, cluster: int) -> None:
+    """A kernel keeps a block of the group before; so runs never begin inside another one."""
+    rng = np.random.default_rng(groups)
+    made = [ring(groups, step, rng) for step in (1, 2, 1, 2)]
+    biases = [np.zeros(SIDE * groups, np.float32)] * len(made)
+    matrix = Network.of(made, biases, CLIP).stacked(DType.FLOAT16)
+    layers = layers_in_tiles(SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16), matrix, RUN)
+    assert any(layer.groups.kind is LayerKind.CHAINS for layer in layers)
+    for layer in dealt_layers(layers, RUN, cluster, SPARE_BLOCKS):
+        if layer.groups.kind is not LayerKind.CHAINS:
+            continue
+        pairs = layer.groups.tiles.reshape(-1, 2)
+        for i in range(1, len(pairs)):
+            kept = i % RUN % 2
+            assert i % RUN == 0 or pairs[i, kept] == pairs[i - 1, kept]
 
 
 def test_layers_that_cannot_be_dealt_evenly_stay() -> None:

@@ -91,8 +91,8 @@ class _Pieces:
     def _read_from(self, before: _Pieces) -> Array:
         """pieces × cluster: neurons that a piece reads, by the block of the cluster that makes them."""
         piece, block = self._blocks_read()
-        found = np.zeros((self.count, self.cluster))
-        np.add.at(found, piece, self._made(before)[block])
+        begins = np.searchsorted(piece, np.arange(self.count))
+        found: Array = np.add.reduceat(self._made(before)[block], begins).astype(np.float64)
         return found
 
     def _read_by(self, behind: _Pieces) -> Array:
@@ -121,11 +121,13 @@ class _Pieces:
 
     def best(self, before: _Pieces | None, behind: _Pieces | None) -> _Pieces:
         """The same pieces where they gain most, as many for each block of the cluster."""
+        groups = self.layer.groups
+        are_equal = groups.count == self.count * self.size and self.count % self.cluster == 0
+        if groups.kind is LayerKind.GENERAL or not are_equal:
+            return self
         gain = np.zeros((self.count, self.cluster))
         gain += 0 if before is None else self._read_from(before)
         gain += 0 if behind is None else self._read_by(behind)
-        if self.count % self.cluster or not gain.any():
-            return self
         from scipy.optimize import linear_sum_assignment
 
         each = self.count // self.cluster
