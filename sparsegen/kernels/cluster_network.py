@@ -57,6 +57,7 @@ SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 9.8, 16: 9.8}
 # Of a device's multiprocessors in clusters that are resident at once: those of a graphics processing cluster come in
 # pairs, and not all have the same number. Of clusters of 16 an H100 had 7, of 8.25; those of 4 and 8 are guesses.
 RESIDENT_SHARE = {2: 1.0, 4: 0.94, 8: 0.91, 16: 0.85}
+SEVERAL = 6  # resident clusters from which on a heuristic takes 16 blocks: part of a GPU (MIG) may have room for none
 
 
 def most_neurons_kept(cluster: int) -> int:
@@ -244,7 +245,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         return first_that_fits(
             (config(*some) for some in ((2, 40), (2, 24), (4, 24), (16, 40), (8, 24), (8, 8))),
             lambda c: (
-                _has_clusters(device, c.cluster)
+                _has_several(device, c.cluster)
                 and self._shared_bytes(problem, c) <= device.shared_memory_per_block
             ),
         )
@@ -253,6 +254,12 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
 def _has_clusters(device: Device, blocks: int) -> bool:
     """Whether a device may have clusters of so many blocks, if it has any."""
     return blocks <= PORTABLE_CLUSTER or device.compute_capability[0] in LARGE_CLUSTERS
+
+
+def _has_several(device: Device, blocks: int) -> bool:
+    """Whether clusters of so many blocks are portable, or several should be resident at once."""
+    is_large = blocks > PORTABLE_CLUSTER
+    return not is_large or (_has_clusters(device, blocks) and resident_clusters(device, blocks) >= SEVERAL)
 
 
 FAMILY = ClusterNetwork()

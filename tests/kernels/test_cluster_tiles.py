@@ -86,7 +86,7 @@ def test_a_layer_that_no_parts_fit_has_one_place_for_each_block() -> None:
 
 def test_wide_layers_need_a_larger_cluster_or_are_refused_in_words() -> None:
     found = family("cluster_network")
-    for neurons, cluster in ((1024, 2), (4096, 2), (8192, 4), (16384, 16)):
+    for neurons, cluster in ((1024, 2), (4096, 2), (8192, 4), (16384, 8)):
         problem = SparseNetworkProblem(neurons * 2, neurons + 3, 100, DType.FLOAT16)
         heuristic = found.heuristic(problem, features(problem), device())
         assert not found.broken_constraints(problem, heuristic, device()) and heuristic.cluster == cluster
@@ -101,7 +101,9 @@ def test_clusters_of_sixteen_hold_tiles_of_40_inputs_where_devices_have_them() -
     sixteen = replace(found.config_type(), cluster=16, inputs=40, first_check=0, checks=1)
     assert not found.broken_constraints(problem, sixteen, H100)
     other = replace(H100, compute_capability=(12, 0))
-    assert found.heuristic(problem, features(problem), other).cluster == 8
+    part = replace(H100, multiprocessors=60)
+    for which, cluster in ((H100, 16), (other, 8), (part, 8)):
+        assert found.heuristic(problem, features(problem), which).cluster == cluster
     assert found.broken_constraints(problem, sixteen, other) == [
         "clusters of more than 8 blocks (16) need compute capability 9.x or 10.x"
     ]
