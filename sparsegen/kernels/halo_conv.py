@@ -31,7 +31,7 @@ WARPS = 8  # consumer warps
 LISTED_UNITS = 512  # that a thread block has room for in its list
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
 KINDS = 5  # of units, with a mask of the input
-LANE_WORDS = 4  # of the mask, that a lane reads where each warp lists the units on its own
+LANE_WORDS = 8  # of the mask, that a lane reads at the most where each warp finds the units on its own
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -55,7 +55,7 @@ class HaloConvConfig(Config):
     by_warps: bool = tunable(
         False,
         (False, True),
-        "of small masks of the output: each warp finds the units on its own, and products are rehearsed meanwhile",
+        "of small masks of the output: each warp finds the units on its own; without a lead, products are rehearsed",
     )
 
 
@@ -167,9 +167,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             not c.by_warps or (p.mask_of is MaskOf.OUTPUT and words <= WARP * LANE_WORDS),
             f"the lanes of a warp read a mask of the output of at most {WARP * LANE_WORDS} words ({words})",
         )
-        yield Constraint(
-            not c.by_warps or c.lead == 0, "products are rehearsed where no warpgroup runs ahead of the other"
-        )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
@@ -193,7 +190,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             "resident": self._is_resident(p, config),
             "list_units": LISTED_UNITS,
             **({"waits_late": True} if p.given is Given.EARLIER else {}),
-            **({"lane_words": 1 if self._mask_words(p) <= WARP else LANE_WORDS} if config.by_warps else {}),
+            **self._by_warps(p, config),
         }
 
     def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:
@@ -294,6 +291,13 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             some = RESIDENT if p.channels == chunk else LARGE
         fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]
         return tuple(c for c in dict.fromkeys(fitted) if not self.broken_constraints(p, c, device))
+
+    def _by_warps(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> dict[str, Value]:
+        """Constants of kernels whose warps find the units on their own: words of a lane, rounded up to a power of 2."""
+        if not config.by_warps:
+            return {}
+        words = -(-self._mask_words(problem) // WARP)
+        return {"lane_words": 1 << (words - 1).bit_length(), "rehearses": config.lead == 0}
 
     @staticmethod
     def _others(problem: MaskedConv2dProblem) -> tuple[HaloConvConfig, ...]:

@@ -661,8 +661,6 @@ struct Multiplier {
   int held_input = -1, held_weights = -1;  // stages of products that may be under way
   int steps_to_lead = 0;
 
-  __device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) const { barrier_wait(barrier, parity); }
-
   // Gives stages back whose products are done.
   __device__ __forceinline__ void give_back() {
     if (threadIdx.x % 32 == 0) {
@@ -678,14 +676,14 @@ struct Multiplier {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       #pragma unroll
       for (int c = 0; c < kClasses; ++c) {
-        wait(shared.barriers.input_filled + input.number, input.parity);
+        barrier_wait(shared.barriers.input_filled + input.number, input.parity);
         const unsigned char* const boxes = shared.input + input.number * kInputBytes + first * kBoxPlace;
         const RowsOperand a = rows_operand(boxes, kBoxColumns * kRowBytes);
         #pragma unroll
         for (int place = 0; place < class_taps(c); place += kStageTaps) {
           const int tap = tap_number(c, place);
           const int stage = kResident ? (chunk * kTaps + class_begin(c) + place) / kStageTaps : weights.number;
-          wait(shared.barriers.weights_filled + stage, kResident ? 0 : weights.parity);
+          barrier_wait(shared.barriers.weights_filled + stage, kResident ? 0 : weights.parity);
           constexpr bool is_needed = true;
           if (kOwn > 0 && is_needed) {
             const RowsOperand b = rows_operand(shared.weights + stage * kWeightBytes, 8 * kRowBytes);
