@@ -13,7 +13,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.copied_ring import MOST_ROWS, Rehearsal
+from sparsegen.kernels.layouts.copied_ring import MOST_ROWS, Start
 from sparsegen.operators import (
     Block,
     Density,
@@ -156,7 +156,7 @@ def test_prepared_loads(
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("rehearsal", Rehearsal)
+@pytest.mark.parametrize("begins", Start)
 @pytest.mark.parametrize(
     ("changed", "tunables"),
     [
@@ -176,14 +176,14 @@ def test_rows_of_opposite_lengths(
     emulator_toolchain: EmulatorToolchain,
     changed: dict[str, Any],
     tunables: dict[str, Any],
-    rehearsal: Rehearsal,
+    begins: Start,
 ) -> None:
     """Blocks without rows of their own, and steps that one warpgroup or none multiplies."""
     start = DsdProblem(460, 720, 392, DType.FLOAT16, Block(128, 64), Density(0.5))
     if "factor_type" in changed:
         start = replace(start, k=784, n=400)
     problem, found = replace(start, **changed), family("tma_dsd")
-    config = found.config(pairing="opposite", rehearsal=str(rehearsal), **tunables)
+    config = found.config(pairing="opposite", start=str(begins), **tunables)
     assert not found.broken_constraints(problem, config, H100)
     source = render(found, problem, config)
     kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
@@ -260,8 +260,10 @@ def test_sampled_products_start_with_what_was_fastest() -> None:
         "cluster": 1,
         "raster": 16,
         "order": "counted",
+        "prefetches": False,
         "own_columns": True,
         "prepares": True,
+        "start": "plain",
     }
     assert not heuristic(replace(narrow, density=Density(0.8)))["own_columns"]
     assert not heuristic(replace(narrow, factor_type=FactorType.E4M3))["own_columns"]
@@ -352,8 +354,9 @@ def test_heuristics_fall_with_the_size() -> None:
         "raster": 16,
         "order": "counted",
         "tail": 2,
+        "prefetches": False,
         "pairing": "adjacent",
-        "rehearsal": "none",
+        "start": "plain",
     }
     assert heuristic(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
     assert heuristic(replace(DSD, m=2048, k=2048, n=2048, density=Density(0.8)))["tile_n"] == 256

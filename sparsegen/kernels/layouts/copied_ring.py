@@ -37,12 +37,15 @@ class Order(StrEnum):
     PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
 
 
-class Rehearsal(StrEnum):
-    """What warpgroups go through before the first tile has come, so that its instructions are in the caches."""
+class Start(StrEnum):
+    """What happens before the first tile has come."""
 
-    NONE = "none"
-    PRODUCTS = "products"
-    TILE = "tile"  # products, and laying the result down
+    PLAIN = "plain"  # blocks meet when the mask has been read
+    LEAN = "lean"  # it is read meanwhile; a block alone meets without its cluster's barrier, and at the start only
+    PRODUCTS = (
+        "products"  # lean, and warpgroups multiply once what nobody reads, for the caches of instructions
+    )
+    TILE = "tile"  # the same, and they lay it down as a result
 
 
 class Pairing(StrEnum):
@@ -74,18 +77,27 @@ class WalkedTilesConfig(CopiedTilesConfig):
 
 
 @dataclass(frozen=True)
-class MaskedWalkConfig(WalkedTilesConfig):
-    """One point of the tuning space of the `MaskedWalk` families."""
+class MaskedTilesConfig(CopiedTilesConfig):
+    """One point of the tuning space of the `CopiedTiles` families whose mask comes with the call."""
+
+    prefetches: bool = tunable(
+        False, (False, True), "blocks ask for operands that no mask covers before they know the mask"
+    )
+
+
+@dataclass(frozen=True)
+class MaskedWalkConfig(MaskedTilesConfig, WalkedTilesConfig):
+    """One point of the tuning space of the `WalkedTiles` families."""
 
     pairing: str = tunable(
         Pairing.ADJACENT.value,
         tuple(o.value for o in Pairing),
         "rows of a tile's warpgroups: of equal rank, or of the longest and the shortest",
     )
-    rehearsal: str = tunable(
-        Rehearsal.NONE.value,
-        tuple(o.value for o in Rehearsal),
-        "what warpgroups go through while the first tile is on its way: nothing, products, or storing too",
+    start: str = tunable(
+        Start.PLAIN.value,
+        tuple(o.value for o in Start),
+        "the mask is read before blocks meet, or meanwhile, while warpgroups rehearse products or a whole tile",
     )
 
 
