@@ -41,7 +41,7 @@ class Start(StrEnum):
     """What happens before the first tile has come."""
 
     PLAIN = "plain"  # blocks meet when the mask has been read
-    LEAN = "lean"  # it is read meanwhile; a block alone meets without its cluster's barrier, and at the start only
+    LEAN = "lean"  # it is read meanwhile; a block alone is no cluster, and meets at the start only
     PRODUCTS = (
         "products"  # lean, and warpgroups multiply once what nobody reads, for the caches of instructions
     )
