@@ -283,6 +283,28 @@ def test_few_tiles_come_in_pairs_where_that_was_faster() -> None:
     assert shape(SDD, 2048, 0.5) == shape(SDD, 1024, 1.0) == (128, 1)
 
 
+@pytest.mark.parametrize(
+    ("size", "density", "changed", "is_worth"),
+    [
+        (2048, 0.5, {}, True),
+        (2048, 0.5, {"start": "products"}, True),
+        (8192, 0.5, {"start": "products"}, False),
+        (2048, 0.5, {"prefetches": True}, True),
+        (4096, 0.5, {"prefetches": True}, False),
+        (2048, 0.5, {"pairing": "opposite"}, True),
+        (2048, 1.0, {"pairing": "opposite"}, False),
+        (8192, 0.5, {"pairing": "opposite"}, False),
+    ],
+)
+def test_what_cannot_be_seen_in_the_time_is_not_tried(
+    size: int, density: float, changed: dict[str, Any], is_worth: bool
+) -> None:
+    """Many waves hide how the first tile starts and even rows out; 32 MB are read long after blocks asked for them."""
+    problem = replace(DSD, m=size, k=size, n=size, density=Density(density))
+    found = family("tma_dsd")
+    assert found.is_worth_trying(problem, found.config(**changed), H100) is is_worth
+
+
 def test_rows_need_no_alignment() -> None:
     for problem in (DSD, TRANSPOSED, SDD):
         assert family(f"tma_{problem.operator}").computes(replace(problem, m=4097))

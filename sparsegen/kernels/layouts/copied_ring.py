@@ -27,6 +27,8 @@ MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer t
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
 REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
 START_US, TILE_US = 2.0, 1.2
+FEW_WAVES = 4  # of tiles, of which the first one's start is a part that can be seen
+MOST_PREFETCHED = 1 << 17  # bytes of an operand that a block asks for before it knows the mask
 READ = 0.71  # of the rate of copies that reading a packed A reaches, likewise
 
 
@@ -57,7 +59,7 @@ class Pairing(StrEnum):
 
 @dataclass(frozen=True)
 class CopiedTilesConfig(Config):
-    """One point of the tuning space of the `CopiedTiles` families."""
+    """What configs have in common of families whose tiles the copy engine brings."""
 
     tile_n: int = tunable(256, (64, 128, 256), "columns of the result per thread block")
     cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
@@ -80,6 +82,11 @@ class WalkedTilesConfig(CopiedTilesConfig):
 class MaskedTilesConfig(CopiedTilesConfig):
     """One point of the tuning space of the `CopiedTiles` families whose mask comes with the call."""
 
+    start: str = tunable(
+        Start.PLAIN.value,
+        tuple(o.value for o in Start),
+        "the mask is read before blocks meet, or meanwhile, while warpgroups rehearse products or a whole tile",
+    )
     prefetches: bool = tunable(
         False, (False, True), "blocks ask for operands that no mask covers before they know the mask"
     )
@@ -93,11 +100,6 @@ class MaskedWalkConfig(MaskedTilesConfig, WalkedTilesConfig):
         Pairing.ADJACENT.value,
         tuple(o.value for o in Pairing),
         "rows of a tile's warpgroups: of equal rank, or of the longest and the shortest",
-    )
-    start: str = tunable(
-        Start.PLAIN.value,
-        tuple(o.value for o in Start),
-        "the mask is read before blocks meet, or meanwhile, while warpgroups rehearse products or a whole tile",
     )
 
 

@@ -14,7 +14,9 @@ from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.copied_ring import (
     CHUNK_BYTES,
     COUNTER_BYTES,
+    FEW_WAVES,
     MOST_ITEMS,
+    MOST_PREFETCHED,
     MOST_ROWS,
     PIECE,
     REACHED,
@@ -24,10 +26,11 @@ from sparsegen.kernels.layouts.copied_ring import (
     START_US,
     TILE_M,
     TILE_US,
-    CopiedTilesConfig,
+    MaskedTilesConfig,
     MaskedWalkConfig,
     Order,
     Pairing,
+    Start,
     persistent_launch,
 )
 from sparsegen.kernels.layouts.limits import shared_memory_fits
@@ -63,7 +66,7 @@ class _Array:
 
 
 P = TypeVar("P", bound=MaskedProblem)
-C = TypeVar("C", bound=CopiedTilesConfig)
+C = TypeVar("C", bound=MaskedTilesConfig)
 
 
 class CopiedTiles(Family[P, C]):
@@ -125,8 +128,14 @@ class CopiedTiles(Family[P, C]):
         yield shared_memory_fits("tiles", SHARED_BYTES, device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """Whether it is no larger than the result; what concerns the start alone also has to be seen in the time."""
         side = Side.of(problem)
-        return config.tile_n * config.cluster < 2 * max(PIECE, side.columns)
+        if config.tile_n * config.cluster >= 2 * max(PIECE, side.columns):
+            return False
+        starts_as_usual = config.start == Start.PLAIN and not config.prefetches
+        return starts_as_usual or (
+            self._has_few_waves(problem, config, device) and self._asks(problem, config, device)
+        )
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
@@ -140,6 +149,7 @@ class CopiedTiles(Family[P, C]):
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
             **of_result,
+            **({"most_prefetched": MOST_PREFETCHED} if config.prefetches else {}),
             **({} if types is None else {"a_type": types[0].name.lower(), "b_type": types[1].name.lower()}),
             **batch_constants(problem),
         }
@@ -226,6 +236,19 @@ class CopiedTiles(Family[P, C]):
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 
+    def _has_few_waves(self, problem: P, config: C, device: Device) -> bool:
+        tiles = (
+            problem.batch * self._row_tiles(Side.of(problem)) * -(-Side.of(problem).columns // config.tile_n)
+        )
+        return tiles <= FEW_WAVES * device.multiprocessors
+
+    def _asks(self, problem: P, config: C, device: Device) -> bool:
+        """Whether blocks ask for an operand before they know the mask, if they may: it is not too large for that."""
+        some = self.mapped_names[:2] if Side.of(problem).samples else self.mapped_names[1:2]
+        arrays = [self._array(problem, name) for name in some]
+        least = problem.batch * min(a.row_bytes * a.sizes[1] for a in arrays)
+        return not config.prefetches or least <= MOST_PREFETCHED * device.multiprocessors
+
     def _cluster_tiles(self, side: Side, config: C) -> int:
         """The number of a cluster's tiles in an item; of a sampled product the most that there may be."""
         columns = PIECE if side.samples else config.tile_n * config.cluster
@@ -240,7 +263,7 @@ class CopiedTiles(Family[P, C]):
         return -(-side.mask_rows * (side.row_block // PIECE) // 2)
 
     @staticmethod
-    def _unit(side: Side, config: CopiedTilesConfig) -> int:
+    def _unit(side: Side, config: MaskedTilesConfig) -> int:
         """The columns of a sampled result that are computed or skipped together."""
         return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
 
@@ -269,6 +292,13 @@ class WalkedTiles(CopiedTiles[P, W]):
             not self._shares_b(c) or (side.row_block % TILE_M == 0 and c.tile_n >= TILE_M),
             f"blocks of a cluster that share B have the same rows of the mask ({side.row_block} of the result), and "
             f"tiles of at least {TILE_M} columns ({c.tile_n})",
+        )
+
+    def is_worth_trying(self, problem: P, config: W, device: Device) -> bool:
+        """Likewise; opposite rows are for rows of unlike lengths, and for few waves, as many even out themselves."""
+        is_uneven = problem.density.share <= EVEN_DENSITY and self._has_few_waves(problem, config, device)
+        return CopiedTiles.is_worth_trying(self, problem, config, device) and (
+            config.pairing == Pairing.ADJACENT or is_uneven
         )
 
     def _cluster_tiles(self, side: Side, config: W) -> int:
