@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from contract_cases import csr
+from contract_matrices import csr
 
 from sparsegen.kernels.layouts.cluster_shares import dealt_layers, share_of
 from sparsegen.kernels.layouts.cluster_tiles import SPARE_BLOCKS, cluster_tiles

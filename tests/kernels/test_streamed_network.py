@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import Kind, Variant, csr, run_and_compare
+from contract_calls import run_and_compare
+from contract_cases import Kind, Variant
+from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
