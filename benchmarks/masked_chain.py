@@ -27,7 +27,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.halo_conv import FAMILY, HaloConvConfig
 from sparsegen.operators import Density, Given, MaskedConv2dProblem
 
-# Small tiles spread few units over many multiprocessors; each warp may find the units on its own.
+# Small tiles spread few units over many multiprocessors.
 CONFIGS = (
     HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3),
     HaloConvConfig(tile_n=32, group_units=1, input_stages=2, weight_stages=4, stage_taps=3),
@@ -139,8 +139,7 @@ def measured(
 def configs(problem: MaskedConv2dProblem, device: Device) -> list[HaloConvConfig]:
     """The heuristic one and those for small work, as far as they are valid."""
     own = FAMILY.heuristic(problem, problem.features(problem.without_pattern), device)
-    some = [replace(c, by_warps=by_warps) for by_warps in (False, True) for c in (own, *CONFIGS)]
-    return [c for c in dict.fromkeys(some) if not FAMILY.broken_constraints(problem, c, device)]
+    return [c for c in dict.fromkeys((own, *CONFIGS)) if not FAMILY.broken_constraints(problem, c, device)]
 
 
 @click.command()

@@ -22,7 +22,6 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Given, MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
-from sparsegen.system.device_memory import WARP
 
 ITEM_BYTES = 2
 ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
@@ -31,7 +30,6 @@ WARPS = 8  # consumer warps
 LISTED_UNITS = 512  # that a thread block has room for in its list
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
 KINDS = 5  # of units, with a mask of the input
-LANE_WORDS = 8  # of the mask, that a lane reads at the most where each warp finds the units on its own
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -51,11 +49,6 @@ class HaloConvConfig(Config):
         0,
         (0, 1, 2, 3),
         "with a mask of the input, what a unit costs beside its taps, in taps; blocks share units by costs, 0: evenly",
-    )
-    by_warps: bool = tunable(
-        False,
-        (False, True),
-        "of small masks of the output: each warp finds the units on its own; without a lead, products are rehearsed",
     )
 
 
@@ -162,11 +155,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield Constraint(
             not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
         )
-        words = self._mask_words(p)
-        yield Constraint(
-            not c.by_warps or (p.mask_of is MaskOf.OUTPUT and words <= WARP * LANE_WORDS),
-            f"the lanes of a warp read a mask of the output of at most {WARP * LANE_WORDS} words ({words})",
-        )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
@@ -190,7 +178,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             "resident": self._is_resident(p, config),
             "list_units": LISTED_UNITS,
             **({"waits_late": True} if p.given is Given.EARLIER else {}),
-            **self._by_warps(p, config),
         }
 
     def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:
@@ -292,13 +279,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]
         return tuple(c for c in dict.fromkeys(fitted) if not self.broken_constraints(p, c, device))
 
-    def _by_warps(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> dict[str, Value]:
-        """Constants of kernels whose warps find the units on their own: words of a lane, rounded up to a power of 2."""
-        if not config.by_warps:
-            return {}
-        words = -(-self._mask_words(problem) // WARP)
-        return {"lane_words": 1 << (words - 1).bit_length(), "rehearses": config.lead == 0}
-
     @staticmethod
     def _others(problem: MaskedConv2dProblem) -> tuple[HaloConvConfig, ...]:
         """For strides, larger filters and masks of the input, from many live units to few."""
@@ -308,12 +288,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             return (BY_COSTS, *OTHERS)
         # While a warp writes zeros over one box, others are brought: 4 % faster on an H100, 128 channels, a tenth live.
         return (OTHERS[1], OTHERS[0], OTHERS[2]) if problem.mask_of is MaskOf.ANY_INPUT else OTHERS
-
-    @staticmethod
-    def _mask_words(problem: MaskedConv2dProblem) -> int:
-        """The 64-bit words of a mask of the output."""
-        p, block = problem, problem.mask_block
-        return p.batch * -(-p.out_height // block.rows) * -(-p.out_width // (64 * block.columns))
 
     @staticmethod
     def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:

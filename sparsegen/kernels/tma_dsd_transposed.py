@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.kernels.layouts.copied_ring import MaskedWalkConfig
+from sparsegen.kernels.layouts.copied_ring import WalkedTilesConfig
 from sparsegen.kernels.layouts.copied_tiles import WalkedTiles
 from sparsegen.operators import DsdTransposedProblem
 
 
 @dataclass(frozen=True)
-class TmaDsdTransposedConfig(MaskedWalkConfig):
+class TmaDsdTransposedConfig(WalkedTilesConfig):
     """One point of the tuning space of `tma_dsd_transposed`."""
 
 

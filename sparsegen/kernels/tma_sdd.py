@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
-from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, MaskedTilesConfig, Start
+from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, CopiedTilesConfig
 from sparsegen.kernels.layouts.copied_tiles import CopiedTiles
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, SddProblem
@@ -21,7 +21,7 @@ PREPARED_US = 1.5
 
 
 @dataclass(frozen=True)
-class TmaSddConfig(MaskedTilesConfig):
+class TmaSddConfig(CopiedTilesConfig):
     """One point of the tuning space of `tma_sdd`."""
 
     own_columns: bool = tunable(
@@ -31,11 +31,6 @@ class TmaSddConfig(MaskedTilesConfig):
         False,
         (False, True),
         "what the loads of a tile share is prepared once, and its place found in fewer steps",
-    )
-    start: str = tunable(
-        Start.PLAIN.value,
-        (Start.PLAIN.value, Start.LEAN.value, Start.PRODUCTS.value),
-        "as `tma_dsd`'s; the mask is read before blocks meet",
     )
 
 
@@ -59,10 +54,6 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         yield Constraint(
             not config.own_columns or problem.factor_type is FactorType.SAME,
             "with 8-bit factors all columns of a tile are multiplied",
-        )
-        yield Constraint(
-            config.start != Start.PRODUCTS or not config.own_columns,
-            "products are rehearsed by warpgroups that multiply all columns of a tile",
         )
 
     def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaSddConfig:

@@ -13,7 +13,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.copied_ring import MOST_ROWS, Start
+from sparsegen.kernels.layouts.copied_ring import MOST_ROWS
 from sparsegen.operators import (
     Block,
     Density,
@@ -155,55 +155,6 @@ def test_prepared_loads(
     run_sdd(emulator_toolchain, changed, {"prepares": True, **tunables})
 
 
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("begins", Start)
-@pytest.mark.parametrize(
-    ("changed", "tunables"),
-    [
-        ({}, {"tile_n": 256, "cluster": 2}),
-        ({"w_layout": Layout.COLUMN, "m": 130}, {"tile_n": 128, "cluster": 2, "order": "placed"}),
-        ({"block": Block(64, 64), "m": 190}, {"tile_n": 64, "cluster": 1, "order": "placed"}),
-        ({"k": 4800, "m": 700, "n": 64, "density": Density(0.02)}, {"tile_n": 128, "cluster": 2}),
-        ({"batch": 2, "block": Block(256, 64), "m": 600}, {"tile_n": 128, "cluster": 2}),
-        (
-            {"factor_type": FactorType.E4M3, "w_layout": Layout.COLUMN, "block": Block(128, 128)},
-            {"tile_n": 256, "cluster": 2},
-        ),
-    ],
-    ids=("pair", "by-inner", "narrow", "words", "batch", "8-bit"),
-)
-def test_rows_of_opposite_lengths(
-    emulator_toolchain: EmulatorToolchain,
-    changed: dict[str, Any],
-    tunables: dict[str, Any],
-    begins: Start,
-) -> None:
-    """Blocks without rows of their own, and steps that one warpgroup or none multiplies."""
-    start = DsdProblem(460, 720, 392, DType.FLOAT16, Block(128, 64), Density(0.5))
-    if "factor_type" in changed:
-        start = replace(start, k=784, n=400)
-    problem, found = replace(start, **changed), family("tma_dsd")
-    config = found.config(pairing="opposite", start=str(begins), **tunables)
-    assert not found.broken_constraints(problem, config, H100)
-    source = render(found, problem, config)
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
-    matrix = problem.without_pattern
-    variant = Variant(found, config, Kind(DsdProblem, (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where=str(config))
-
-
-def test_blocks_that_share_b_have_the_same_rows_of_the_mask() -> None:
-    found = family("tma_dsd")
-    pair = found.config(pairing="opposite", tile_n=256, cluster=2)
-    assert not found.broken_constraints(DSD, pair, H100)
-    assert found.broken_constraints(replace(DSD, block=Block(64, 64)), pair, H100) == [
-        "blocks of a cluster that share B have the same rows of the mask (64 of the result), and tiles of at least 128 "
-        "columns (256)"
-    ]
-    small = replace(DSD, m=2048, k=2048, n=2048)
-    assert found.launch(small, pair, {}, H100).grid == (128, 1, 1)
-
-
 def run_sdd(toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]) -> None:
     """Compare an ``sdd`` with its reference under the sanitizers."""
     start = SddProblem(330, 720, 200, DType.FLOAT16, Block(64, 64), Density(0.5))
@@ -260,10 +211,8 @@ def test_sampled_products_start_with_what_was_fastest() -> None:
         "cluster": 1,
         "raster": 16,
         "order": "counted",
-        "prefetches": False,
         "own_columns": True,
         "prepares": True,
-        "start": "plain",
     }
     assert not heuristic(replace(narrow, density=Density(0.8)))["own_columns"]
     assert not heuristic(replace(narrow, factor_type=FactorType.E4M3))["own_columns"]
@@ -281,28 +230,6 @@ def test_few_tiles_come_in_pairs_where_that_was_faster() -> None:
     assert shape(DSD, 1024, 1.0) == (64, 1)
     assert shape(TRANSPOSED, 1024, 1.0) == (64, 2)
     assert shape(SDD, 2048, 0.5) == shape(SDD, 1024, 1.0) == (128, 1)
-
-
-@pytest.mark.parametrize(
-    ("size", "density", "changed", "is_worth"),
-    [
-        (2048, 0.5, {}, True),
-        (2048, 0.5, {"start": "products"}, True),
-        (8192, 0.5, {"start": "products"}, False),
-        (2048, 0.5, {"prefetches": True}, True),
-        (4096, 0.5, {"prefetches": True}, False),
-        (2048, 0.5, {"pairing": "opposite"}, True),
-        (2048, 1.0, {"pairing": "opposite"}, False),
-        (8192, 0.5, {"pairing": "opposite"}, False),
-    ],
-)
-def test_what_cannot_be_seen_in_the_time_is_not_tried(
-    size: int, density: float, changed: dict[str, Any], is_worth: bool
-) -> None:
-    """Many waves hide how the first tile starts and even rows out; 32 MB are read long after blocks asked for them."""
-    problem = replace(DSD, m=size, k=size, n=size, density=Density(density))
-    found = family("tma_dsd")
-    assert found.is_worth_trying(problem, found.config(**changed), H100) is is_worth
 
 
 def test_rows_need_no_alignment() -> None:
@@ -370,16 +297,7 @@ def test_every_lane_may_arrive(emulator_toolchain: EmulatorToolchain, cluster: i
 
 
 def test_heuristics_fall_with_the_size() -> None:
-    assert heuristic(DSD) == {
-        "tile_n": 256,
-        "cluster": 2,
-        "raster": 16,
-        "order": "counted",
-        "tail": 2,
-        "prefetches": False,
-        "pairing": "adjacent",
-        "start": "plain",
-    }
+    assert heuristic(DSD) == {"tile_n": 256, "cluster": 2, "raster": 16, "order": "counted", "tail": 2}
     assert heuristic(replace(DSD, density=Density.parse(1.0)))["tail"] == 16
     assert heuristic(replace(DSD, m=2048, k=2048, n=2048, density=Density(0.8)))["tile_n"] == 256
     assert heuristic(replace(DSD, m=1024, k=1024, n=1024))["tile_n"] == 64

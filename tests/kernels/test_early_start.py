@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contract_calls import call, run_and_compare
-from contract_cases import Kind, Variant, sample
+from contract_cases import Variant, sample
 from contract_matrices import matrices
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -24,9 +24,7 @@ from sparsegen.kernels import families
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
-from sparsegen.operators import Density, DType, Given, MaskedConv2dProblem, Rest
 from sparsegen.plan.block_masks import as_signed, scratch_words
-from sparsegen.render import render
 
 EARLY = [
     *("bitmap_spmm", "halo_conv", "halo_conv_weights"),
@@ -59,12 +57,6 @@ struct End {
   }
 } end;
 }  // namespace early_start
-"""
-STORES = """
-inline void store() {
-  const std::lock_guard lock(mutex);
-  if (!waited.contains(self())) sparsegen::emulator::fault("it stores and has not waited");
-}
 """
 
 
@@ -131,33 +123,6 @@ def test_a_family_that_does_not_is_caught(
         kernel = kernel.replace(old, new)
     with pytest.raises(KernelFault, match=said):
         check(variant, source[:start] + kernel, emulator_toolchain)
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("rest", list(Rest))
-@pytest.mark.parametrize("density", [0.02, 0.6])
-def test_rehearsed_convolutions_store_behind_their_wait(
-    rest: Rest, density: float, emulator_toolchain: EmulatorToolchain
-) -> None:
-    """Their warpgroups multiply before they wait."""
-    family = families()["halo_conv"]
-    traits = ("dtype", DType.FLOAT16), ("rest", rest), ("given", Given.EARLIER)
-    parameters = ("mask_block", "8x8"), ("density", Density(density))
-    kind = Kind(MaskedConv2dProblem, (("channels", 16), ("filters", 32)), traits, parameters=parameters)
-    config = family.config(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3, by_warps=True)
-    source = render(family, kind.problem(matrices()["every_row_length"]), config)
-    variant = Variant(family, config, kind, ("every_row_length",), source)
-    stored = "store_vector(reinterpret_cast<unsigned*>(y + at"
-    assert source.count(stored) >= 1
-    watching = watched(source).replace(
-        "}  // namespace early_start\n", STORES + "}  // namespace early_start\n", 1
-    )
-    check(variant, watching.replace(stored, f"early_start::store(), {stored}"), emulator_toolchain)
-    hasty = watching.replace("if (item == 0) wait_for_kernel_before();", "")
-    assert hasty != watching
-    if density > 0.5:
-        with pytest.raises(KernelFault, match="it stores and has not waited"):
-            check(variant, hasty.replace(stored, f"early_start::store(), {stored}"), emulator_toolchain)
 
 
 @pytest.mark.sanitizer

@@ -185,33 +185,3 @@ def test_large_problems_get_large_tiles_and_the_fast_family() -> None:
     assert tiles[0] > tiles[1]
     first = by_predicted_time(large, large.features(large.without_pattern), H100)[0]
     assert first.name == "halo_conv"
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("rest", ["filled", "kept"])
-@pytest.mark.parametrize("given", Given)
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
-def test_warps_find_the_units_of_small_masks(
-    share: float, given: Given, rest: str, emulator_toolchain: EmulatorToolchain
-) -> None:
-    """Several words of a lane, rows of several words, blocks that images cut off, and more units than lanes."""
-    for lead, sides, size, batch, few in (
-        (0, {"mask_block": 16}, (61, 76), 2, 7),
-        (3, {"mask_block": 16}, (61, 76), 2, 2),
-        (0, {"mask_block": "8x24", "filter_size": "5x3", "padding": "2x1"}, (43, 92), 1, 2),
-        (0, {"mask_block": "24x8", "filter_size": 1, "padding": 0}, (20, 8 * 66 + 3), 2, 5),
-        (0, {"mask_block": 8, "stride": 2}, (20, 20), 40, 3),
-    ):
-        config = replace(SMALL, by_warps=True, lead=lead, weight_stages=4)
-        p = conv(*size, density=0.5, rest=rest, given=given, batch=batch, epilogue="bias_relu", **sides)
-        blocks = np.random.default_rng(1).random((batch, *p.mask_shape)) < share
-        assert worst(p, config, emulator_toolchain, blocks, multiprocessors=few) <= 1
-
-
-def test_masks_of_more_words_than_a_warp_reads_are_left_to_all_threads() -> None:
-    small = conv(512, 512, channels=64, filters=64, batch=8, mask_block=16)
-    config = HaloConvConfig(tile_n=64, group_units=1, input_stages=4, weight_stages=3, by_warps=True)
-    assert not FAMILY.broken_constraints(small, config, H100)
-    assert FAMILY.broken_constraints(replace(small, batch=9), config, H100) == [
-        "the lanes of a warp read a mask of the output of at most 256 words (288)"
-    ]

@@ -27,8 +27,6 @@ MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer t
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
 REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
 START_US, TILE_US = 2.0, 1.2
-FEW_WAVES = 4  # of tiles, of which the first one's start is a part that can be seen
-MOST_PREFETCHED = 1 << 17  # bytes of an operand that a block asks for before it knows the mask
 READ = 0.71  # of the rate of copies that reading a packed A reaches, likewise
 
 
@@ -39,27 +37,9 @@ class Order(StrEnum):
     PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
 
 
-class Start(StrEnum):
-    """What happens before the first tile has come."""
-
-    PLAIN = "plain"  # blocks meet when the mask has been read
-    LEAN = "lean"  # it is read meanwhile; a block alone is no cluster, and meets at the start only
-    PRODUCTS = (
-        "products"  # lean, and warpgroups multiply once what nobody reads, for the caches of instructions
-    )
-    TILE = "tile"  # the same, and they lay it down as a result
-
-
-class Pairing(StrEnum):
-    """Which rows the two warpgroups of a tile have, by the number of live blocks."""
-
-    ADJACENT = "adjacent"  # of equal or neighbouring rank
-    OPPOSITE = "opposite"  # of the highest and the lowest rank that are left, so that tiles take equally long
-
-
 @dataclass(frozen=True)
 class CopiedTilesConfig(Config):
-    """What configs have in common of families whose tiles the copy engine brings."""
+    """One point of the tuning space of the `CopiedTiles` families."""
 
     tile_n: int = tunable(256, (64, 128, 256), "columns of the result per thread block")
     cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
@@ -76,31 +56,6 @@ class WalkedTilesConfig(CopiedTilesConfig):
     """One point of the tuning space of the `WalkedTiles` families."""
 
     tail: int = tunable(2, (2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
-
-
-@dataclass(frozen=True)
-class MaskedTilesConfig(CopiedTilesConfig):
-    """One point of the tuning space of the `CopiedTiles` families whose mask comes with the call."""
-
-    start: str = tunable(
-        Start.PLAIN.value,
-        tuple(o.value for o in Start),
-        "the mask is read before blocks meet, or meanwhile, while warpgroups rehearse products or a whole tile",
-    )
-    prefetches: bool = tunable(
-        False, (False, True), "blocks ask for operands that no mask covers before they know the mask"
-    )
-
-
-@dataclass(frozen=True)
-class MaskedWalkConfig(MaskedTilesConfig, WalkedTilesConfig):
-    """One point of the tuning space of the `WalkedTiles` families."""
-
-    pairing: str = tunable(
-        Pairing.ADJACENT.value,
-        tuple(o.value for o in Pairing),
-        "rows of a tile's warpgroups: of equal rank, or of the longest and the shortest",
-    )
 
 
 def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:

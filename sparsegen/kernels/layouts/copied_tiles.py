@@ -14,9 +14,7 @@ from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.copied_ring import (
     CHUNK_BYTES,
     COUNTER_BYTES,
-    FEW_WAVES,
     MOST_ITEMS,
-    MOST_PREFETCHED,
     MOST_ROWS,
     PIECE,
     REACHED,
@@ -26,11 +24,9 @@ from sparsegen.kernels.layouts.copied_ring import (
     START_US,
     TILE_M,
     TILE_US,
-    MaskedTilesConfig,
-    MaskedWalkConfig,
+    CopiedTilesConfig,
     Order,
-    Pairing,
-    Start,
+    WalkedTilesConfig,
     persistent_launch,
 )
 from sparsegen.kernels.layouts.limits import shared_memory_fits
@@ -66,7 +62,7 @@ class _Array:
 
 
 P = TypeVar("P", bound=MaskedProblem)
-C = TypeVar("C", bound=MaskedTilesConfig)
+C = TypeVar("C", bound=CopiedTilesConfig)
 
 
 class CopiedTiles(Family[P, C]):
@@ -128,14 +124,8 @@ class CopiedTiles(Family[P, C]):
         yield shared_memory_fits("tiles", SHARED_BYTES, device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """Whether it is no larger than the result; what concerns the start alone also has to be seen in the time."""
         side = Side.of(problem)
-        if config.tile_n * config.cluster >= 2 * max(PIECE, side.columns):
-            return False
-        starts_as_usual = config.start == Start.PLAIN and not config.prefetches
-        return starts_as_usual or (
-            self._has_few_waves(problem, config, device) and self._asks(problem, config, device)
-        )
+        return config.tile_n * config.cluster < 2 * max(PIECE, side.columns)
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
@@ -149,7 +139,6 @@ class CopiedTiles(Family[P, C]):
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
             **of_result,
-            **({"most_prefetched": MOST_PREFETCHED} if config.prefetches else {}),
             **({} if types is None else {"a_type": types[0].name.lower(), "b_type": types[1].name.lower()}),
             **batch_constants(problem),
         }
@@ -160,7 +149,7 @@ class CopiedTiles(Family[P, C]):
         if (
             name == self.mapped_names[1] and side.b_by_inner
         ):  # one box holds all columns of B that a stage needs
-            box_rows = self._unit(side, config) if side.samples else self._box_columns(config)
+            box_rows = self._unit(side, config) if side.samples else config.tile_n
         is_batch, row_bytes, row = problem.batch > 1, array.row_bytes, ROW_BYTES // array.dtype.itemsize
         return TensorMap(
             array=name,
@@ -188,9 +177,11 @@ class CopiedTiles(Family[P, C]):
 
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
-        return persistent_launch(
-            max(1, problem.batch * self._cluster_tiles(side, config)), config.cluster, device
-        )
+        columns = (
+            PIECE if side.samples else config.tile_n * config.cluster
+        )  # of the narrowest tile of a cluster
+        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // columns)
+        return persistent_launch(max(1, tiles), config.cluster, device)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """Wide tiles if they fill the device; otherwise fewer or narrower ones, scheduled by position."""
@@ -236,48 +227,21 @@ class CopiedTiles(Family[P, C]):
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 
-    def _has_few_waves(self, problem: P, config: C, device: Device) -> bool:
-        tiles = (
-            problem.batch * self._row_tiles(Side.of(problem)) * -(-Side.of(problem).columns // config.tile_n)
-        )
-        return tiles <= FEW_WAVES * device.multiprocessors
-
-    def _asks(self, problem: P, config: C, device: Device) -> bool:
-        """Whether blocks ask for an operand before they know the mask, if they may: it is not too large for that."""
-        some = self.mapped_names[:2] if Side.of(problem).samples else self.mapped_names[1:2]
-        arrays = [self._array(problem, name) for name in some]
-        least = problem.batch * min(a.row_bytes * a.sizes[1] for a in arrays)
-        return not config.prefetches or least <= MOST_PREFETCHED * device.multiprocessors
-
-    def _cluster_tiles(self, side: Side, config: C) -> int:
-        """The number of a cluster's tiles in an item; of a sampled product the most that there may be."""
-        columns = PIECE if side.samples else config.tile_n * config.cluster
-        return self._row_tiles(side) * -(-side.columns // columns)
-
-    def _box_columns(self, config: C) -> int:
-        """Columns of B that a block has the copy engine bring at a time."""
-        return config.tile_n
-
     @staticmethod
     def _row_tiles(side: Side) -> int:
         return -(-side.mask_rows * (side.row_block // PIECE) // 2)
 
     @staticmethod
-    def _unit(side: Side, config: MaskedTilesConfig) -> int:
+    def _unit(side: Side, config: CopiedTilesConfig) -> int:
         """The columns of a sampled result that are computed or skipped together."""
         return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
 
 
-W = TypeVar("W", bound=MaskedWalkConfig)
+W = TypeVar("W", bound=WalkedTilesConfig)
 
 
 class WalkedTiles(CopiedTiles[P, W]):
-    """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows.
-
-    In tiles of opposite rows one warpgroup has rows with many live blocks and the other one rows with few, so that
-    tiles take about equally long. B is read for the steps of both. In clusters of such tiles the blocks have the same
-    columns and the same two rows of the mask, and share B instead of A.
-    """
+    """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows."""
 
     template = "masked/tma_masked.cu.j2"
 
@@ -287,31 +251,6 @@ class WalkedTiles(CopiedTiles[P, W]):
         yield Constraint(
             c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
         )
-        side = Side.of(problem)
-        yield Constraint(
-            not self._shares_b(c) or (side.row_block % TILE_M == 0 and c.tile_n >= TILE_M),
-            f"blocks of a cluster that share B have the same rows of the mask ({side.row_block} of the result), and "
-            f"tiles of at least {TILE_M} columns ({c.tile_n})",
-        )
-
-    def is_worth_trying(self, problem: P, config: W, device: Device) -> bool:
-        """Likewise; opposite rows are for rows of unlike lengths, and for few waves, as many even out themselves."""
-        is_uneven = problem.density.share <= EVEN_DENSITY and self._has_few_waves(problem, config, device)
-        return CopiedTiles.is_worth_trying(self, problem, config, device) and (
-            config.pairing == Pairing.ADJACENT or is_uneven
-        )
-
-    def _cluster_tiles(self, side: Side, config: W) -> int:
-        if not self._shares_b(config):
-            return CopiedTiles._cluster_tiles(self, side, config)
-        return -(-self._row_tiles(side) // config.cluster) * -(-side.columns // config.tile_n)
-
-    def _box_columns(self, config: W) -> int:
-        return config.tile_n // config.cluster if self._shares_b(config) else config.tile_n
-
-    @staticmethod
-    def _shares_b(config: MaskedWalkConfig) -> bool:
-        return config.cluster > 1 and config.pairing == Pairing.OPPOSITE
 
     def heuristic(self, problem: P, features: Features, device: Device) -> W:
         """If nearly all blocks are live, rows are equally long, and the last group is processed like the others."""
