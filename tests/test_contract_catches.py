@@ -221,29 +221,6 @@ RIGHT = {
         },
         network,
     ),
-    "sparse_network handed over": Right(
-        family("fused_network"),
-        Kind(
-            SparseNetworkProblem,
-            (("n", 70),),
-            (
-                ("dtype", DType.FLOAT16),
-                ("activation", Activation.DYING_RELU),
-                ("readout", Readout.TOTALS),
-            ),
-        ),
-        {"inputs": 8, "warps": 4, "run": 1, "parts": 1, "hand_over": 1, "first_check": 1, "checks": 2},
-        {
-            "own inputs only": ("before < to; ++block)", "before < 0; ++block)"),
-            "another's numbers": (
-                "gathered.ids[gathered.n + i] = gathered.ids[source + i]",
-                "gathered.ids[gathered.n + i] = i",
-            ),
-            "the first block's neurons": ("(source + i) * gathered.positions", "(i) * gathered.positions"),
-            "everybody's part": ("return to - from;", "return all;"),
-        },
-        network,
-    ),
     "sparse_network layer by layer": Right(
         family("streamed_network"),
         Kind(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,7 +41,6 @@ STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 28
-MOST_BLOCKS = 1024  # of a grid
 LEAST_REST = 16  # inputs of a tile that is not full; measured on an H200 with 8 whole tiles of 56 before it
 
 
@@ -62,13 +61,6 @@ class FusedNetworkConfig(Config):
         (0, 16, 32, 56),
         "inputs at least in a tile that is not full: blocks take whole tiles, and few of them what is left; 0: all "
         "blocks take as many inputs",
-    )
-    hand_over: int = tunable(
-        0,
-        (0, 1, 2, 3),
-        "the check behind which all blocks share out the inputs that live, among few blocks with half a tile each; 0: "
-        "never",
-        packs=True,
     )
     first_check: int = first_check_tunable(0, 4, 5, 6, 8)
     checks: int = checks_tunable()
@@ -115,11 +107,6 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
             c.rest == 0 or not dies(problem),
             f"what is left is for few blocks (rest {c.rest}) where all inputs live ({problem.activation})",
         )
-        yield Constraint(
-            c.hand_over == 0 or (c.first_check > 0 and c.hand_over <= c.checks),
-            f"inputs are shared out anew behind a check (hand_over {c.hand_over}, first_check {c.first_check}, "
-            f"checks {c.checks})",
-        )
         yield Constraint(c.rest <= c.inputs, f"rest ({c.rest}) is at most a tile ({c.inputs})")
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
         yield from drops_inputs(problem, c)
@@ -148,9 +135,6 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
         places = tiles.places | _in_upper_half(tiles.pairs, len(tiles.places))
         scratch = self.kept(problem, tiles.positions)
-        if config.hand_over:
-            counts = 4 * (1 + MOST_BLOCKS)  # and a counter
-            scratch = {"kept": 2 * scratch["kept"], "kept_ids": 2 * scratch["kept_ids"] + counts}
         return self.packed(problem, matrix, tiles, {"places": places}, scratch)
 
     def launch(
@@ -160,9 +144,8 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        blocks = min(device.multiprocessors, -(-problem.n // 8), MOST_BLOCKS)
-        launch = launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
-        return replace(launch, together=config.hand_over > 0)
+        blocks = min(device.multiprocessors, -(-problem.n // 8))
+        return launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
 
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: FusedNetworkConfig, device: Device

@@ -141,8 +141,10 @@ def test_a_finished_search_is_not_begun_again(run: Run) -> None:
     (times,) = tuning.times
     grounds = {t.layer: t.grounds for t in times.layers}
     assert grounds["one"] is Grounds.EXACT and grounds["like it"] is Grounds.NEAR
-    assert all(t.speedup == pytest.approx(2.5, rel=0.1) for t in times.layers)
-    assert times.speedup == pytest.approx(2.5, rel=0.1)
+    for layer in times.layers:  # near, a family that nobody tried may be expected to take less
+        exact = layer.grounds is not Grounds.NEAR
+        assert layer.speedup == pytest.approx(2.5, rel=0.1) if exact else layer.speedup > 2.3
+    assert 2.4 < times.speedup < 3
 
     tuning, searched = run(recorded)
     assert searched == [] and {o.fate for o in tuning.outcomes} == {Fate.KNOWN}
