@@ -27,7 +27,6 @@ from sparsegen.dispatch.dense_or_sparse import (
     require_dense,
 )
 from sparsegen.dispatch.dense_time import known_products
-from sparsegen.dispatch.modelled import FEW_TRIED, Modelled
 from sparsegen.dispatch.neighbours import (
     NEIGHBOURS,
     Neighbour,
@@ -38,6 +37,7 @@ from sparsegen.dispatch.neighbours import (
 )
 from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
+from sparsegen.dispatch.untried import FEW_TRIED, untried
 from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
@@ -167,8 +167,9 @@ class _Search:
         config, time_us = found
         count = len(ranking.times(self.own, self.kind))
         if self.is_free and count < FEW_TRIED and not time_us < (self.own_dense_us or 0):
-            measured = Modelled(self.workload, self.device, self.own, self.is_allowed)
-            newer = measured.untried(config, time_us, self.probes)
+            newer = untried(
+                self.workload, self.device, self.own, config, time_us, self.probes, self.is_allowed
+            )
             if newer is not None:
                 return self.choice(newer.config, How.DEFAULT, newer.why)
         why = f"the fastest of {count} variants measured on this very workload"

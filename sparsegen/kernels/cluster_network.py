@@ -43,10 +43,8 @@ from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
-PORTABLE_CLUSTER, LARGE_CLUSTERS = (
-    8,
-    (9, 10),
-)  # blocks; major compute capabilities with larger ones, of GPUs of servers
+PORTABLE_CLUSTER = 8  # blocks
+LARGE_CLUSTERS = (9, 10)  # major compute capabilities with larger ones, of GPUs of servers
 ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34

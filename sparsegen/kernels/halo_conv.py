@@ -74,9 +74,8 @@ OTHERS = (
     HaloConvConfig(tile_n=128, group_units=1, input_stages=2, weight_stages=6),
 )
 BY_COSTS = replace(OTHERS[0], unit_cost=3)  # for masks of the input with many live units
-SHARED_BY_COSTS = (
-    0.3  # of blocks live, from which on it pays: 8 % faster with half of them, 6 % slower with a tenth
-)
+# Share of live blocks from which on that pays: 8 % faster with half of them, 6 % slower with a tenth.
+SHARED_BY_COSTS = 0.3
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
 
 

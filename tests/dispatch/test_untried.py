@@ -19,7 +19,7 @@ from tuning_samples import (
 from sparsegen.dispatch import neighbours
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.modelled import FEW_TRIED, WORTH_UNTRIED
+from sparsegen.dispatch.untried import FEW_TRIED, WORTH_UNTRIED
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import DType
 from sparsegen.tuning_db.layers import MemoryLayer
