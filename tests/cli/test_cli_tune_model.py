@@ -42,7 +42,7 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
     (looked_up,) = [
         run.json("lookup", "--matrix", model, "--tensor", "gate.weight", "-n", 8, "--layout", "column")
     ]
-    assert looked_up["how"] == "bucket"
+    assert looked_up["how"] in ("bucket", "nearest")  # the search's winner, or what should be faster yet
 
 
 def test_it_deals_to_several_devices(run: Command, model: Path) -> None:
