@@ -40,6 +40,8 @@ from sparsegen.plan import variants
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 
 if TYPE_CHECKING:  # the device's processes import this module at every start, and tune nothing
+    import pytest
+
     from sparsegen.tuning.report import Progress
     from sparsegen.tuning.tuner import Backend, TuneResult
     from sparsegen.tuning_db.store import Store
@@ -128,6 +130,14 @@ def install(patch: Callable[[Any, str, Any], None]) -> None:
 
 def uninstall() -> None:
     kernels._loaded.pop(TOY.name, None)
+
+
+def toy_installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
+    """For fixtures: the toy family is installed while they run, with a cache of its own in the folder."""
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(folder / "cache"))
+    install(monkeypatch.setattr)
+    yield
+    uninstall()
 
 
 class FakeToolchain:

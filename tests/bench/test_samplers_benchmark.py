@@ -34,10 +34,7 @@ TOY = Pair("toy", PROBLEM, ("toy",), density=0.25)
 
 @pytest.fixture
 def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
-    tuning_fakes.install(monkeypatch.setattr)
-    yield
-    tuning_fakes.uninstall()
+    yield from tuning_fakes.toy_installed(monkeypatch, tmp_path)
 
 
 @pytest.mark.usefixtures("_toy")

@@ -14,10 +14,7 @@ from sparsegen.tuning_db.store import Store
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The toy family is installed, with a cache of its own."""
-    monkeypatch.setenv("SPARSEGEN_CACHE", str(tmp_path / "cache"))
-    tuning_fakes.install(monkeypatch.setattr)
-    yield
-    tuning_fakes.uninstall()
+    yield from tuning_fakes.toy_installed(monkeypatch, tmp_path)
 
 
 @pytest.fixture
