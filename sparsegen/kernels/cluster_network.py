@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
-from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.launch import PORTABLE_CLUSTER, Launch
 from sparsegen.kernels.layouts.cluster_tiles import (
     COPIED,
     FETCHED_RANK,
@@ -43,14 +43,13 @@ from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
-PORTABLE_CLUSTER = 8  # blocks
 LARGE_CLUSTERS = (9, 10)  # major compute capabilities with larger ones, of GPUs of servers
 ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34
 # From a multiprocessor to others beside what it computes, by blocks of the cluster. Measured on an H100, 4096 neurons,
-# for clusters of 2 and 4 (these in two waves, the second of one cluster). That of 16 is what another kernel had there,
-# which met once a layer (16384 neurons, tiles of 40 inputs, 140.6 ms); that of 8 is taken to be the same.
+# for clusters of 2 and 4 (these in two waves, the second of one cluster); for those of 8 and 16 by a kernel that only
+# sends, which had 9.8 and 9.6.
 SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 9.8, 16: 9.8}
 # Of a device's multiprocessors in clusters that are resident at once: those of a graphics processing cluster come in
 # pairs, and not all have the same number. Of clusters of 16 an H100 had 7, of 8.25; those of 4 and 8 are guesses.

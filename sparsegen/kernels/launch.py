@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can launch
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

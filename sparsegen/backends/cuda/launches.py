@@ -17,12 +17,11 @@ from sparsegen.backends.cuda.driver import check, error_text, libcuda
 from sparsegen.backends.cuda.tensor_maps import EncodedMap
 from sparsegen.backends.executor import Buffer, CompiledKernel
 from sparsegen.errors import LaunchError
-from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.launch import PORTABLE_CLUSTER, Launch
 from sparsegen.kernels.tensor_map import TensorMap
 
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 8, 14  # CUfunction_attribute
-PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can launch
 COOPERATIVE, CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 2, 4, 6  # CUlaunchAttributeID
 
 
