@@ -187,9 +187,8 @@ class _Search:
             if found is not None:
                 config, time_us = found
                 expected_us = time_us * self.work_ratio(neighbour)
-                if self.is_free and any(
-                    p.expected_us * WORTH_ANOTHER < expected_us for p in self.predictions(near)[:1]
-                ):
+                predictions = self.predictions(near) if self.is_free else []
+                if predictions and predictions[0].expected_us * WORTH_ANOTHER < expected_us:
                     return None
                 why = "the fastest on a matrix of the same size with nearly the same row lengths"
                 return self.choice(config, How.BUCKET, why, expected_us=expected_us, neighbours=[neighbour])
