@@ -119,7 +119,7 @@ def measured(
     require_equal(chain, layers, graphs)
     alone = chain.graph(1, (latest, latest))
     replays = [graph.replay for graph in (alone, *graphs)]
-    times = [ms * 1e3 for ms in in_turn(replays, chain.first.device, is_ahead=True, rounds=repetitions)]
+    times = in_turn(replays, chain.first.device, is_ahead=True, rounds=repetitions)
     written_over = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     cold = in_turn(
         [alone.replay], chain.first.device, is_ahead=True, rounds=repetitions, before=written_over.zero_
@@ -128,7 +128,7 @@ def measured(
         "channels": problem.channels,
         "config": str(config),
         "alone_us": times[0],
-        "alone_cold_us": cold[0] * 1e3,
+        "alone_cold_us": cold[0],
         **{
             f"layer_{given}_us": (of_all - times[0]) / (layers - 1)
             for given, of_all in zip(Given, times[1:], strict=True)

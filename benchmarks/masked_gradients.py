@@ -74,7 +74,7 @@ def measured(channels: int, images: int, side: int, sparsity: float, blobs: bool
         found = {}
         for way, y, incoming in (("masked", masked, dy), ("cudnn", dense, zeroed)):
             graph, of_graph = captured(partial(gradient, y, given[place], incoming))
-            row[f"{name}_{way}_us"] = in_turn([graph.replay], dy.device, is_ahead=True, rounds=15)[0] * 1e3
+            row[f"{name}_{way}_us"] = in_turn([graph.replay], dy.device, is_ahead=True, rounds=15)[0]
             found[way] = of_graph.float()
         off = (found["masked"] - found["cudnn"]).abs().max() / found["cudnn"].abs().max()
         row[f"{name}_off"] = float(off)

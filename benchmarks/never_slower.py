@@ -86,8 +86,7 @@ def times_us(runs: Sequence[Run], flush_bytes: int, place: str, is_ahead: bool =
     if place == "cpu":
         return [timeit(run, number=1) * 1e6 for run in runs]
     flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
-    times = in_turn(runs, flush.device, is_ahead=is_ahead, rounds=ROUNDS, before=flush.zero_)
-    return [ms * 1e3 for ms in times]
+    return in_turn(runs, flush.device, is_ahead=is_ahead, rounds=ROUNDS, before=flush.zero_)
 
 
 def graph_of(run: Run) -> Run:

@@ -244,7 +244,7 @@ def median_us(runs: list[Step]) -> list[float]:
 
     calls = [partial(five_calls, run) for run in runs]
     times = in_turn(calls, torch.device("cuda"), is_ahead=True, rounds=ROUNDS)
-    return [round(ms * 1e3 / 5, 2) for ms in times]
+    return [round(us / 5, 2) for us in times]
 
 
 if __name__ == "__main__":

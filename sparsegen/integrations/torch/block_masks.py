@@ -37,9 +37,10 @@ class BlockMaskTensor:
     density: float = 0.5
 
     def __post_init__(self) -> None:
-        """Raises:
-        MatrixError: a shape or a block that is none.
-        OperandError: a buffer of another size or type, or no density.
+        """
+        Raises:
+            MatrixError: a shape or a block that is none.
+            OperandError: a buffer of another size or type, or no density.
         """
         shape, block = checked_blocks(self.shape, self.block)
         object.__setattr__(self, "shape", shape)

@@ -120,7 +120,7 @@ def dense_convolution(
 
 
 def _both(problem: MaskedConv2dProblem, where: torch.device) -> tuple[float, float]:
-    """Milliseconds of a call of the kernel and of the dense convolution."""
+    """Microseconds of a call of the kernel and of the dense convolution."""
     p, dtype = problem, getattr(torch, problem.dtype.value)
     generator = torch.Generator(where)
     generator.manual_seed(0)

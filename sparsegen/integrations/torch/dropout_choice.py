@@ -104,4 +104,4 @@ def _tried(
         torch.mm(dy.t(), dropped)
 
     found = (in_turn([masked, dense], where, is_ahead=is_ahead) for is_ahead in (False, True))
-    return Choice(*(masked_ms < dense_ms for masked_ms, dense_ms in found))
+    return Choice(*(masked_us < dense_us for masked_us, dense_us in found))

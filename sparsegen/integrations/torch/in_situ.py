@@ -17,7 +17,7 @@ from sparsegen.integrations.torch.example_inputs import arguments_of
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.model_trace import trace
 from sparsegen.integrations.torch.results import agree
-from sparsegen.integrations.torch.timing import milliseconds
+from sparsegen.integrations.torch.timing import microseconds
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class TorchClock:
             began = time.perf_counter()
             run()
             return (time.perf_counter() - began) * 1e6
-        return milliseconds(run, is_ahead=self.captured) * 1e3
+        return microseconds(run, is_ahead=self.captured)
 
 
 def decide(

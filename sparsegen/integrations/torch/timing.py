@@ -19,7 +19,7 @@ def in_turn(
     rounds: int = ROUNDS,
     before: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Median milliseconds of each way on its GPU, some times in turn, without gradients.
+    """Median microseconds of each way on its GPU, some times in turn, without gradients.
 
     Args:
         is_ahead: the device is busy with something else while a call is enqueued, as in a CUDA graph; otherwise time of
@@ -32,13 +32,13 @@ def in_turn(
             for run, found in zip(runs, times, strict=True):
                 if before is not None:
                     before()
-                ms = milliseconds(run, is_ahead)
+                us = microseconds(run, is_ahead)
                 if turn >= WARM_UP:
-                    found.append(ms)
+                    found.append(us)
     return [statistics.median(found) for found in times]
 
 
-def milliseconds(run: Callable[[], object], is_ahead: bool) -> float:
+def microseconds(run: Callable[[], object], is_ahead: bool) -> float:
     """What one call takes on the current stream of the current GPU; see `in_turn`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     if is_ahead:
@@ -47,4 +47,4 @@ def milliseconds(run: Callable[[], object], is_ahead: bool) -> float:
     run()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end))
+    return float(start.elapsed_time(end)) * 1e3
