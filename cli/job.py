@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +25,7 @@ from sparsegen.cli.common import (
     memory_limit_option,
 )
 from sparsegen.cli.matrix_options import MatrixOptions
-from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_model, reading_shown
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
@@ -45,8 +46,8 @@ class JobOptions:
         target: the device, as the user names it.
         output: the bundle.
         families: only these; empty for all.
-        candidates: for each matrix.
-        budget: seconds for the whole job; None for as many as its matrices need.
+        candidates: for each workload.
+        budget: seconds for the whole job; None for as many as its workloads need.
         with_values: whether the matrices' values go along.
     """
 
@@ -94,13 +95,13 @@ def job_options(function: F) -> F:
             default=CANDIDATES,
             show_default=True,
             type=click.IntRange(min=1, max=4096),
-            help="For each matrix.",
+            help="For each workload.",
         ),
         click.option(
             "--budget",
             type=FiniteRange(min=0, min_open=True, max=30 * 86400),
             metavar="SECONDS",
-            help=f"Time for the whole job there; default {SECONDS_OF_ONE:g} s for each matrix.",
+            help=f"Time for the whole job there; default {SECONDS_OF_ONE:g} s for each workload.",
         ),
         click.option(
             "--with-values",
@@ -127,7 +128,7 @@ def command() -> None:
 @click.option("--tensor", help="Which array of files that hold several.")
 @click.option("--transpose", is_flag=True, help="Take the matrices' transposes.")
 @memory_limit_option
-@problem_options()
+@repeatable_problem_options
 @job_options
 @db_option
 @json_option
@@ -136,20 +137,21 @@ def export(
     tensor: str | None,
     transpose: bool,
     memory_limit: int | None,
-    wanted: ProblemOptions,
+    combinations: Sequence[ProblemOptions],
     job: JobOptions,
     db: str | None,
     as_json: bool,
 ) -> None:
     """Write one file that measures variants for these matrices where Python, NumPy, SciPy and a GPU are.
 
-    Patterns go along without values unless --with-values says so.
+    Patterns go along without values unless --with-values says so. Options that say what is computed may be repeated:
+    every matrix is a workload for each combination of them.
     """
-    files = [
-        MatrixOptions(file, tensor, memory_limit=memory_limit, transpose=transpose)
+    readers = [
+        MatrixOptions(file, tensor, memory_limit=memory_limit, transpose=transpose).reader
         for file in matrices or (None,)
     ]
-    given = [wanted.workload(one.reader) for one in files]
+    given = [wanted.workload(read) for read in readers for wanted in combinations]
     asked = [Wanted(matrix, problem, job.with_values) for matrix, problem in given]
     _export(asked, job, db, as_json)
 

@@ -67,6 +67,21 @@ def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> Non
     assert "sm_90" in told.output
 
 
+def test_every_combination_of_repeated_options_is_a_workload(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_toolchain(device: Device) -> Any:
+        raise DeviceUnavailableError("no compiler here")
+
+    monkeypatch.setattr(backends, "toolchain", no_toolchain)
+    np.savez(tmp_path / "w.npz", w=np.eye(16))
+    problems = ("-n", "8", "-n", "4", "--dtype", "float32", "--dtype", "float16")
+    to = ("--for", "sm_90", "--candidates", "1", "--out", tmp_path / "b.pyz")
+    told = run.json("job", "export", "--matrix", tmp_path / "w.npz", *problems, *to)
+    made = [(task["problem"]["n"], task["problem"]["dtype"]) for task in told["tasks"]]
+    assert sorted(made) == [(4, "float16"), (4, "float32"), (8, "float16"), (8, "float32")]
+
+
 def test_the_pruned_layers_of_a_model(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     layers = {
