@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,6 +165,19 @@ def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
     heads = Heads(Workbench(parcel, open_executor(emulator_device())))
     with pytest.raises(UnsupportedError, match="cudnn: "):
         list(backend_ways(heads, ("CUDNN_ATTENTION",), is_causal=True))
+
+
+def test_flex_attention_is_compiled_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from sparsegen.bench.contenders.torch_flex import compiled
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+    def add_one_if_compiled(x: Any) -> Any:
+        return x + int(torch.compiler.is_compiling())
+
+    for row in range(torch._dynamo.config.recompile_limit + 2):
+        assert compiled(add_one_if_compiled)(torch.zeros(row + 1)).tolist() == [1] * (row + 1)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ class TorchFlex(TorchAttention):
     name, kind = "torch-flex", Kind.SPARSE
 
     def ways(self, bench: Workbench) -> Iterator[Way]:
-        torch = import_torch()
+        heads = Heads(bench)
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        heads = Heads(bench)
         mask = heads.mask
 
         def is_seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -30,12 +29,23 @@ class TorchFlex(TorchAttention):
         blocks = create_block_mask(is_seen, None, None, *mask.shape, device=str(mask.device))
         wait()
         elapsed = watch.lap()
-        attend: Any = torch.compile(flex_attention, dynamic=False) if mask.is_cuda else flex_attention
+        attend: Any = compiled(flex_attention) if mask.is_cuda else flex_attention
 
         def run() -> Any:
             return attend(heads.q, heads.k, heads.v, block_mask=blocks, scale=heads.scale)
 
         yield replace(heads.way("FlexAttention", run), preparation_ms=elapsed)
+
+
+def compiled(function: Any) -> Any:
+    """The function for one row's shapes.
+
+    PyTorch compiles a function for so many shapes in a process, and would run it uncompiled afterwards, some fifty
+    times slower. So what it compiled for other rows is forgotten, and running uncompiled is an error.
+    """
+    torch = import_torch()
+    torch.compiler.reset()
+    return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 CONTENDER = TorchFlex()
