@@ -38,6 +38,7 @@ COUNTS = {
     "uneven": 4,
     "softmax": 10,
     "mixed": 48,
+    "bfloat16": 6,
     "block": 24,
     "convolution": 118,
     "dlmc-like": 24,
@@ -119,7 +120,7 @@ def test_names_and_kinds() -> None:
 
 @pytest.mark.parametrize(("name", "near"), [("rrn", "rnn"), ("DLMC", "dlmc"), ("sddm", "sddmm")])
 def test_unknown_suites(name: str, near: str) -> None:
-    message = rf"unknown suite '{name}' \(did you mean '{near}'\?\); there are attention, block, .*, uniform-sparsity$"
+    message = rf"unknown suite '{name}' \(did you mean '{near}'\?\); there are attention, bfloat16, .*, uniform-sparsity$"
     with pytest.raises(SuiteError, match=message):
         load_suite(name)
 
