@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ class Parcel:
     Attributes:
         pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, and the values in storage
             form by the dtype's name.
-        folder: folder of the row: operands and, once computed, the reference.
+        folder: folder of the row: operands, and results that wait for their verdicts.
         computed: of the problem's operations the part that the operands need.
     """
 
@@ -77,13 +78,11 @@ class Parcel:
         specs = (*self.problem.operands(nnz), *(() if own is None else (own,)))
         return {spec.name: self.operand(spec.name) for spec in specs}
 
-    def keep(self, name: str, array: Array) -> None:
-        """Write one more array of the row, for `kept` to map."""
-        np.save(self.folder / f"kept-{name}.npy", array)
-
-    def kept(self, name: str) -> Array:
-        """What `keep` wrote."""
-        return _mapped(self.folder / f"kept-{name}.npy")
+    def store_result(self, result: Array) -> Path:
+        """The file that holds a result of this process, for another one to see; the next result takes its place."""
+        file = self.folder / f"result-{os.getpid()}.npy"
+        np.save(file, result)
+        return file
 
     @property
     def row_offsets(self) -> Array:
@@ -142,6 +141,11 @@ class ParcelMaker:
         np.save(folder / "offsets.npy", matrix.row_offsets)
         np.save(folder / "columns.npy", matrix.column_indices)
         return matrix, folder
+
+
+def stored_result(file: Path) -> Array:
+    """What `Parcel.store_result` wrote."""
+    return _mapped(file)
 
 
 def _mapped(path: Path) -> Array:

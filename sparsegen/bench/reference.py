@@ -1,21 +1,23 @@
-"""The process that computes what is right, and measures what the device can do: references, and rates."""
+"""The process that knows what is right, and measures what the device can do: references, and rates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.parcel import Parcel, stored_result
 from sparsegen.bench.results import Kind
-from sparsegen.kernels.base import Device
+from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.packed import empty_as_one
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import DType, Reference
+from sparsegen.operators import DType
 from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.verifier import verifier
@@ -30,11 +32,21 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class ComputeReference:
-    """Keep a parcel's reference as files beside its operands. Answered with where it was computed, in words; empty
-    for the host.
+    """A parcel's reference, which stays until the next one. Answered with where it was computed, in words; empty for
+    the host.
     """
 
     parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Hold a result, which `Parcel.store_result` wrote, against that reference. Answered with the largest error over
+    its bound.
+    """
+
+    result: Path
+    bound: ErrorBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ def serve(connection: Connection) -> None:
 class _Server:
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._reference: RowReference | None = None
 
     @cached_property
     def _executor(self) -> Executor:
@@ -60,7 +73,12 @@ class _Server:
 
     def handle(self, request: Any) -> Any:
         if isinstance(request, ComputeReference):
-            return keep_reference(request.parcel, self._executor)
+            self._reference = None  # its memory goes first
+            self._reference = RowReference(request.parcel, self._executor)
+            return self._reference.source
+        if isinstance(request, Compare):
+            assert self._reference is not None
+            return self._reference.worst_error(stored_result(request.result), request.bound)
         from sparsegen.backends.cuda.runtime import CudaExecutor
         from sparsegen.measure.rates import measure_rates
 
@@ -68,23 +86,24 @@ class _Server:
         return measure_rates(self._executor)
 
 
-def keep_reference(parcel: Parcel, executor: Executor) -> str:
-    """Compute a parcel's reference and write it as files; where it was computed, in words (see `Verifier.source`)."""
-    operands = {name: np.asarray(operand) for name, operand in parcel.operands().items()}
-    found = verifier(parcel.problem, parcel.matrix(), operands, executor)
-    reference = found.reference()
-    parcel.keep("exact", reference.exact)
-    parcel.keep("magnitude", reference.magnitude.astype(np.float32, copy=False))
-    parcel.keep("terms", reference.terms)
-    return found.source
+class RowReference:
+    """What a row's results must be; on a CUDA device both it and the comparing stay there.
 
+    Attributes:
+        source: where it was computed, in words (see `Verifier.source`).
+    """
 
-def kept_reference(parcel: Parcel) -> Reference:
-    """What `keep_reference` wrote, mapped."""
-    exact, magnitude, terms = (parcel.kept(name) for name in ("exact", "magnitude", "terms"))
-    written = parcel.problem.result(parcel.features.nnz)
-    assert isinstance(written.dtype, DType)
-    return Reference(exact, magnitude, terms, written.dtype)
+    def __init__(self, parcel: Parcel, executor: Executor) -> None:
+        operands = {name: np.asarray(operand) for name, operand in parcel.operands().items()}
+        self._written, self._executor = parcel.problem.result(parcel.features.nnz), executor
+        self._verifier = verifier(parcel.problem, parcel.matrix(), operands, executor)
+        self.source = self._verifier.source
+
+    def worst_error(self, stored: Array, bound: ErrorBound) -> float:
+        """The largest error of a result in storage form over its bound; one of another shape is infinitely wrong."""
+        if stored.shape != self._written.shape or stored.dtype != self._written.dtype.storage:
+            return float("inf")
+        return self._verifier.worst_error(self._executor.upload(empty_as_one(stored)), bound)
 
 
 def bound_for(kind: Kind, arithmetic: Arithmetic, dtype: DType) -> ErrorBound:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 
 from sparsegen import kernels
 from sparsegen.bench.case import Case
 from sparsegen.bench.floor import floor_of
 from sparsegen.bench.maker import Pair, ParcelQueue
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.reference import ComputeReference
+from sparsegen.bench.reference import Compare, ComputeReference
 from sparsegen.bench.request import Progress, Request, Step
 from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
 from sparsegen.bench.runner import Runner
@@ -25,6 +27,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.measure.device_turn import device_turn
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
+from sparsegen.verify.bounds import ErrorBound
 
 logger = logging.getLogger(__name__)
 
@@ -117,12 +120,12 @@ class Rows:
                 runner.end_row(Status.CRASHED, "there is no reference to check against")
         say("ranking")
         for runner in runners:
-            runner.rank(protocol.samples, protocol.l2, say)
+            runner.rank(protocol.samples, protocol.l2, say, self._compared)
         say("checking")
         for runner in runners:
             runner.ask_check()
         for runner in runners:
-            runner.wait_until_checked()
+            runner.wait_until_checked(self._compared)
         say("measuring")
         for _ in range(protocol.rounds):
             for runner in runners:
@@ -138,6 +141,18 @@ class Rows:
         except SparsegenError as error:
             logger.error("the reference could not be computed: %s", error)
             return None
+        return found
+
+    def _compared(self, result: Path, bound: ErrorBound) -> float:
+        """The largest error of a result over its bound; infinite where it cannot be found out."""
+        try:
+            self._references.send(Compare(result, bound))
+            found: float = self._references.receive(REFERENCE_SECONDS)
+        except ChildDiedError:
+            raise
+        except SparsegenError as error:
+            logger.error("a result could not be compared: %s", error)
+            return math.inf
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from sparsegen.bench.results import Cell, Kind, Status, Timing, WayTime
 from sparsegen.bench.server import (
     Check,
     Chosen,
+    Judge,
     Keep,
     Measure,
     Open,
     Prepare,
+    Ran,
     Rank,
     Try,
     WrongResultError,
@@ -29,7 +32,9 @@ from sparsegen.measure.clock import Timing as Samples
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.supervised import DeviceLostError, Supervised
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError
+from sparsegen.verify.bounds import ErrorBound
 
+Compared = Callable[[Path, ErrorBound], float]  # a result's largest error over its bound
 STARTS = 3  # of a process that dies before it is open
 
 
@@ -164,22 +169,22 @@ class Runner:
         else:
             self.wait(self._limits.prepare)
 
-    def rank(self, samples: int, l2: L2, tell: Callable[[str], None]) -> None:
+    def rank(self, samples: int, l2: L2, tell: Callable[[str], None], compared: Compared) -> None:
         """Let it order its ways by time, alone on the device."""
         if isinstance(self.contender, Explorer):
-            self._explore(Measure(samples, self._limits.samples, l2), tell)
+            self._explore(Measure(samples, self._limits.samples, l2), tell, compared)
             return
         self.ask(Rank(l2))
         self.wait(self._limits.rank)
 
-    def _explore(self, measure: Measure, tell: Callable[[str], None]) -> None:
+    def _explore(self, measure: Measure, tell: Callable[[str], None], compared: Compared) -> None:
         """Try every config, and keep the fastest."""
         configs, tried = self.outcome.configs, []
         for number, config in enumerate(configs, 1):
             if not self.is_in:
                 return
             tell(f"{self.contender.name}, config {number} of {len(configs)}")
-            tried.append(self._try(config, measure))
+            tried.append(self._try(config, measure, compared))
         timed = sorted((way for way in tried if way.us is not None), key=lambda way: way.us or 0.0)
         failed = [way for way in tried if way.us is None]
         self.outcome.tried = (*timed, *failed)
@@ -191,14 +196,15 @@ class Runner:
         self.ask(Keep(timed[0].variant, detail))
         self.wait(self._limits.prepare)
 
-    def _try(self, config: Config, measure: Measure) -> WayTime:
+    def _try(self, config: Config, measure: Measure, compared: Compared) -> WayTime:
         """One config; where it takes the process with it, the next one gets ready for the others."""
         assert self._child is not None and self._parcel is not None
         detail = config.settings
         try:
-            self._child.send(Try(config, measure))
-            us: float = self._child.receive(self._limits.prepare)
-            return WayTime(detail, round(us, 3), variant=config)
+            ran: Ran = self._answer(self._child, Try(config), self._limits.prepare)
+            self._answer(self._child, Judge(_error(ran, compared)), self._limits.check)
+            timing: Samples = self._answer(self._child, measure, self._limits.round)
+            return WayTime(detail, round(timing.median_us, 3), variant=config)
         except (ChildDiedError, ChildTimeoutError, DeviceLostError) as error:
             reason = f"{Status.TIMEOUT if isinstance(error, ChildTimeoutError) else Status.CRASHED}: {error}"
             self.wait_until_open()
@@ -210,11 +216,21 @@ class Runner:
             reason = f"{Status.WRONG if isinstance(error, WrongResultError) else Status.CRASHED}: {error}"
         return WayTime(detail, None, reason, config)
 
+    @staticmethod
+    def _answer(child: Supervised, message: Any, seconds: float) -> Any:
+        child.send(message)
+        return child.receive(seconds)
+
     def ask_check(self) -> None:
         self.ask(Check())
 
-    def wait_until_checked(self) -> None:
-        self.outcome.chosen = self.wait(self._limits.check)
+    def wait_until_checked(self, compared: Compared) -> None:
+        """Until one of its ways is right: that one stands."""
+        found: Ran | Chosen | None = self.wait(self._limits.check)
+        while isinstance(found, Ran):
+            self.ask(Judge(_error(found, compared)))
+            found = self.wait(self._limits.check)
+        self.outcome.chosen = found
 
     def measure(self, samples: int, l2: L2) -> None:
         """One round, alone on the device."""
@@ -266,6 +282,10 @@ class Runner:
 
     def _fail(self, status: Status, reason: str) -> None:
         self.outcome.failure = status, reason or "no reason was given"
+
+
+def _error(ran: Ran, compared: Compared) -> float:
+    return ran.error if ran.result is None else compared(ran.result, ran.bound)
 
 
 def summary(rounds: list[Samples]) -> Timing:

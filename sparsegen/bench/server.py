@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Explorer, UnsupportedError, Way
 from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.reference import bound_for, kept_reference
+from sparsegen.bench.reference import bound_for
 from sparsegen.bench.results import WayTime
 from sparsegen.bench.workbench import Workbench
 from sparsegen.errors import SparsegenError
@@ -22,8 +23,9 @@ from sparsegen.measure.clock import Call, Clock, Timing
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.ranking import fastest_first, rough_times
 from sparsegen.measure.supervised import DeviceLostError
+from sparsegen.operators import DType
 from sparsegen.system.child import answer, requests
-from sparsegen.verify.bounds import worst_error
+from sparsegen.verify.bounds import ErrorBound
 
 WARMUP = 2
 
@@ -68,10 +70,9 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """The device is free: bind, check and time one of an `Explorer`'s configs. Answered with its median in µs."""
+    """The device is free: bind one of an `Explorer`'s configs, and run it for the `Judge`. Answered as `Check` is."""
 
     config: Config
-    measure: Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,31 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold the ways against the reference, the fastest first, until one is right: that one stands."""
+    """Run the fastest way. Answered with `Ran`: a `Judge` comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a way gave.
+
+    Attributes:
+        result: the file that holds it; None where the way knows its error itself.
+        bound: that it must keep.
+        error: of such a way, the largest one over its bound.
+    """
+
+    result: Path | None
+    bound: ErrorBound
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The largest error over its bound of what ran. Answered with `Chosen` where it is right, and that way stands; else
+    with the `Ran` of the next way.
+    """
+
+    error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +152,7 @@ class _Server:
         self._bench: Workbench | None = None
         self._ways: list[Way] = []
         self._times: list[float] = []  # of several ways
+        self._wrong: list[str] = []  # of the first ways, why they are out
         self._lead: Call | None = None
 
     def handle(self, request: Any) -> Any:
@@ -153,11 +179,13 @@ class _Server:
         if isinstance(request, Rank):
             return self._rank(request)
         if isinstance(request, Try):
-            return self._try(request)
+            return self._try(request.config)
         if isinstance(request, Keep):
             return self._keep(request)
         if isinstance(request, Check):
             return self._check()
+        if isinstance(request, Judge):
+            return self._judge(request.error)
         assert isinstance(request, Measure)
         return self._time(request)
 
@@ -180,53 +208,48 @@ class _Server:
             self._ways, self._times = [self._ways[i] for i in order], [times[i] for i in order]
         return len(self._ways)
 
-    def _try(self, request: Try) -> float:
+    def _try(self, config: Config) -> Ran:
         assert isinstance(self._contender, Explorer) and self._bench is not None
         self._ways = []
-        self._ways = [self._contender.way(self._bench, request.config)]
-        self._check()
-        median = self._time(request.measure).median_us
-        self._ways = []
-        return median
+        self._ways = [self._contender.way(self._bench, config)]
+        return self._check()
 
     def _keep(self, request: Keep) -> int:
         assert isinstance(self._contender, Explorer) and self._bench is not None
+        self._ways = []
         way = self._contender.way(self._bench, request.config)
         self._ways = [replace(way, detail=request.detail)]
         return 1
 
-    def _check(self) -> Chosen:
-        wrong: list[str] = []
-        for way in self._ways:
-            way.clear()
-            way.run()
-            worst = self._error_of(way)
-            if worst <= 1:
-                found = Chosen(
-                    way.detail,
-                    way.variant,
-                    way.digest,
-                    way.preparation_ms,
-                    way.memory_bytes,
-                    worst,
-                    len(wrong),
-                    way.tried,
-                    tuple(self._way_times(wrong)),
-                )
-                self._ways = [way]
-                self._lead = self._clock.lead_for(way.run)
-                return found
-            wrong.append(f"{way.detail}: {worst:.3g} times its error bound")
-        raise WrongResultError("; ".join(wrong))
+    def _check(self) -> Ran:
+        self._wrong = []
+        return self._run_next()
 
-    def _error_of(self, way: Way) -> float:
-        """After a run: the largest error over its bound."""
+    def _run_next(self) -> Ran:
+        """Run the fastest way that was not wrong."""
         assert self._bench is not None
+        problem, way = self._bench.problem, self._ways[len(self._wrong)]
+        way.clear()
+        way.run()
+        written = problem.result(self._bench.features.nnz).dtype
+        assert isinstance(written, DType)
+        bound = bound_for(self._contender.kind, self._contender.arithmetic(problem), written)
         if way.own_error is not None:
-            return way.own_error()
-        problem, reference = self._bench.problem, kept_reference(self._bench.parcel)
-        bound = bound_for(self._contender.kind, self._contender.arithmetic(problem), reference.dtype)
-        return worst_error(reference, way.read(), bound)
+            return Ran(None, bound, way.own_error())
+        return Ran(self._bench.parcel.store_result(way.read()), bound)
+
+    def _judge(self, error: float) -> Chosen | Ran:
+        way, wrong = self._ways[len(self._wrong)], self._wrong
+        if error <= 1:
+            ways = tuple(self._way_times(wrong))
+            self._ways = [way]
+            self._lead = self._clock.lead_for(way.run)
+            facts = way.detail, way.variant, way.digest, way.preparation_ms, way.memory_bytes
+            return Chosen(*facts, error, len(wrong), way.tried, ways)
+        wrong.append(f"{way.detail}: {error:.3g} times its error bound")
+        if len(wrong) < len(self._ways):
+            return self._run_next()
+        raise WrongResultError("; ".join(wrong))
 
     def _way_times(self, wrong: Sequence[str]) -> Iterator[WayTime]:
         """Of all ways where there are several; the first of them, so many, were wrong."""

@@ -10,9 +10,9 @@ import pytest
 from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.case import Case
 from sparsegen.bench.dense_matrix import DenseMatrix
-from sparsegen.bench.parcel import Parcel, ParcelMaker
+from sparsegen.bench.parcel import Parcel, ParcelMaker, stored_result
 from sparsegen.bench.patterns import Independent
-from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
+from sparsegen.bench.reference import RowReference, bound_for
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.rates import Arithmetic
@@ -52,20 +52,21 @@ OWN = {"batch": 3, "item_values": ItemValues.OWN}
     ],
     ids=str,
 )
-def test_what_was_kept_comes_back(problem: Problem, tmp_path: Path) -> None:
+def test_results_are_held_against_it(problem: Problem, tmp_path: Path) -> None:
     row, dtype = parcel(tmp_path, problem), problem.dtype
-    assert keep_reference(row, open_executor(emulator_device())) == "", "computed on the host"
-    kept = kept_reference(row)
+    held, ours = RowReference(row, open_executor(emulator_device())), ErrorBound.ours(problem.dtype)
+    assert held.source == "", "computed on the host"
     operands = {name: np.asarray(operand) for name, operand in row.operands().items()}
     assert ("values" in operands) == (problem.value_sets > 1)
     reference = problem.reference(row.matrix(), operands)
-    np.testing.assert_array_equal(kept.exact, reference.exact)
-    np.testing.assert_allclose(kept.magnitude, reference.magnitude, rtol=1e-6)
-    np.testing.assert_array_equal(kept.terms, reference.terms)
-    right = dtype.to_storage(reference.exact)
-    assert worst_error(kept, right) == pytest.approx(worst_error(reference, right), rel=1e-5)
+    file = row.store_result(dtype.to_storage(reference.exact))
+    right = np.array(stored_result(file))
+    assert held.worst_error(right, ours) == pytest.approx(worst_error(reference, right), rel=1e-5)
+    assert held.worst_error(right, ours) <= 1
     right.view(np.uint8).reshape(-1)[-4:] = 0xFF
-    assert worst_error(kept, right) == np.inf
+    assert held.worst_error(right, ours) == np.inf
+    assert held.worst_error(right.reshape(-1)[:-1], ours) == np.inf, "another shape"
+    assert row.store_result(right) == file, "the next one takes its place"
 
 
 def test_everyone_has_a_bound() -> None:

@@ -15,7 +15,7 @@ from sparsegen.bench.contender import UnsupportedError
 from sparsegen.bench.contenders import contenders
 from sparsegen.bench.parcel import Parcel, ParcelMaker
 from sparsegen.bench.patterns import Blobs, Drawn, Independent, Pattern, RadixNet, SlidingWindow
-from sparsegen.bench.reference import bound_for, keep_reference, kept_reference
+from sparsegen.bench.reference import RowReference, bound_for
 from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
@@ -41,7 +41,6 @@ from sparsegen.operators import (
     SubmanifoldConv3dWeightsProblem,
 )
 from sparsegen.settings import Settings
-from sparsegen.verify.bounds import worst_error
 
 HALF = DType.FLOAT16
 ATTENTION, MASK = SparseAttentionProblem(32, 32, 16, HALF, batch=2), SlidingWindow(32, 32, 8, 2)
@@ -64,9 +63,7 @@ STRIDED = replace(MASKED, stride="2x1", dilation="1x2", groups=2, rest="kept", l
 
 def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
     case = Case("t", "t", problem, (problem.dtype,), pattern, "")
-    parcel = ParcelMaker(folder).make(case, problem.dtype)
-    keep_reference(parcel, open_executor(emulator_device()))
-    return parcel
+    return ParcelMaker(folder).make(case, problem.dtype)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -125,6 +122,7 @@ def test_every_way_is_right(
     contender.open(executor)
     bound = bound_for(contender.kind, contender.arithmetic(problem), problem.dtype)
     bench = Workbench(parcel, executor, str(tmp_path / "t.db"))  # holds the operands
+    reference = RowReference(parcel, executor)
     found = list(contender.ways(bench))
     assert len({way.detail for way in found}) == len(found) == ways
     for way in found:
@@ -133,7 +131,7 @@ def test_every_way_is_right(
         def error(way=way):  # type: ignore[no-untyped-def]
             if way.own_error is not None:
                 return way.own_error()
-            return worst_error(kept_reference(parcel), way.read(), bound)
+            return reference.worst_error(way.read(), bound)
 
         assert not error() <= 1, "what was cleared is wrong"
         way.run()

@@ -12,7 +12,6 @@ from sparsegen.attention.steps import at_once, prepare_attention
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, MissingError, Stopwatch, Way
 from sparsegen.bench.contenders._attention import TOLERANCES
-from sparsegen.bench.reference import kept_reference
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.errors import NoVariantError
@@ -26,6 +25,7 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
+from sparsegen.verify.verifier import verifier
 
 
 class SparsegenSteps(Contender):
@@ -91,8 +91,8 @@ class SparsegenSteps(Contender):
 
 def _error(bench: Workbench, result: ResultBuffer) -> float:
     """Of 16 bits, in which scores and weights are rounded on their way: the largest error over its tolerance."""
-    exact = kept_reference(bench.parcel).exact
-    dtype = bench.problem.dtype
+    operands, dtype = bench.parcel.operands(), bench.problem.dtype
+    exact = verifier(bench.problem, bench.matrix, operands, bench.executor).reference().exact
     error = np.abs(dtype.from_storage(result.read()).astype(np.float64) - exact).max(initial=0.0)
     worst = float(error / max(np.abs(exact).max(initial=0.0), np.finfo(np.float32).tiny))
     return worst / TOLERANCES[dtype] if worst == worst else float("inf")
