@@ -23,6 +23,7 @@ from sparsegen.operators.float8 import FactorType, Float8
 from sparsegen.operators.layout import Layout
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Problem
+from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.scale import kept_scale
 from sparsegen.operators.sides import Sides
@@ -207,7 +208,7 @@ class MaskedProblem(Problem):
             elif spec.name == "scale":
                 found["scale"] = np.array([1.0 / self.density.share], np.float32)
             else:
-                found[spec.name] = spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
+                found[spec.name] = normal_numbers(rng, spec)
         return found
 
     def _random_mask(self, rng: np.random.Generator) -> Array:

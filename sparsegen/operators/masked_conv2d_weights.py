@@ -21,6 +21,7 @@ from sparsegen.operators.masked import Density
 from sparsegen.operators.masked_conv2d import MaskedConv2dProblem
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Problem
+from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
@@ -158,11 +159,8 @@ class MaskedConv2dWeightsProblem(Problem):
                     blocks = self.density.drawn(rng, (self.batch * self.images, *p.mask_shape))
                 found[spec.name] = words_of(blocks).reshape(spec.shape)
                 continue
-            numbers = rng.standard_normal(spec.shape, dtype=np.float32)
-            if spec.name == "dy":
-                live = max(1.0, self.density.share * self.images * p.out_height * p.out_width)
-                numbers /= np.float32(math.sqrt(live))
-            found[spec.name] = spec.dtype.to_storage(numbers)
+            live = self.density.share * self.images * p.out_height * p.out_width if spec.name == "dy" else 1.0
+            found[spec.name] = normal_numbers(rng, spec, scale=1 / math.sqrt(max(1.0, live)))
         return found
 
     def in_words(self, density: float) -> str:

@@ -16,6 +16,7 @@ from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.float8 import Float8
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem_fields import ProblemFields
+from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
@@ -264,7 +265,7 @@ class Problem(ProblemFields):
         """Fresh normal inputs, rounded to their dtypes, in storage form; with `own_values` where there are any."""
         own = self.own_values(nnz)
         return {
-            spec.name: spec.dtype.to_storage(rng.standard_normal(spec.shape, dtype=np.float32))
+            spec.name: normal_numbers(rng, spec)
             for spec in (*self.operands(nnz), *(() if own is None else (own,)))
         }
 

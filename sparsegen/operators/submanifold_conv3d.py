@@ -25,6 +25,7 @@ from sparsegen.operators.filter_volume import FilterVolume
 from sparsegen.operators.masked import Density
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import Problem
+from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 
@@ -128,10 +129,8 @@ class PointsProblem(Problem):
                 maps = [self._random_map(rng) for _ in range(self.batch)]
                 found[spec.name] = np.stack(maps).reshape(spec.shape)
                 continue
-            numbers = rng.standard_normal(spec.shape, dtype=np.float32)
-            if spec.name == "w":
-                numbers /= np.float32(math.sqrt(self.live_taps / self.points * self.channels))
-            found[spec.name] = spec.dtype.to_storage(numbers)
+            terms = self.live_taps / self.points * self.channels if spec.name == "w" else 1.0
+            found[spec.name] = normal_numbers(rng, spec, scale=1 / math.sqrt(terms))
         return found
 
     def _random_map(self, rng: np.random.Generator) -> Array:
