@@ -27,6 +27,7 @@ from sparsegen.operators.mask_words import as_mask_words
 from sparsegen.operators.masked import Density
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.problem import LoneRow, Problem
+from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.rest import Rest
 from sparsegen.operators.tensor_spec import TensorSpec
@@ -235,10 +236,8 @@ class MaskedConv2dProblem(Problem):
                     blocks = self.density.drawn(rng, (self.batch, *self.mask_shape))
                 found[spec.name] = words_of(blocks).reshape(spec.shape)
                 continue
-            numbers = rng.standard_normal(spec.shape, dtype=np.float32)
-            if spec.name == "w":
-                numbers /= np.float32(math.sqrt(self.taps * self.group_channels))
-            found[spec.name] = spec.dtype.to_storage(numbers)
+            terms = self.taps * self.group_channels if spec.name == "w" else 1
+            found[spec.name] = normal_numbers(rng, spec, scale=1 / math.sqrt(terms))
         if self.mask_of is MaskOf.INPUT:
             masks = found["mask"].reshape(self.batch, -1)
             shape = self.layout.shape(self.height, self.width, self.channels)
@@ -325,7 +324,11 @@ class MaskedConv2dProblem(Problem):
         names = ("x", "w", "bias", "residual")
         x = self.counted(self.layout.by_pixels(operands["x"]), operands["mask"])
         images = operands["x"] if self.mask_of is not MaskOf.ANY_INPUT else self.layout.stored(x)
-        given = [device.upload({**operands, "x": images}.get(name, nothing)) for name in names]
+        by_filters = np.ascontiguousarray(
+            operands["w"].transpose(1, 2, 3, 0)
+        )  # neighbouring threads have neighbours
+        real = {**operands, "x": images, "w": by_filters}
+        given = [device.upload(real.get(name, nothing)) for name in names]
         sizes = (
             *(self.height, self.width, self.channels, self.filters, self.out_height, self.out_width),
             *(self.filter_size.rows, self.filter_size.columns, self.stride.rows, self.stride.columns),
@@ -364,16 +367,25 @@ class MaskedConv2dProblem(Problem):
             mask_of=MaskOf.OUTPUT,
             layout=ImageLayout.NHWC,
         )
-        margins = ((self.padding.rows,) * 2, (self.padding.columns,) * 2, (0, 0))
-        top, left = at_row * self.stride.rows, at_column * self.stride.columns
-        pixels = np.pad(self.counted(self.layout.by_pixels(operands["x"]), operands["mask"]), margins)[
-            top : top + reach[0], left : left + reach[1]
-        ]
+        top, left = (
+            at * stride - padding
+            for at, stride, padding in (
+                (at_row, self.stride.rows, self.padding.rows),
+                (at_column, self.stride.columns, self.padding.columns),
+            )
+        )
+        pixels = np.zeros((*reach, self.channels), operands["x"].dtype)
+        rows = slice(max(top, 0), min(top + reach[0], self.height))
+        columns = slice(max(left, 0), min(left + reach[1], self.width))
+        inside = self.layout.by_pixels(operands["x"])[rows, columns]
+        if self.mask_of is MaskOf.ANY_INPUT:
+            inside = np.where(self.live(operands["mask"])[rows, columns, None], inside, inside.dtype.type(0))
+        pixels[rows.start - top :, columns.start - left :][: inside.shape[0], : inside.shape[1]] = inside
         computed = bool(self.is_computed(operands["mask"])[at_row, at_column])
         # Of the input, an output that the mask does not reach is one of zeros, unless it is kept.
         wanted = computed or (self.mask_of.is_of_input and self.rest is Rest.FILLED)
         given = {
-            "x": np.ascontiguousarray(pixels),
+            "x": pixels,
             "w": operands["w"],
             "mask": words_of(np.full((1, 1, 1), wanted)).reshape(-1),
         }

@@ -20,7 +20,7 @@ from sparsegen.verify.sample import ROWS, require_sample
 
 COMPARING = "compare.cu"  # the plain kernels that compare
 MOST_WARPS = 8192  # that compare, each with some of the elements
-MOST_ON_DEVICE = 1 << 28  # elements, of 12 bytes each
+MOST_ON_DEVICE = 1 << 29  # elements, of 12 bytes each
 
 
 class Verifier(Protocol):

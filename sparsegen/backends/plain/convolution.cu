@@ -1,9 +1,9 @@
 // Float64 convolutions, one thread for each element: slow, plain, and unlike what is measured.
 
-// Y = epilogue(conv(X, W)) of an image, all with channels innermost; with `planes` X, the residual and Y have them outermost.
-// `computed` has a byte for each output pixel; where it is 0 the product counts as zero (`masks_output`), and the exact
-// result is NaN if what lies there is kept. The epilogue's number: 0 none, 1 bias, 2 and ReLU, 3 and SiLU, 4 bias and
-// residual.
+// Y = epilogue(conv(X, W)) of an image with channels innermost; with `planes` X, the residual and Y have them outermost. W is
+// rows x columns x channels x filters. `computed` has a byte for each output pixel; where it is 0 the product counts as zero
+// (`masks_output`), and the exact result is NaN if what lies there is kept. The epilogue's number: 0 none, 1 bias, 2 and ReLU,
+// 3 and SiLU, 4 bias and residual.
 extern "C" __global__ void convolution(int height, int width, int channels, int filters, int out_height, int out_width,
                                        int rows, int columns, int stride_rows, int stride_columns, int padding_rows,
                                        int padding_columns, int dilation_rows, int dilation_columns, int groups,
@@ -30,9 +30,9 @@ extern "C" __global__ void convolution(int height, int width, int channels, int 
       }
       long long at = static_cast<long long>(row) * width + column;
       const float* from = planes ? x + first * pixels + at : x + at * channels + first;
-      const float* weights = w + ((static_cast<long long>(filter) * rows + r) * columns + s) * of_group;
+      const float* weights = w + (static_cast<long long>(r) * columns + s) * of_group * filters + filter;
       for (int c = 0; c < of_group; ++c) {
-        double term = static_cast<double>(from[planes ? c * pixels : c]) * static_cast<double>(weights[c]);
+        double term = static_cast<double>(from[planes ? c * pixels : c]) * static_cast<double>(weights[static_cast<long long>(c) * filters]);
         sum += term;
         size += term < 0 ? -term : term;
       }

@@ -77,9 +77,10 @@ class TorchConvolution(Contender):
         p = bench.problem_as(MaskedConv2dProblem)
         masks = bench.operand("mask").reshape(p.batch, -1)
         images = bench.operand("x").reshape(p.batch, *p.layout.shape(p.height, p.width, p.channels))
-        by_pixels = zip(p.layout.by_pixels(images), masks, strict=True)
-        counted = [p.layout.stored(p.counted(image, words)) for image, words in by_pixels]
-        stored = to_tensor(np.stack(counted), p.dtype)
+        if p.mask_of is MaskOf.ANY_INPUT:
+            by_pixels = zip(p.layout.by_pixels(images), masks, strict=True)
+            images = np.stack([p.layout.stored(p.counted(image, words)) for image, words in by_pixels])
+        stored = to_tensor(images, p.dtype)
         block = p.mask_block
         live = np.stack([p.live(words)[:: block.rows, :: block.columns] for words in masks])
         given = Given(
