@@ -64,11 +64,19 @@ def _count(number: int) -> Any:
     return import_torch().arange(number, device=place())
 
 
+def window_size(problem: MaskedConv2dProblem) -> tuple[int, int]:
+    """Rows and columns of the pixels that a block's outputs read."""
+    p, block, size = problem, problem.mask_block, problem.filter_size
+    return (
+        (block.rows - 1) * p.stride.rows + p.dilation.rows * (size.rows - 1) + 1,
+        (block.columns - 1) * p.stride.columns + p.dilation.columns * (size.columns - 1) + 1,
+    )
+
+
 def window(blocks: Blocks, given: Given) -> Any:
     """The pixels with their halo that each block reads: blocks × rows × columns × channels."""
-    p, block, size = given.problem, given.problem.mask_block, given.problem.filter_size
-    rows = (block.rows - 1) * p.stride.rows + p.dilation.rows * (size.rows - 1) + 1
-    columns = (block.columns - 1) * p.stride.columns + p.dilation.columns * (size.columns - 1) + 1
+    p, block = given.problem, given.problem.mask_block
+    rows, columns = window_size(p)
     top = (blocks.row * block.rows * p.stride.rows)[:, None, None] + _count(rows)[:, None]
     left = (blocks.column * block.columns * p.stride.columns)[:, None, None] + _count(columns)
     return blocks.pixels[blocks.image[:, None, None], top, left]

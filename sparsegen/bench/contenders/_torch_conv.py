@@ -27,6 +27,7 @@ class Given:
         filters: filters × channels of a group × rows × columns.
         bias: a value for each filter, or None.
         live: bool, images × rows × columns of blocks.
+        executor: of the device where these are.
     """
 
     problem: MaskedConv2dProblem
@@ -34,6 +35,7 @@ class Given:
     filters: Any
     bias: Any
     live: Any
+    executor: Executor
 
     @property
     def sides(self) -> dict[str, tuple[int, int]]:
@@ -89,6 +91,7 @@ class TorchConvolution(Contender):
             to_tensor(bench.operand("w"), p.dtype).permute(0, 3, 1, 2),
             to_tensor(bench.operand("bias"), p.dtype) if p.epilogue.has_bias else None,
             to_tensor(live),
+            bench.executor,
         )
         result, convolution = TensorResult(bench, p.result(0).shape), self.convolution(given)
 
