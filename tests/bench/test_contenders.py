@@ -46,6 +46,7 @@ def willing(problem: Problem, features: Features) -> set[str]:
 
 
 OURS, DENSE = {"sparsegen", "sparsegen-untuned"}, {"cublas"}
+IN_TF32 = {"cublas-tf32", "cublaslt", "cublaslt-mma", "torch-dropout"}
 ATTENTIONS = {"sparsegen-steps", "torch-flex", "torch-sdpa", "torch-sdpa-causal"}
 BLOCKED = {"cusparse-blocked-ell", "cusparse-bsr"}
 
@@ -96,10 +97,13 @@ def test_few_take_epilogues_and_other_operators(problem: Problem, refusal: str) 
     assert contenders()["cublas"].refusal(problem, SCATTERED) == refusal
 
 
-def test_cublas_computes_products_with_masks() -> None:
+def test_who_computes_products_with_masks() -> None:
+    blocked = {"torch-masked-bsr", "triton-blocks"}
     for problem in (DsdProblem(128, 128, 64), DsdTransposedProblem(128, 128, 64), SddProblem(128, 128, 64)):
         half = replace(problem, dtype=DType.FLOAT16)
-        assert willing(half, SCATTERED) == OURS | DENSE, problem
+        with_dropout = set() if isinstance(problem, DsdTransposedProblem) else {"torch-dropout"}
+        dense = DENSE | {"cublaslt", "cublaslt-mma"} | with_dropout
+        assert willing(half, SCATTERED) == OURS | dense | blocked, problem
 
 
 def test_networks_go_layer_by_layer() -> None:
@@ -134,8 +138,11 @@ def test_ours_come_first_and_are_not_their_own_peers() -> None:
         "cublas",
         "cublas-layers",
         "cublas-tf32",
+        "cublaslt",
+        "cublaslt-mma",
         "torch-conv2d",
         "torch-conv2d-weights",
+        "torch-dropout",
         "torch-linear",
         "torch-scaled-mm",
         "torch-sdpa",
@@ -160,4 +167,4 @@ def test_every_contender_travels(contender: Contender) -> None:
     again = pickle.loads(pickle.dumps(contender))
     assert (again.name, again.kind) == (contender.name, contender.kind)
     arithmetic = contender.arithmetic(spmm(DType.FLOAT32))
-    assert arithmetic is (Arithmetic.TF32 if contender.name == "cublas-tf32" else Arithmetic.FLOAT32)
+    assert arithmetic is (Arithmetic.TF32 if contender.name in IN_TF32 else Arithmetic.FLOAT32)

@@ -47,7 +47,7 @@ COUNTS = {
     "llm-uneven": 32,
     "rnn": 12,
     "sddmm": 14,
-    "sparsedrop": 140,
+    "sparsedrop": 146,
     "sparsedrop-fp8": 12,
     "spmv": 16,
     "square": 24,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
@@ -22,6 +23,7 @@ from sparsegen.operators import (
     Activation,
     Block,
     DsdProblem,
+    DsdTransposedProblem,
     DType,
     Epilogue,
     FactorType,
@@ -55,6 +57,9 @@ NARROW = DsdProblem(
     64, 128, 48, DType.BFLOAT16, Block(32, 32), w_layout=Layout.COLUMN, factor_type=FactorType.E4M3
 )
 NARROW_SDD = SddProblem(64, 128, 48, block=Block(32, 32), factor_type=FactorType.E5M2_E4M3)
+PRODUCT = DsdProblem(64, 128, 128, HALF, Block(16, 32))
+WEIGHTS = DsdTransposedProblem(64, 128, 128, HALF, Block(32, 16))
+SAMPLED = SddProblem(64, 128, 128, HALF, Block(32, 16))
 MASKED_WEIGHTS = MaskedConv2dWeightsProblem.of(
     (19, 22), channels=4, filters=6, images=2, mask_block="4x5", padding="2x1", stride="2x1", groups=2
 )
@@ -89,6 +94,16 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("torch-scaled-mm", NARROW, Drawn(64, 128), 2),
         ("torch-scaled-mm", NARROW_SDD, Drawn(64, 128), 2),
         ("torch-scaled-mm", replace(NARROW_SDD, rest="kept", dtype=HALF), Drawn(64, 128), 2),
+        ("torch-dropout", PRODUCT, Drawn(64, 128), 1),
+        ("torch-dropout", replace(PRODUCT, dtype=DType.BFLOAT16, w_layout=Layout.COLUMN), Drawn(64, 128), 1),
+        ("torch-dropout", SAMPLED, Drawn(64, 128), 1),
+        ("torch-dropout", replace(SAMPLED, rest="kept", w_layout=Layout.COLUMN), Drawn(64, 128), 1),
+        ("triton-blocks", PRODUCT, Drawn(64, 128), 2),
+        ("triton-blocks", replace(PRODUCT, w_layout=Layout.COLUMN), Drawn(64, 128), 2),
+        ("triton-blocks", WEIGHTS, Drawn(64, 128), 2),
+        ("triton-blocks", replace(WEIGHTS, y_layout=Layout.COLUMN), Drawn(64, 128), 2),
+        ("triton-blocks", SAMPLED, Drawn(64, 128), 2),
+        ("triton-blocks", replace(SAMPLED, w_layout=Layout.COLUMN), Drawn(64, 128), 2),
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
@@ -123,6 +138,11 @@ def test_every_way_is_right(
 ) -> None:
     if name != "sparsegen-steps":
         pytest.importorskip("torch")
+    if name == "triton-blocks":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")  # before its kernels are first imported
+        pytest.importorskip("triton")
+        if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+            pytest.skip("Triton's interpreter makes numbers of arrays, which this NumPy refuses")
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
     parcel, contender = made(tmp_path, problem, pattern), contenders()[name]
     executor = open_executor(emulator_device())
@@ -201,3 +221,36 @@ def test_8bit_products_that_cublaslt_has_not(problem: DsdProblem, refusal: str) 
     assert contenders()["torch-scaled-mm"].why_not(problem, features) == refusal
     same = replace(problem, factor_type="e4m3")
     assert contenders()["cublas"].why_not(same, features) == "cublasGemmEx has no 8-bit factors"
+
+
+def test_live_blocks_as_block_compressed_sparse_rows() -> None:
+    torch = pytest.importorskip("torch")
+    from sparsegen.bench.contenders.torch_masked_bsr import in_blocks
+
+    live = torch.tensor([[True, False, True], [False, False, False], [False, True, True]])
+    dense = torch.randn(6, 12).t().contiguous().t()  # which need not lie by rows
+    found = in_blocks(dense, live, (2, 4))
+    masked = torch.where(live.repeat_interleave(2, 0).repeat_interleave(4, 1), dense, 0)
+    assert found._nnz() == 4 and torch.equal(found.to_dense(), masked)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "refusal"),
+    [
+        ("torch-dropout", WEIGHTS, "the gradient by the weights reads what dropout has left: cublas"),
+        ("torch-masked-bsr", replace(PRODUCT, dtype=DType.FLOAT32), "it takes float16 and bfloat16"),
+        ("torch-masked-bsr", replace(SAMPLED, m=72), "it takes sizes of whole blocks"),
+        ("torch-masked-bsr", NARROW, "torch-scaled-mm stands beside 8-bit factors"),
+        ("triton-blocks", replace(SAMPLED, batch=2), "a call of it computes one item"),
+        ("triton-blocks", CONV, "it stands beside products with masks"),
+        (
+            "triton-blocks",
+            replace(PRODUCT, m=256, block=Block(256, 32)),
+            "blocks up to 128 × 128, and n of whole 64",
+        ),
+        ("cublaslt", NARROW, "torch-scaled-mm calls it for 8-bit factors"),
+    ],
+    ids=str,
+)
+def test_masked_products_that_others_have_not(name: str, problem: Problem, refusal: str) -> None:
+    assert contenders()[name].why_not(problem, Features.of(RANDOM.matrix())) == refusal

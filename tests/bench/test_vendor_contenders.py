@@ -16,10 +16,11 @@ from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError, Way
 from sparsegen.bench.contenders import contenders, cusparse_bsr, cusparse_sddmm
+from sparsegen.bench.contenders.cublaslt_mma import by_call
 from sparsegen.bench.parcel import ParcelMaker
 from sparsegen.bench.patterns import Blocks, Drawn
 from sparsegen.bench.workbench import Workbench
-from sparsegen.measure.baselines import cublas, cusparse, libraries
+from sparsegen.measure.baselines import cublas, cublaslt, cusparse, libraries
 from sparsegen.operators import (
     DsdProblem,
     DType,
@@ -32,11 +33,23 @@ from sparsegen.operators import (
 )
 from sparsegen.settings import Settings
 
-PARAMETERS = {  # of the functions in cublas_api.h and cusparse.h
+PARAMETERS = {  # of the functions in cublas_api.h, cublasLt.h and cusparse.h
     "cublasCreate_v2": 1,
     "cublasDestroy_v2": 1,
     "cublasGetVersion_v2": 2,
     "cublasGemmEx": 19,
+    "cublasLtCreate": 1,
+    "cublasLtDestroy": 1,
+    "cublasLtMatmul": 16,
+    "cublasLtMatmulAlgoGetHeuristic": 10,
+    "cublasLtMatmulDescCreate": 3,
+    "cublasLtMatmulDescDestroy": 1,
+    "cublasLtMatmulDescSetAttribute": 4,
+    "cublasLtMatmulPreferenceCreate": 1,
+    "cublasLtMatmulPreferenceDestroy": 1,
+    "cublasLtMatmulPreferenceSetAttribute": 4,
+    "cublasLtMatrixLayoutCreate": 5,
+    "cublasLtMatrixLayoutDestroy": 1,
     "cusparseCreate": 1,
     "cusparseDestroy": 1,
     "cusparseGetVersion": 2,
@@ -65,8 +78,10 @@ class Library:
         def function(*arguments: object) -> int:
             assert len(arguments) == PARAMETERS[name], name
             self.called[name] += 1
-            if name in ("cublasCreate_v2", "cusparseCreate"):
+            if "Create" in name and not name.startswith("cusparseCreateD"):
                 arguments[0]._obj.value = 1  # type: ignore[attr-defined]  # what ctypes.byref points to
+            if name == "cublasLtMatmulAlgoGetHeuristic":
+                arguments[-1]._obj.value = 2  # type: ignore[attr-defined]
             return REFUSED if name in self._refused else 0
 
         return function
@@ -83,7 +98,7 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
 
     def prepare(name: str, problem: Problem, library: Library) -> list[Way]:
-        for module in (libraries, cublas, cusparse, cusparse_bsr, cusparse_sddmm):
+        for module in (libraries, cublas, cublaslt, cusparse, cusparse_bsr, cusparse_sddmm):
             monkeypatch.setattr(module, "find_library", lambda _: library)
         pattern = Blocks(64, 96, 0.5, 32) if problem.has_pattern else Drawn(64, 96)
         case = Case("t", "t", problem, (problem.dtype,), pattern, "")
@@ -106,6 +121,12 @@ def ways(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.Monkey
         ("cublas", SDDMM, ["the whole product, C row-major", "the whole product, C column-major"]),
         ("cublas", DsdProblem(64, 96, 16, DType.FLOAT16), ["masked elements are zeros"]),
         ("cublas", SddProblem(64, 96, 16, DType.FLOAT16), ["the whole product"]),
+        (
+            "cublaslt",
+            DsdProblem(64, 96, 16, DType.FLOAT16),
+            [f"masked elements are zeros, algorithm {place}" for place in (1, 2)],
+        ),
+        ("cublaslt", SddProblem(64, 96, 16), [f"the whole product, algorithm {place}" for place in (1, 2)]),
         (
             "cusparse-csr",
             SPMM,
@@ -150,3 +171,14 @@ def test_handles_are_given_back(ways: Prepared) -> None:
     library = Library()
     del ways("cusparse-csr", SPMM, library)[:]
     assert library.called["cusparseCreate"] == library.called["cusparseDestroy"] == 1
+
+
+def test_kernels_told_apart_by_marks() -> None:
+    events = [(5.0, "call 1", False), (1.0, "call 0", False), (2.0, "cudaLaunchKernel", False)]
+    kernels = [
+        (3.0, "sm80_gemm", True),
+        (4.0, "splitKreduce", True),
+        (6.5, "nvjet", True),
+        (7.0, "call 2", False),
+    ]
+    assert by_call([*events, *kernels], 3) == ["sm80_gemm + splitKreduce", "nvjet", ""]

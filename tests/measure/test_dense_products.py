@@ -58,6 +58,7 @@ def test_the_product_is_that_of_a_mask_without_dead_blocks(
     operands["scale"] = np.full(1, 1.5, np.float32)
     a, b = (operands[spec.name] for spec in problem.dense_operands())
     y = np.full(problem.result(0).shape, np.nan, np.float32)
-    cublas.product_of(Any, problem.dtype, Side.of(problem), a, b, y, scale=1.5)  # type: ignore[arg-type]
+    whole = cublas.ByColumns.of(Side.of(problem), a, b, y)  # type: ignore[arg-type]
+    cublas.product_of(Any, problem.dtype, whole, scale=1.5)  # type: ignore[arg-type]
     exact = problem.reference(problem.without_pattern, operands).exact
     np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)

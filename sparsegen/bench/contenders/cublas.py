@@ -12,16 +12,15 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Contender, Stopwatch, Way
-from sparsegen.bench.contenders._live_blocks import live_alone
+from sparsegen.bench.contenders._live_blocks import WholeProduct
 from sparsegen.bench.contenders._vendor import cuda, require_library, ways_of
 from sparsegen.bench.dense_matrix import DenseMatrix
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.kernels.base import Array
-from sparsegen.kernels.layouts.masked_tiles import Side
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas
-from sparsegen.operators import FactorType, MaskedProblem, Problem, SddmmProblem, SddProblem, SpmmProblem
+from sparsegen.operators import FactorType, MaskedProblem, Problem, SddmmProblem, SpmmProblem
 
 LARGEST_DENSE_BYTES = 12 << 30
 
@@ -77,19 +76,11 @@ class Cublas(Contender):
             yield Way(detail, run, result.clear, result.read, watch.lap(), 0)
 
     def _unmasked_product(self, bench: Workbench, problem: MaskedProblem) -> Way:
-        live = problem.mask_of({"mask": bench.operand("mask")}).expand()
-        first, second = (spec.name for spec in problem.dense_operands())
-        a, samples = bench.operand(first), isinstance(problem, SddProblem)
-        factors = bench.executor.upload(a if samples else np.where(live, a, 0)), bench.upload(second)
-        result = bench.result()
-        read = live_alone(result.read, live, problem) if isinstance(problem, SddProblem) else result.read
-        scale = float(bench.operand("scale")[0])
+        whole = WholeProduct.of(bench, problem)
         watch = Stopwatch()
         handle = cublas.open_handle()
-        side = Side.of(problem)
-        run = cublas.product_of(handle, problem.dtype, side, *factors, result.buffer, self.compute, scale)
-        detail = "the whole product" if samples else "masked elements are zeros"
-        return Way(detail, run, result.clear, read, watch.lap(), 0)
+        run = cublas.product_of(handle, problem.dtype, whole.factors, self.compute, whole.scale)
+        return Way(whole.detail, run, whole.result.clear, whole.read, watch.lap(), 0)
 
 
 class SampledBuffer(ResultBuffer):

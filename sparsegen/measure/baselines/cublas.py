@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -83,33 +84,48 @@ def product(
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class ByColumns:
+    """A product in the column-major terms of cuBLAS and cuBLASLt.
+
+    Attributes:
+        operations: of the left and the right factor.
+        shape: m, n, k.
+        left, right, result: buffer and leading dimension.
+    """
+
+    operations: tuple[int, int]
+    shape: tuple[int, int, int]
+    left: tuple[Buffer, int]
+    right: tuple[Buffer, int]
+    result: tuple[Buffer, int]
+
+    @classmethod
+    def of(cls, side: Side, a: Buffer, b: Buffer, result: Buffer) -> ByColumns:
+        """The whole dense product of what a product with a mask multiplies; ``side``: how these are stored."""
+        rows, columns, inner = side.rows, side.columns, side.inner
+        # What is stored with its rows behind one another is the transpose to cuBLAS.
+        of_a = (a, inner if side.a_by_inner else rows)
+        of_b = (b, inner if side.b_by_inner else columns)
+        a_operations = (NO_TRANSPOSE, TRANSPOSE) if side.a_by_inner else (TRANSPOSE, NO_TRANSPOSE)
+        b_operations = (TRANSPOSE, NO_TRANSPOSE) if side.b_by_inner else (NO_TRANSPOSE, TRANSPOSE)
+        if side.by_columns:
+            operations = a_operations[1], b_operations[1]
+            return cls(operations, (rows, columns, inner), of_a, of_b, (result, rows))
+        operations = b_operations[0], a_operations[0]
+        return cls(operations, (columns, rows, inner), of_b, of_a, (result, columns))
+
+
 def product_of(
     handle: Handle,
     dtype: DType,
-    side: Side,
-    a: Buffer,
-    b: Buffer,
-    result: Buffer,
+    whole: ByColumns,
     compute: Compute = Compute.FLOAT32,
     scale: float = 1.0,
 ) -> Callable[[], None]:
-    """A call for the whole dense product of what a product with a mask multiplies.
-
-    Args:
-        side: how the factors and the result are stored.
-        scale: what the product is multiplied by.
-    """
-    rows, columns, inner = side.rows, side.columns, side.inner
-    # cuBLAS is column-major: what is stored with its rows behind one another is the transpose to it.
-    of_a = (a, inner if side.a_by_inner else rows)
-    of_b = (b, inner if side.b_by_inner else columns)
-    a_operations = (NO_TRANSPOSE, TRANSPOSE) if side.a_by_inner else (TRANSPOSE, NO_TRANSPOSE)
-    b_operations = (TRANSPOSE, NO_TRANSPOSE) if side.b_by_inner else (NO_TRANSPOSE, TRANSPOSE)
-    if side.by_columns:
-        operations, shape = (a_operations[1], b_operations[1]), (rows, columns, inner)
-        return product(handle, dtype, operations, shape, of_a, of_b, (result, rows), compute, scale)
-    operations, shape = (b_operations[0], a_operations[0]), (columns, rows, inner)
-    return product(handle, dtype, operations, shape, of_b, of_a, (result, columns), compute, scale)
+    """A call of cublasGemmEx for a product that is described; ``scale``: what it is multiplied by."""
+    w = whole
+    return product(handle, dtype, w.operations, w.shape, w.left, w.right, w.result, compute, scale)
 
 
 def calls(

@@ -57,19 +57,20 @@ def checked(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
 
 
 class Handle:
-    """A library's handle, destroyed with the object.
+    """A library's handle, or another object of it, destroyed with this one.
 
     Args:
         create, destroy: names of the library's functions.
+        arguments: of ``create``, behind the address of the handle.
 
     Raises:
         VendorError: the library refused.
     """
 
-    def __init__(self, library: ctypes.CDLL, create: str, destroy: str) -> None:
+    def __init__(self, library: ctypes.CDLL, create: str, destroy: str, *arguments: Any) -> None:
         self.library, self._destroy = library, destroy
         self.value = ctypes.c_void_p()
-        checked(library, create, ctypes.byref(self.value))
+        checked(library, create, ctypes.byref(self.value), *arguments)
 
     def __del__(self) -> None:
         if self.value:

@@ -44,7 +44,8 @@ class MaskedSession(Session):
         left, right = (self.executor.upload(self._operands[name]) for name in self._names)
         result = self.executor.allocate(self._written.nbytes)
         compute = cublas.Compute.TF32 if self._dtype is DType.FLOAT32 else cublas.Compute.FLOAT32
-        run = cublas.product_of(handle, self._dtype, self._side, left, right, result, compute)
+        whole = cublas.ByColumns.of(self._side, left, right, result)
+        run = cublas.product_of(handle, self._dtype, whole, compute)
         detail = f"dense {self._dtype}, nothing masked"
         yield Call("cublas", f"cuBLAS {cublas.version(handle)}", detail, run, result, self._side.by_columns)
 
