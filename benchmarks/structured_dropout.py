@@ -4,8 +4,8 @@
     python -m benchmarks.structured_dropout --device emulator --tiny
     python -m benchmarks.structured_dropout --row chain --size 1024 --size 4096 --p 0.5
 
-`layer`: a step is forward and backward, the gradients of input, weight and bias. Before it is timed, the three products
-of the layer are held against dense ones on the same mask.
+`layer`: a step is forward and backward, the gradients of input, weight and bias; with PyTorch's seeds, and with one of
+the layer's own. Before it is timed, the three products of the layer are held against dense ones on the same mask.
 `chain`: steps of the three products, one behind the other. The mask of a step is there already, or it is drawn behind
 the product before: while that still runs (`early`), when it has ended (`late`), or when a kernel that draws a seed has
 ended behind it (`generator`, as in layers without a seed of their own). All see the same masks; results must be equal.
@@ -103,49 +103,59 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
     torch.manual_seed(0)
     shared: dict[str, Any] = {"device": place, "dtype": torch.float16}
     x, dy = torch.randn(size, size, **shared).requires_grad_(), torch.randn(size, size, **shared)
-    layer = DropoutLinear(size, size, p, block, **shared)
+    layer, own = (DropoutLinear(size, size, p, block, own_seed=own, **shared) for own in (False, True))
     dense = nn.Sequential(nn.Dropout(p), nn.Linear(size, size, **shared))
 
     def step(module: nn.Module) -> tuple[Tensor, ...]:
         y = module(x)
         return y, *torch.autograd.grad(y, (x, *module.parameters()), dy)
 
-    def forced(masked: bool) -> Step:
+    def forced(module: DropoutLinear, masked: bool) -> Step:
         def run() -> tuple[Tensor, ...]:
             decide, dropout.masked_products_pay = dropout.masked_products_pay, lambda *_: masked
             try:
-                return step(layer)
+                return step(module)
             finally:
                 dropout.masked_products_pay = decide
 
         return run
 
     error = 0.0
-    found = []
-    for masked in (True, False):
-        torch.manual_seed(1)
-        found.append(forced(masked)())
-    for one, other in zip(*found, strict=True):
-        difference = (one.detach().double() - other.detach().double()).abs().max()
-        error = max(error, float(difference / other.detach().abs().max()))
+    for module in (layer, own):
+        found = []
+        forced(module, True)()  # which draws the seed of its own
+        for masked in (True, False):
+            torch.manual_seed(1)
+            if module is own:
+                own._state[1] = 0
+            found.append(forced(module, masked)())
+        for one, other in zip(*found, strict=True):
+            difference = (one.detach().double() - other.detach().double()).abs().max()
+            error = max(error, float(difference / other.detach().abs().max()))
     if not error <= TOLERANCE:
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
     step(layer)  # which tries both ways
     chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device))
-    us = median_us(
-        [replay(lambda: step(dense), place), replay(forced(True), place), replay(forced(False), place)]
-    )
+    ways = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
+    us = median_us([replay(way, place) for way in ways])
     return {
         "layer": f"{size} x {size} x {size}",
         "block": block,
         "p": p,
         "dropout_dense_us": us[0],
         "masked_us": us[1],
-        "dense_behind_block_dropout_us": us[2],
-        "masked_over_dropout_dense": round(us[1] / us[0], 3) if us[0] else None,
+        "masked_own_seed_us": us[2],
+        "dense_behind_block_dropout_us": us[3],
+        "masked_over_dropout_dense": quotient(us[1], us[0]),
+        "own_seed_over_dropout_dense": quotient(us[2], us[0]),
         "chosen": "masked" if chosen else "dense",
         "error": error,
     }
+
+
+def quotient(one: float, other: float) -> float | None:
+    """One time over another; None without a GPU, where there is none."""
+    return round(one / other, 3) if other else None
 
 
 def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sparsegen.bench.compare import compare
 from sparsegen.bench.merging import merge
 from sparsegen.bench.problem_facts import in_order, of_factors
 from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
-from sparsegen.bench.summary import Mean, SuiteSummary, geometric, summarize
+from sparsegen.bench.summary import Mean, SuiteSummary, geometric, standing_for_us, summarize
 from sparsegen.errors import SparsegenError
 
 UNITED = 20  # rows of a folder, more than which are shown for each n
@@ -113,7 +113,8 @@ def performance(folder: Path) -> str:
             calls,
             state_of(files, s.suite),
         ]
-        rows.append([f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}", s.rows, *cells])
+        by = "" if s.ours == TUNED else ", untuned"
+        rows.append([f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}{by}", s.rows, *cells])
     tf32 = ["over dense in TF32"] * any_tf32
     head = [
         "geometric mean of the speedup", "rows", "over dense cuBLAS", *tf32, "over the best other sparse",
@@ -198,19 +199,19 @@ def suite(folder: Path, name: str) -> str:
 
 def _cases(rows: Sequence[Row]) -> str:
     head = ["case", "µs", "untuned", "dense", "best other sparse", "which", "over dense", "over sparse"]
-    lines = []
+    lines, name = [], standing_for_us(rows)
     for row in rows:
-        ours, dense, sparse = row.us(TUNED), _us(row.dense()), _us(row.best_sparse())
-        tuned, best = row.cell(TUNED), row.best_sparse()
+        ours, dense, sparse = row.us(name), _us(row.dense()), _us(row.best_sparse())
+        cell, best = row.cell(name), row.best_sparse()
         lines.append(
             [
                 row.case,
-                *(figure(us) for us in (ours, row.us(UNTUNED), dense, sparse)),
+                *(figure(us) for us in (row.us(TUNED), row.us(UNTUNED), dense, sparse)),
                 best.contender if best else NONE,
                 f"{dense / ours:.2f}" if dense and ours else NONE,
                 f"{sparse / ours:.2f}" if sparse and ours else NONE,
                 f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
-                tuned.variant.family_name if tuned and tuned.variant else NONE,
+                cell.variant.family_name if cell and cell.variant else NONE,
             ]
         )
     head += ["of the floor", "family"]

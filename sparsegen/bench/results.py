@@ -215,7 +215,7 @@ class Floor:
     Attributes:
         bytes, flop: fewest bytes moved (each operand once) and useful operations (`operators.Cost`).
         computed: of the problem's operations the part that is useful with these operands; below 1 where inputs of a
-            network die. Older files do not say, and count all.
+            network die, and below or above it where a mask is drawn. Older files do not say, and count all.
         memory_us, compute_us: those over the measured rates; None where no rate was measured (the emulator).
     """
 

@@ -28,9 +28,10 @@ class SuiteSummary:
 
     Attributes:
         rows: how many the suite has here, whether timed or not.
-        to_dense: our tuned winner over the dense product of the same type.
+        ours: the contender that stands for us: the tuned winner, or plain dispatch where nothing was tuned.
+        to_dense: ours over the dense product of the same type.
         to_dense_tf32: the same over the dense product of float32 data in TF32; none for other types.
-        to_best_sparse: our tuned winner over the fastest other sparse routine.
+        to_best_sparse: ours over the fastest other sparse routine.
         untuned_to_tuned: plain dispatch over the tuned winner: the regret.
         unseen_to_tuned: the same for dispatch without what the packaged results know of the row, by the contender's
             name; of the contenders that took part.
@@ -39,14 +40,15 @@ class SuiteSummary:
         preparation_ms: median of what the tuned winner's packing and upload take.
         break_even_calls: median of `Row.break_even_calls` over the rows in which the winner is faster than dense.
         best_sparse_to_dense: the fastest other sparse routine over dense.
-        faster_than_dense: share of the rows that have both times in which the winner is faster.
-        share_of_floor: mean of floor over the winner's time; 1 is the least time the device allows.
+        faster_than_dense: share of the rows that have both times in which ours is faster.
+        share_of_floor: mean of floor over our time; 1 is the least time the device allows.
     """
 
     suite: str
     dtype: DType
     factor_type: FactorType
     rows: int
+    ours: str
     to_dense: Mean
     to_dense_tf32: Mean
     to_best_sparse: Mean
@@ -73,9 +75,11 @@ def summarize(rows: Iterable[Row]) -> list[SuiteSummary]:
 def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[Row]) -> SuiteSummary:
     tuned = [row.us(TUNED) for row in rows]
     untuned = [row.us(UNTUNED) for row in rows]
+    name = standing_for_us(rows)
+    ours = [row.us(name) for row in rows]
     dense = [_us(row.dense()) for row in rows]
     sparse = [_us(row.best_sparse()) for row in rows]
-    to_dense = _ratios(tuned, dense)
+    to_dense = _ratios(ours, dense)
     unseen = {
         name: _ratios([row.us(name) for row in rows], tuned)
         for name in dict.fromkeys(cell.contender for row in rows for cell in row.cells)
@@ -84,15 +88,16 @@ def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[R
     tried = [count for row in rows if (count := row.tried()) is not None]
     packing = [ms for row in rows if (ms := row.preparation_ms()) is not None]
     calls = [count for row in rows if (count := row.break_even_calls()) is not None]
-    shares = _ratios([row.floor.us for row in rows], tuned)
+    shares = _ratios([row.floor.us for row in rows], ours)
     return SuiteSummary(
         suite=suite,
         dtype=dtype,
         factor_type=factor_type,
         rows=len(rows),
+        ours=name,
         to_dense=geometric(to_dense),
-        to_dense_tf32=geometric(_ratios(tuned, [_tf32_us(row) for row in rows])),
-        to_best_sparse=geometric(_ratios(tuned, sparse)),
+        to_dense_tf32=geometric(_ratios(ours, [_tf32_us(row) for row in rows])),
+        to_best_sparse=geometric(_ratios(ours, sparse)),
         untuned_to_tuned=geometric(_ratios(untuned, tuned)),
         unseen_to_tuned={name: geometric(ratios) for name, ratios in unseen.items()},
         worst_unseen={name: max(ratios) for name, ratios in unseen.items() if ratios},
@@ -104,6 +109,12 @@ def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[R
         preparation_ms=statistics.median(packing) if packing else None,
         break_even_calls=statistics.median_high(calls) if calls else None,
     )
+
+
+def standing_for_us(rows: Iterable[Row]) -> str:
+    """Which of our contenders rows are compared by: the tuned one, unless the untuned one alone was timed."""
+    timed = {name for row in rows for name in (TUNED, UNTUNED) if row.us(name) is not None}
+    return UNTUNED if timed == {UNTUNED} else TUNED
 
 
 def _tf32_us(row: Row) -> float | None:

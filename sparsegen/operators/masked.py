@@ -227,6 +227,12 @@ class MaskedProblem(Problem):
         live = self.live_elements * self.batch
         return Cost(flop=2 * live * self.n, bytes=dense + live * itemsize)
 
+    def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
+        """Live elements of the masks that were drawn over those that are expected; may be above 1."""
+        masks = operands["mask"].reshape(self.batch, -1)
+        live = sum(int(np.count_nonzero(self.mask_of({"mask": words}).expand())) for words in masks)
+        return live / max(1, self.live_elements * self.batch)
+
     def in_words(self, density: float) -> str:
         """The problem for people; it knows its density itself."""
         return f"{self}, {self.density.share:.1%} of the blocks live"

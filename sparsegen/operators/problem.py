@@ -168,7 +168,9 @@ class Problem(ProblemFields):
         return self.dtype
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
-        """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while."""
+        """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while, or
+        masks have another number of live blocks than is expected.
+        """
         return 1.0
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
