@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from benchmarks import study_tables, suite_tables
+from benchmarks import masked_tables, study_tables, suite_tables
 from benchmarks.anchors import peers
 from sparsegen.errors import SparsegenError
 
@@ -49,6 +49,12 @@ def of_file(name: str, made: Callable[[Mapping[str, Any]], str]) -> Callable[[],
     return fill_in
 
 
+def rows_of(name: str) -> study_tables.Rows:
+    """The rows of a study's file; none where there is no such file."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text())["rows"] if file.is_file() else []
+
+
 def origin(document: Mapping[str, Any]) -> str:
     """Where a study's figures come from, in one line."""
     states = dict.fromkeys(row.get("state", suite_tables.OLDER) for row in document["rows"])
@@ -78,10 +84,12 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "training": of_rows("training", study_tables.training),
     "graph-capture": of_rows("graph_capture", study_tables.graph_capture),
     "mobilenet": of_rows("mobilenet", study_tables.mobilenet),
+    "masked-products": lambda: masked_tables.products(RESULTS),
+    "masked-goals": lambda: masked_tables.goals(RESULTS, rows_of),
 }
 FILES = (
     *("reproduction", "sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
-    "mobilenet",
+    *("mobilenet", "masked-products"),
 )  # those that are too long for a page
 
 

@@ -14,9 +14,16 @@ from bench_samples import cell, results, row, sweep
 from patience import LONG
 
 from sparsegen.bench import result_file
-from sparsegen.bench.results import Kind
+from sparsegen.bench.results import Kind, Row
 from sparsegen.errors import SparsegenError
-from sparsegen.operators import DType
+from sparsegen.operators import (
+    Density,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    MaskedProblem,
+    SddProblem,
+)
 
 ROOT = Path(__file__).parents[1]
 GPU = ROOT / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3-sm90"
@@ -80,6 +87,45 @@ def test_where_nothing_was_tuned_the_untuned_stand_for_us(tables: Any) -> None:
     assert "| made-up, fp32, untuned | 1 | 1.67 × | 0.42 × | 1.33 × | – |" in made(tables, "performance")
     page = tables.suite_tables.suite(tables.RESULTS, "made-up")
     assert "| plain | – | 6.00 | 10.00 | 8.00 | cusparse-csr | 1.67 | 1.33 |" in page
+
+
+def masked(problem: MaskedProblem, ours: float, dense: float, computed: float = 1.0) -> Row:
+    """A row of the suite of structured dropout, not tuned."""
+    cells = (
+        cell("sparsegen-untuned", Kind.OURS, ours, problem.dtype),
+        cell("cublas", Kind.DENSE, 1.1 * dense, problem.dtype),
+        cell("cublaslt", Kind.DENSE, dense, problem.dtype),
+        cell("triton-blocks", Kind.SPARSE, 3 * ours, problem.dtype),
+        cell("torch-dropout", Kind.DENSE, 1.5 * dense, problem.dtype),
+    )
+    floor = replace(row().floor, computed=computed)
+    return replace(row(str(problem)), suite="sparsedrop", problem=problem, cells=cells, floor=floor)
+
+
+def test_masked_products_and_their_goals(tables: Any) -> None:
+    sizes, half = (4096, 4096, 4096, DType.FLOAT16), Density(0.5)
+    rows = [
+        masked(DsdProblem(*sizes, density=Density(1.0)), 100, 99),
+        masked(DsdProblem(*sizes, density=half), 55, 100, computed=1.05),
+        masked(DsdTransposedProblem(*sizes, density=half), 60, 100),
+        masked(SddProblem(*sizes, density=half), 65, 100),
+    ]
+    result_file.write(results(*rows), tables.RESULTS / "bench_a.json")
+    page = made(tables, "masked-products")
+    line = "| 4096³, block 128, s = 0.5, fp16 | 100.00 | 55.00 | 60.00 | 65.00 | 1.05 | 1.20 | 1.30 | 0.60 |"
+    assert f"{line} 3.00 | 3.00 | 3.00 | 1.50 | 1.50 |" in page
+    steps = {"layer": "4096 x 4096 x 4096", "p": 0.5, "masked_over_dropout_dense": 0.5}
+    (tables.RESULTS / "structured_dropout.json").write_text(json.dumps({"rows": [steps]}))
+    goals = made(tables, "masked-goals").splitlines()
+    asked = ("dsd, sdd, dW at 4096³", "(dropout + dense): s", "`mma.sync`")
+    told = [line for words in asked for line in goals if words in line and "TF32" not in line]
+    assert [line.rsplit("| ", 3)[-1].removesuffix(" |") for line in told] == [
+        "reached; 2 not measured",
+        "2 of 3 short",
+        "reached; 7 not measured",
+        "not measured",
+    ]
+    assert "| ≥ 0.98 | 0.99, –, – |" in told[0] and "| ≤ 1.1 | 1.05, 1.30, 1.20 |" in told[1]
 
 
 def test_rows_of_several_states_are_marked(tables: Any) -> None:
