@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from sparsegen import arguments
@@ -14,7 +16,8 @@ POINTS = 6  # of a stroke at most
 FEWEST_POINTS = 4
 DRAWS = 6 + 3 * POINTS + 4  # random numbers of an image
 THICKNESS = 0.049  # half of a stroke's, of the side
-CHUNK = 512  # images at a time
+CHUNK = 256  # images that a thread draws
+CHUNK_PIXELS = 1 << 18  # that it enlarges at a time, so that they stay in its cache
 THRESHOLD = 0.5
 
 
@@ -41,21 +44,37 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
         raise ConfigError(f"neurons = {neurons}: expected a square, as 1024, 4096, 16384 or 65536")
     words = Words(arguments.whole(seed, "seed", least=0))
     words.fractions(start * DRAWS)
-    enlarge = _interpolation(side)
     found = np.empty((number, side, side), dtype=np.uint8)
-    for begin in range(0, number, CHUNK):
-        drawn = words.fractions(min(CHUNK, number - begin) * DRAWS).reshape(-1, DRAWS).astype(np.float32)
-        found[begin : begin + CHUNK] = enlarge @ _grey(drawn) @ enlarge.T >= THRESHOLD
+
+    def draw(begin: int, drawn: Array) -> None:
+        some = CHUNK_PIXELS // neurons or 1
+        for first in range(0, len(drawn), some):
+            grey = _grey(drawn[first : first + some])
+            rows = begin + first
+            found[rows : rows + len(grey)] = _enlarged(_enlarged(grey, side, 1), side, 2) >= THRESHOLD
+
+    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others while it computes
+        drawing = []
+        for begin in range(0, number, CHUNK):
+            drawn = words.fractions(min(CHUNK, number - begin) * DRAWS).reshape(-1, DRAWS)
+            drawing.append(pool.submit(draw, begin, drawn.astype(np.float32)))
+        for job in drawing:
+            job.result()
     return found.reshape(number, neurons)
 
 
-def _interpolation(side: int) -> Array:
-    """float32, side × 28: linear interpolation between pixels' centres."""
+def _enlarged(pixels: Array, side: int, axis: int) -> Array:
+    """Linear interpolation between pixels' centres along one axis, from 28 to so many."""
     at = np.clip((np.arange(side) + 0.5) * DRAWN / side - 0.5, 0, DRAWN - 1)
     left = np.minimum(at.astype(np.int64), DRAWN - 2)
-    found = np.zeros((side, DRAWN), dtype=np.float32)
-    found[np.arange(side), left] = 1 - (at - left)
-    found[np.arange(side), left + 1] = at - left
+    shape = [1] * pixels.ndim
+    shape[axis] = side
+    part = (at - left).astype(np.float32).reshape(shape), (1 - (at - left)).astype(np.float32).reshape(shape)
+    found: Array = np.take(pixels, left, axis=axis)
+    found *= part[1]
+    right = np.take(pixels, left + 1, axis=axis)
+    right *= part[0]
+    found += right
     return found
 
 
