@@ -7,6 +7,7 @@ A pattern is how the sparse input of a row is drawn. Most draw one matrix, which
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -252,9 +253,11 @@ class RadixNet(Pattern):
         if not self.alive:
             return made
         rng = np.random.default_rng(self.seed)
-        weights = [
-            layer.with_values(rng.uniform(0, 1 / 16, layer.nnz).astype(np.float32)) for layer in made.layers
-        ]
+        drawn = [rng.uniform(0, 1 / 16, layer.nnz) for layer in made.layers]
+        with ThreadPoolExecutor() as pool:
+            weights = list(
+                pool.map(lambda layer, x: layer.with_values(x.astype(np.float32)), made.layers, drawn)
+            )
         biases = [rng.uniform(-0.05, 0.1, self.neurons).astype(np.float32) for _ in weights]
         return Network.of(weights, biases, CLIP)
 
@@ -273,8 +276,8 @@ class RadixNet(Pattern):
     def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
         (inputs, _) = problem.operands(nnz)
         images = stroke_images(inputs.shape[0], self.neurons, seed=self.seed)
-        stored = problem.dtype.to_storage(images.astype(np.float32))
-        return {"y": stored, "clip": np.array([CLIP], np.float32)}
+        levels = problem.dtype.to_storage(np.array([0, 1], np.float32))
+        return {"y": levels[images], "clip": np.array([CLIP], np.float32)}
 
 
 @dataclass(frozen=True, slots=True)

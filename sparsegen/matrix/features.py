@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from sparsegen.matrix.formats import CsrMatrix
 
 BLOCK = 16
+NONZEROS_AT_ONCE = 1 << 22  # whose blocks a thread counts
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero
 
 
@@ -53,12 +55,24 @@ class Features:
 
 def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
     """How many size × size blocks of an aligned grid hold a nonzero."""
-    m, k = matrix.shape
+    m = matrix.shape[0]
+    if matrix.nnz <= NONZEROS_AT_ONCE:
+        return _occupied(matrix, size, 0, m)
+    rows = -(-m // (size * -(-matrix.nnz // NONZEROS_AT_ONCE))) * size
+    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
+        return sum(pool.map(lambda first: _occupied(matrix, size, first, rows), range(0, m, rows)))
+
+
+def _occupied(matrix: CsrMatrix, size: int, first: int, rows: int) -> int:
+    """The same of so many rows, of which the first one begins a block."""
+    offsets = matrix.row_offsets[first : first + rows + 1]
+    columns = matrix.column_indices[offsets[0] : offsets[-1]]
+    m, k = offsets.size - 1, matrix.shape[1]
     height, width = -(-m // size), -(-k // size)
     begins = np.arange(m, dtype=np.int64) // size * width
-    blocks = np.repeat(begins, np.diff(matrix.row_offsets))
-    blocks += matrix.column_indices // size
-    if height * width > GRID_PER_NONZERO * matrix.nnz:
+    blocks = np.repeat(begins, np.diff(offsets))
+    blocks += columns // size
+    if height * width > GRID_PER_NONZERO * columns.size:
         return int(np.unique(blocks).size)
     held = np.zeros(height * width, dtype=bool)  # many times faster than sorting
     held[blocks] = True

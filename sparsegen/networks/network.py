@@ -51,10 +51,8 @@ class Network:
                 f"expected a list of matrices, one for each layer, got {type(layers).__name__}",
                 place="layers",
             )
-        with np.errstate(over="ignore"):
-            matrices = tuple(
-                found.with_values(found.values.astype(np.float32)) for found in map(as_csr, layers)
-            )
+        with ThreadPoolExecutor() as pool:
+            matrices = tuple(pool.map(_in_float32, layers))
         if not matrices:
             raise MatrixError("expected at least one layer", place="layers")
         for i, (one, after) in enumerate(itertools.pairwise(matrices)):
@@ -133,6 +131,12 @@ class Network:
         return CsrMatrix(
             (offsets.size - 1, width + BIAS_COLUMNS), offsets, np.concatenate(columns), np.concatenate(values)
         )
+
+
+def _in_float32(layer: Any) -> CsrMatrix:
+    found = as_csr(layer)
+    with np.errstate(over="ignore"):
+        return found.with_values(found.values.astype(np.float32))
 
 
 def _interleaved(of_rows: Array, lengths: Array, behind: Array) -> Array:
