@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
@@ -237,6 +237,13 @@ class Problem(ProblemFields):
             operands: in storage form.
         """
         raise NotImplementedError(f"{self.operator} has no reference on a device to check")
+
+    def lone_rows(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], rows: Sequence[int], rng: np.random.Generator
+    ) -> Iterator[LoneRow]:
+        """Several of them, each alone unless they cost less together; see `lone_row`."""
+        for row in rows:
+            yield self.lone_row(matrix, operands, row, rng)
 
     def _by_items(
         self,

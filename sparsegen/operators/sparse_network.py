@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -28,6 +30,7 @@ MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
 LAYERS_SAMPLED = 8  # for features
 LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # inputs, and their neurons, of which is counted how many live
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
+LAYERS_AHEAD = 16  # of which weights are made in float64
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
 
@@ -137,15 +140,20 @@ class SparseNetworkProblem(Problem):
 
     def _tile_fill(self, matrix: CsrMatrix) -> float:
         """Weights over the places of the tiles that hold them (`tiles_of_groups`), in a few layers; 0 without any."""
-        weights = tiles = 0
-        for layer in np.unique(np.linspace(0, self.layers - 1, LAYERS_SAMPLED).astype(int)) if self.m else ():
-            rows = self.layer_rows(int(layer))
+
+        def counted(layer: int) -> tuple[int, int]:
+            rows = self.layer_rows(layer)
             offsets = matrix.row_offsets[rows.start : rows.stop + 1].astype(np.int64)
             columns = matrix.column_indices[offsets[0] : offsets[-1]]
             kept = columns < self.neurons
             before = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
-            weights += int(before[-1])
-            tiles += tiles_of_groups(before[offsets - offsets[0]], columns[kept], self.neurons)
+            tiles = tiles_of_groups(before[offsets - offsets[0]], columns[kept], self.neurons)
+            return int(before[-1]), tiles
+
+        sampled = np.unique(np.linspace(0, self.layers - 1, LAYERS_SAMPLED).astype(int)) if self.m else ()
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(counted, map(int, sampled)))
+        weights, tiles = (sum(of_layer[i] for of_layer in found) for i in (0, 1))
         return weights / (tiles * SIDE * SIDE) if tiles else 0.0
 
     def cost(self, nnz: int) -> Cost:
@@ -261,15 +269,29 @@ class SparseNetworkProblem(Problem):
 
         They are what the dtype holds of them.
         """
-        whole = matrix.with_values(self.dtype.rounded(matrix.values).astype(np.float64)).to_scipy()
-        steps = bias_steps(self.dtype)
-        for layer in range(self.layers):
-            rows = whole[self.layer_rows(layer)]
-            parts = rows[:, self.neurons :].toarray()
-            bias = parts @ np.array(steps[: parts.shape[1]])
-            if self.activation is Activation.DYING_RELU:
-                bias = np.minimum(bias, 0.0)
-            yield rows[:, : self.neurons].tocsr(), bias
+        with ThreadPoolExecutor() as pool:  # NumPy and SciPy leave the interpreter to others
+            ahead: deque[Future[tuple[Any, Array]]] = deque()
+            for layer in range(self.layers):
+                ahead.append(pool.submit(self._real_layer, matrix, layer))
+                if len(ahead) > LAYERS_AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def _real_layer(self, matrix: CsrMatrix, layer: int) -> tuple[Any, Array]:
+        import scipy.sparse
+
+        here = self.layer_rows(layer)
+        first, last = int(matrix.row_offsets[here.start]), int(matrix.row_offsets[here.stop])
+        values = self.dtype.rounded(matrix.values[first:last]).astype(np.float64)
+        offsets = matrix.row_offsets[here.start : here.stop + 1] - first
+        shape = (here.stop - here.start, self.k)
+        rows = scipy.sparse.csr_array((values, matrix.column_indices[first:last], offsets), shape=shape)
+        parts = rows[:, self.neurons :].toarray()
+        bias = parts @ np.array(bias_steps(self.dtype)[: parts.shape[1]])
+        if self.activation is Activation.DYING_RELU:
+            bias = np.minimum(bias, 0.0)
+        return rows[:, : self.neurons].tocsr(), bias
 
     def terms(self, matrix: CsrMatrix) -> Array:
         lengths = np.diff(matrix.row_offsets)[self.m - self.outputs :]
@@ -325,10 +347,23 @@ class SparseNetworkProblem(Problem):
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
     ) -> LoneRow:
         """A random input alone: a row of the matrix has no result of its own."""
-        input_ = int(rng.integers(self.n))
-        count = 1 if self.readout is Readout.TOTALS else self.outputs
-        given = {"y": operands["y"][input_ : input_ + 1], "clip": operands["clip"]}
-        return LoneRow(replace(self, n=1), matrix, given, input_ * count + np.arange(count))
+        return self._random_inputs(matrix, operands, 1, rng)
+
+    def lone_rows(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], rows: Sequence[int], rng: np.random.Generator
+    ) -> Iterator[LoneRow]:
+        """As many random inputs, which go through the layers together."""
+        if len(rows):
+            yield self._random_inputs(matrix, operands, len(rows), rng)
+
+    def _random_inputs(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], count: int, rng: np.random.Generator
+    ) -> LoneRow:
+        inputs = rng.integers(self.n, size=count)
+        each = 1 if self.readout is Readout.TOTALS else self.outputs
+        given = {"y": operands["y"][inputs], "clip": operands["clip"]}
+        places = inputs[:, None] * each + np.arange(each)
+        return LoneRow(replace(self, n=count), matrix, given, places.ravel())
 
 
 def largest(dtype: DType) -> float:

@@ -44,22 +44,23 @@ def require_sample(
     each = written.nbytes // written.dtype.itemsize // problem.batch
     of_item = np.bincount(rng.integers(problem.batch, size=ROWS), minlength=problem.batch)
     for i, (own, given) in enumerate(problem.items(matrix, operands)):
-        for row in rng.choice(filled, size=of_item[i]).tolist():
-            lone = problem.item.lone_row(own, given, row, rng)
+        rows = rng.choice(filled, size=of_item[i]).tolist()
+        for lone in problem.item.lone_rows(own, given, rows, rng):
             right = lone.problem.reference(lone.matrix, lone.operands)
             exact, magnitude = right.exact.reshape(-1), right.magnitude.reshape(-1)
             allowed = ROUNDING * float(np.nanmax(np.abs(exact), initial=0.0)) + SUM_ROUNDING * magnitude
             chosen = rng.permutation(exact.size)[:PLACES]
-            on_device = _downloaded(found, i * each + np.asarray(lone.places)[chosen], device)
-            for place, value, size in zip(chosen.tolist(), *on_device, strict=True):
+            places = i * each + np.asarray(lone.places)[chosen]
+            on_device = _downloaded(found, places, device)
+            for place, at, value, size in zip(chosen.tolist(), places.tolist(), *on_device, strict=True):
                 if math.isnan(value) and math.isnan(exact[place]):
                     continue  # left as it was, whatever the magnitude
                 is_close = abs(value - exact[place]) <= allowed[place]
                 slack = MAGNITUDE_ROUNDING * magnitude[place] + np.finfo(np.float32).tiny
                 if not is_close or not abs(size - magnitude[place]) <= slack:
                     raise SparsegenError(
-                        f"the device's float64 result of {problem} is wrong: {value!r} (of magnitude {size:.6g}) in "
-                        f"row {row}, {float(exact[place])!r} (of {magnitude[place]:.6g}) on the host; nothing can be "
+                        f"the device's float64 result of {problem} is wrong: {value!r} (of magnitude {size:.6g}) at "
+                        f"place {at}, {float(exact[place])!r} (of {magnitude[place]:.6g}) on the host; nothing can be "
                         "verified on this device"
                     )
 
