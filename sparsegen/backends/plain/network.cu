@@ -17,12 +17,13 @@ __device__ double held(double x, int type) {
   return static_cast<float>(x);
 }
 
+// All rows for 32 inputs, then for the next ones: what they read of a layer stays in the L2.
 __device__ bool place(int rows, int inputs, int& row, int& input) {
   const long long number = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int blocks = (inputs + kWarp - 1) / kWarp;
-  row = static_cast<int>(number / kWarp / blocks);
-  input = static_cast<int>(number / kWarp % blocks * kWarp + number % kWarp);
-  return row < rows && input < inputs;
+  row = static_cast<int>(number / kWarp % rows);
+  const long long at = number / kWarp / rows * kWarp + number % kWarp;
+  input = static_cast<int>(at);
+  return at < inputs;
 }
 
 // Inputs first to first + inputs of y (all × neurons), as neurons × inputs; no error yet.
@@ -44,18 +45,18 @@ extern "C" __global__ void layer(int rows, int inputs, int begin, int neurons, i
   const double factors[kBiasColumns] = {1, step, step * step};
   double sum = 0, size = 0, carried = 0, bias = 0;
   int terms = kBiasColumns;
+  #pragma unroll 4
   for (int i = offsets[begin + row]; i < offsets[begin + row + 1]; ++i) {
     const int column = columns[i];
-    const double value = values[i];
-    if (column >= neurons) {
-      bias += value * factors[column - neurons];
-      continue;
-    }
-    const long long at = static_cast<long long>(column) * inputs + input;
-    sum += value * from[at];
-    size += fabs(value * from[at]);
-    carried += fabs(value) * from_error[at];
-    ++terms;
+    const bool is_weight = column < neurons;
+    const double value = values[i], weight = is_weight ? value : 0;
+    // No branch, so that some neurons are on their way at a time.
+    const long long at = static_cast<long long>(is_weight ? column : 0) * inputs + input;
+    sum += weight * from[at];
+    size += fabs(weight * from[at]);
+    carried += fabs(weight) * from_error[at];
+    terms += is_weight;
+    bias += is_weight ? 0 : value * factors[column - neurons];
   }
   if (dying) bias = fmin(bias, 0.0);
   sum += bias;
