@@ -47,6 +47,7 @@ class Way:
         own_error: of a way that computes something else than the problem (`Kind.OTHER`), or rounds more on its way
             than the problem's bound allows: after a run, its largest error over a bound of its own, above 1 where it is
             wrong.
+        part: what stands for ``run`` while ways are ranked, ``parts`` of it for a call, where one may take a minute.
     """
 
     detail: str
@@ -59,6 +60,8 @@ class Way:
     digest: str = ""
     tried: int | None = None
     own_error: Callable[[], float] | None = None
+    part: Callable[[], object] | None = None
+    parts: int = 1
 
 
 class Stopwatch:

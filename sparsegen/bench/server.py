@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,7 @@ from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import ErrorBound
 
 WARMUP = 2
+SLOW_SECONDS = 0.5  # of a call, from which on a round is one call and nothing before it
 
 
 class WrongResultError(SparsegenError):
@@ -154,6 +156,7 @@ class _Server:
         self._times: list[float] = []  # of several ways
         self._wrong: list[str] = []  # of the first ways, why they are out
         self._lead: Call | None = None
+        self._is_slow = False
 
     def handle(self, request: Any) -> Any:
         """
@@ -203,7 +206,9 @@ class _Server:
 
     def _rank(self, request: Rank) -> int:
         if len(self._ways) > 1:
-            times = rough_times([w.run for w in self._ways], self._executor, self._clock, request.l2)
+            calls = [way.part or way.run for way in self._ways]
+            of_parts = rough_times(calls, self._executor, self._clock, request.l2)
+            times = [us * way.parts for us, way in zip(of_parts, self._ways, strict=True)]
             order = fastest_first(times)
             self._ways, self._times = [self._ways[i] for i in order], [times[i] for i in order]
         return len(self._ways)
@@ -230,7 +235,8 @@ class _Server:
         assert self._bench is not None
         problem, way = self._bench.problem, self._ways[len(self._wrong)]
         way.clear()
-        way.run()
+        # A first call may load or compile something; the second one tells.
+        self._is_slow = self._seconds_of(way) > SLOW_SECONDS and self._seconds_of(way) > SLOW_SECONDS
         written = problem.result(self._bench.features.nnz).dtype
         assert isinstance(written, DType)
         bound = bound_for(self._contender.kind, self._contender.arithmetic(problem), written)
@@ -238,12 +244,19 @@ class _Server:
             return Ran(None, bound, way.own_error())
         return Ran(self._bench.parcel.store_result(way.read()), bound)
 
+    def _seconds_of(self, way: Way) -> float:
+        """Runs it, and waits for it."""
+        began = time.perf_counter()
+        way.run()
+        self._executor.synchronize()
+        return time.perf_counter() - began
+
     def _judge(self, error: float) -> Chosen | Ran:
         way, wrong = self._ways[len(self._wrong)], self._wrong
         if error <= 1:
             ways = tuple(self._way_times(wrong))
             self._ways = [way]
-            self._lead = self._clock.lead_for(way.run)
+            self._lead = None if self._is_slow else self._clock.lead_for(way.run)
             facts = way.detail, way.variant, way.digest, way.preparation_ms, way.memory_bytes
             return Chosen(*facts, error, len(wrong), way.tried, ways)
         wrong.append(f"{way.detail}: {error:.3g} times its error bound")
@@ -260,9 +273,9 @@ class _Server:
     def _time(self, request: Measure) -> Timing:
         return self._clock.time(
             self._ways[0].run,
-            samples=request.samples,
+            samples=1 if self._is_slow else request.samples,
             l2=request.l2,
             budget_s=request.seconds,
-            warmup=WARMUP,
+            warmup=0 if self._is_slow else WARMUP,
             lead=self._lead,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class LayerByLayer(Contender):
     """A call computes the whole network: each layer's product, then bias and activation in place, then the readout.
 
     Neurons are neurons × inputs between layers, as sparse × dense products want them; a call turns its inputs round.
-    Inputs that died are computed on.
+    Inputs that died are computed on. Ways are ranked by their first layer: some take a minute for all.
     """
 
     operators: tuple[type[Problem], ...] = (SparseNetworkProblem,)
@@ -77,6 +78,7 @@ class LayerByLayer(Contender):
         watch = Stopwatch()
         layers = list(layers_of(problem, bench.matrix))
         biases = [to_tensor(layer.bias[:, None]) for layer in layers]
+        turned = y.t().contiguous()
         shared_ms = watch.lap()
         for found in self.products(bench, layers):
             wait()
@@ -93,7 +95,17 @@ class LayerByLayer(Contender):
                     result.tensor = neurons.t().contiguous()
 
             memory = found.memory_bytes + nbytes(*biases)
-            yield Way(found.detail, run, result.clear, result.read, elapsed, memory)
+            first = partial(found.multiply[0], turned) if layers else None
+            yield Way(
+                found.detail,
+                run,
+                result.clear,
+                result.read,
+                elapsed,
+                memory,
+                part=first,
+                parts=max(1, len(layers)),
+            )
             watch.lap()
 
 
