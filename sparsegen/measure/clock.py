@@ -14,7 +14,7 @@ from sparsegen.backends.executor import Event, Executor
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.timing_kernels import Reader, Spinner
 
-AT_ONCE = 10  # samples queued before the host waits for them
+AT_ONCE = 10  # samples queued before the host waits for them, where the budget is enough for so many
 LATE_PAUSE_S = 0.01  # after samples in which the host was late throughout: something else has its cores
 LEAD_CALLS = 4  # whose median is what a call takes the host
 LEAD_MARGIN_US = 15.0
@@ -71,18 +71,19 @@ class Clock:
             LaunchError: a call failed.
         """
         executor = self._executor
-        deadline = time.perf_counter() + budget_s
-        for _ in range(warmup):
+        began, warm = time.perf_counter(), 0
+        while warm < warmup and time.perf_counter() <= began + budget_s:
             call()
-            if time.perf_counter() > deadline:
-                break
+            warm += 1
         executor.synchronize()
+        seconds = time.perf_counter() - began  # of all these
+        most = min(AT_ONCE, max(1, int(budget_s * warm / seconds))) if warm else AT_ONCE
         taken: list[tuple[float, bool]] = []
         on_time = 0
         deadline = time.perf_counter() + budget_s
         while on_time < samples and (not taken or time.perf_counter() < deadline):
             queued: list[tuple[Event, Event, bool]] = []
-            pairs = [(executor.event(), executor.event()) for _ in range(min(AT_ONCE, samples - on_time))]
+            pairs = [(executor.event(), executor.event()) for _ in range(min(most, samples - on_time))]
             for start, stop in pairs:
                 if queued and time.perf_counter() >= deadline:
                     break
