@@ -40,7 +40,7 @@ COUNTS = {
     "mixed": 48,
     "bfloat16": 6,
     "block": 24,
-    "convolution": 118,
+    "convolution": 190,
     "dlmc-like": 24,
     "gnn": 6,
     "llm": 48,
