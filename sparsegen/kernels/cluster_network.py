@@ -18,6 +18,7 @@ from sparsegen.kernels.layouts.cluster_tiles import (
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
     TiledNetwork,
+    biases_tunable,
     checks_tunable,
     dropped,
     drops_inputs,
@@ -81,6 +82,7 @@ class ClusterNetworkConfig(Config):
         "neurons that another block reads are sought among a group's, or, in clusters of 2, listed beforehand",
         packs=True,
     )
+    biases: str = biases_tunable()
     first_check: int = first_check_tunable(0, 4, 5, 6, 8)
     checks: int = checks_tunable()
 
@@ -236,7 +238,9 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
             warps = warps_for(groups // cluster)
             run = run_for(groups // (cluster * warps), 4)
             sending = "listed" if cluster == 2 else "sought"
-            return ClusterNetworkConfig(cluster, inputs, warps, run, sending, **dropped(problem))
+            return ClusterNetworkConfig(
+                cluster, inputs, warps, run, sending=sending, biases="added", **dropped(problem)
+            )
 
         return first_that_fits(
             (config(*some) for some in ((2, 40), (2, 24), (4, 24), (8, 24), (16, 40), (8, 8))),

@@ -13,6 +13,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
     TiledNetwork,
+    biases_tunable,
     checks_tunable,
     dies,
     dropped,
@@ -62,6 +63,13 @@ class FusedNetworkConfig(Config):
         "inputs at least in a tile that is not full: blocks take whole tiles, and few of them what is left; 0: all "
         "blocks take as many inputs",
     )
+    biases: str = biases_tunable()
+    ahead: int = tunable(
+        1,
+        (1, 2),
+        "passes whose weights are on their way while one is computed, in tiles of at most 32 inputs",
+        packs=True,
+    )
     first_check: int = first_check_tunable(0, 4, 5, 6, 8)
     checks: int = checks_tunable()
 
@@ -109,6 +117,10 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         )
         yield Constraint(c.rest <= c.inputs, f"rest ({c.rest}) is at most a tile ({c.inputs})")
         yield enough_registers(self._registers(c), WARP * c.warps, at_a_time=8)
+        yield Constraint(
+            c.ahead == 1 or c.biases == "multiplied",
+            f"what is ahead (ahead {c.ahead}) has biases as products (biases {c.biases})",
+        )
         yield from drops_inputs(problem, c)
 
     @staticmethod
@@ -132,7 +144,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
     def pack(
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
+        tiles = network_tiles(problem, matrix, config.run, config.warps * config.run, config.ahead)
         places = tiles.places | _in_upper_half(tiles.pairs, len(tiles.places))
         scratch = self.kept(problem, tiles.positions)
         return self.packed(problem, matrix, tiles, {"places": places}, scratch)

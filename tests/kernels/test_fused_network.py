@@ -35,3 +35,35 @@ def test_the_rest_goes_to_few_blocks(emulator_toolchain: EmulatorToolchain, left
     packed = FAMILY.pack(problem, chosen, matrix)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
     run_and_compare(variant, kernel, problem, matrix, packed, where=f"{left} left")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("activation", [Activation.RELU, Activation.DYING_RELU])
+@pytest.mark.parametrize(("warps", "run", "each"), [(4, 2, 7), (4, 4, 12), (8, 2, 20), (4, 1, 20)])
+def test_runs_take_turns_where_tiles_have_few_inputs(
+    emulator_toolchain: EmulatorToolchain, activation: Activation, warps: int, run: int, each: int
+) -> None:
+    """One pass or several in a layer, an even or odd number of layers, and biases as products."""
+    matrix = radixnet(256, 9).stacked(DType.FLOAT16)
+    dies = activation is Activation.DYING_RELU
+    kind = Kind(
+        SparseNetworkProblem,
+        (("n", each * device().multiprocessors),),
+        (("dtype", DType.FLOAT16), ("activation", activation), ("readout", Readout.NEURONS)),
+    )
+    problem = kind.problem(matrix)
+    chosen = FAMILY.config(
+        inputs=40,
+        warps=warps,
+        run=run,
+        parts=2,
+        biases="multiplied",
+        ahead=2,
+        first_check=2 if dies else 0,
+        checks=2 if dies else 1,
+    )
+    source = render(FAMILY, problem, chosen)
+    variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
+    packed = FAMILY.pack(problem, chosen, matrix)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{warps} warps, runs of {run}")

@@ -81,6 +81,15 @@ def run_tunable(default: int, choices: tuple[int, ...], searched: tuple[int, ...
     return tunable(default, choices, doc, searched=searched, packs=True)
 
 
+def biases_tunable() -> Any:
+    """How sums get their biases."""
+    doc = (
+        "biases are what sums begin with, handed round by shuffles, or one more product, of their parts and what "
+        "these count"
+    )
+    return tunable("added", ("added", "multiplied"), doc)
+
+
 def first_check_tunable(*searched: int) -> Any:
     """When inputs are dropped for the first time."""
     doc = "layers before dead inputs are dropped for the first time; 0: never"

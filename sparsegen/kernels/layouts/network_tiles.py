@@ -68,8 +68,9 @@ class NetworkTiles:
     """All layers, laid out for kernels that take ``pass_groups`` groups at a time.
 
     Groups are numbered through the network: those of layers in pairs first, each layer filled up to whole passes and
-    one more pass behind the last, then the others. A group's values are its tiles in the order of the fragments of
-    m16n8k16, and its biases; those of groups of pairs follow each other, the others' begin where ``general`` says.
+    one more pass behind the last, or more where kernels read ahead; then the others. A group's values are its tiles in
+    the order of the fragments of m16n8k16, and its biases; those of groups of pairs follow each other, the others'
+    begin where ``general`` says.
 
     Attributes:
         layers: int32, layers × 4: kind, first group (of the others: in ``general``), groups (of pairs: passes), 0.
@@ -101,13 +102,14 @@ def positions_of(problem: SparseNetworkProblem) -> int:
 
 
 def network_tiles(
-    problem: SparseNetworkProblem, matrix: CsrMatrix, run: int, pass_groups: int
+    problem: SparseNetworkProblem, matrix: CsrMatrix, run: int, pass_groups: int, ahead: int = 1
 ) -> NetworkTiles:
     """All layers of a network in tiles.
 
     Args:
         run: groups that a warp takes one after another.
         pass_groups: those that all warps of a block take together.
+        ahead: passes that a warp reads before it needs them.
     """
     layers = layers_in_tiles(problem, matrix, run)
     positions = positions_of(problem)
@@ -115,7 +117,7 @@ def network_tiles(
     ready = [
         replace(layer, places=np.where(layer.places == NONE, positions, layer.places)) for layer in layers
     ]
-    numbered = NumberedLayers(problem, matrix, ready, passes, pass_groups, positions)
+    numbered = NumberedLayers(problem, matrix, ready, passes, pass_groups, positions, ahead)
     return numbered.tiles(places_of_inputs(problem, layers))
 
 
@@ -200,6 +202,7 @@ class NumberedLayers:
         layers: their places as the kernel wants them, in 32 bits.
         passes: of each layer, as `passes_of` gives them.
         nowhere: the place of rows that are none.
+        ahead: passes behind the last one, which are read and not used.
     """
 
     def __init__(
@@ -210,11 +213,12 @@ class NumberedLayers:
         passes: list[int],
         pass_groups: int,
         nowhere: int,
+        ahead: int = 1,
     ) -> None:
         self.problem, self.matrix, self.layers = problem, matrix, layers
         self.nowhere = nowhere
         self.passes = passes
-        self.pair_groups = (sum(self.passes) + 1) * pass_groups
+        self.pair_groups = (sum(self.passes) + ahead) * pass_groups
         self.pass_groups = pass_groups
 
     def tiles(self, inputs: Array) -> NetworkTiles:
