@@ -352,7 +352,7 @@ class SparseNetworkProblem(Problem):
     def lone_rows(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], rows: Sequence[int], rng: np.random.Generator
     ) -> Iterator[LoneRow]:
-        """As many random inputs, which go through the layers together."""
+        """Random inputs, as many as rows, which go through the layers together."""
         if len(rows):
             yield self._random_inputs(matrix, operands, len(rows), rng)
 
