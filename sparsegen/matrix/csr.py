@@ -133,8 +133,8 @@ class CsrMatrix:
     def fingerprint(self) -> str:
         """SHA-256 of the pattern (shape, offsets, indices); values do not enter."""
         digest = hashlib.sha256(repr(self.shape).encode())
-        digest.update(np.ascontiguousarray(self.row_offsets, dtype="<i4"))
-        digest.update(np.ascontiguousarray(self.column_indices, dtype="<i4"))
+        digest.update(np.ascontiguousarray(self.row_offsets, dtype="<i4").data)
+        digest.update(np.ascontiguousarray(self.column_indices, dtype="<i4").data)
         return digest.hexdigest()
 
 
