@@ -44,11 +44,28 @@ class HaloConvConfig(Config):
     input_stages: int = tunable(2, (2, 3, 4, 6), "pipeline stages of pixels: boxes in shared memory")
     weight_stages: int = tunable(4, (3, 4, 6, 9), "pipeline stages of weights in shared memory")
     stage_taps: int = tunable(1, (1, 3, 5), "filter taps per pipeline stage of weights")
-    lead: int = tunable(0, (0, 3), "pipeline stages by which one consumer warpgroup runs ahead of the other")
+    lead: int = tunable(
+        0,
+        (0, 1, 2, 3),
+        "pipeline stages by which one consumer warpgroup runs ahead of the other",
+        searched=(0, 3),
+    )
     unit_cost: int = tunable(
         0,
         (0, 1, 2, 3),
         "with a mask of the input, what a unit costs beside its taps, in taps; blocks share units by costs, 0: evenly",
+    )
+    alternates: bool = tunable(
+        False,
+        (False, True),
+        "with a mask of the input, whether every second block begins with the units that need most taps",
+        searched=(False,),
+    )
+    pairs: bool = tunable(
+        False,
+        (False, True),
+        "with a stride of 2, whether pairs of rows and of columns are dimensions, so that boxes step over nothing",
+        searched=(False,),
     )
 
 
@@ -154,6 +171,13 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield Constraint(
             not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
         )
+        yield Constraint(
+            not c.alternates or p.mask_of.is_of_input, "units differ in taps with a mask of the input"
+        )
+        yield Constraint(
+            not c.pairs or (p.stride.rows == 2 and p.height % 2 == p.width % 2 == 0),
+            f"images ({p.height} x {p.width}, stride {p.stride}) are whole pairs of rows and columns",
+        )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
@@ -185,6 +209,16 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         if name == "x":
             box = (c.chunk, self._box_side(size.columns, p), self._box_side(size.rows, p), 1)
             pixel = p.channels * ITEM_BYTES
+            if c.pairs:  # columns of a pair lie side by side, as if they were channels
+                return TensorMap(
+                    "x",
+                    p.dtype,
+                    (2 * p.channels, p.width // 2, 2, p.height // 2, p.batch),
+                    (2 * pixel, p.width * pixel, 2 * p.width * pixel, p.height * p.width * pixel),
+                    (*box[:2], 1, *box[2:]),
+                    swizzle,
+                    l2_bytes=128,
+                )
             return TensorMap(
                 "x",
                 p.dtype,

@@ -107,6 +107,32 @@ def test_units_are_shared_by_their_taps(
 
 
 @pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "sides", [{}, {"filter_size": 5, "padding": 2}, {"filter_size": "1x2", "padding": 0}]
+)
+def test_images_in_pairs_of_rows_and_columns(
+    sides: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Images one after another, whose edges are the padding's zeros and not each other's pixels."""
+    p = conv(38, 46, channels=32, batch=2, stride=2, density=0.5, rest="kept", **sides)
+    assert worst(p, replace(SMALL, pairs=True), emulator_toolchain, multiprocessors=7) <= 1
+    odd = conv(37, 46, stride=2)
+    assert FAMILY.broken_constraints(odd, replace(SMALL, pairs=True), H100)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("unit_cost", [0, 3])
+@pytest.mark.parametrize("mask_of", [MaskOf.INPUT, MaskOf.ANY_INPUT])
+def test_blocks_begin_with_few_taps_or_with_many(
+    mask_of: MaskOf, unit_cost: int, emulator_toolchain: EmulatorToolchain
+) -> None:
+    config = replace(SMALL, group_units=2, lead=1, alternates=True, unit_cost=unit_cost)
+    p = conv(61, 76, mask_of=mask_of, density=0.5, mask_block=16)
+    blocks = np.random.default_rng(1).random((1, *p.mask_shape)) < 0.3
+    assert worst(p, config, emulator_toolchain, blocks, multiprocessors=7) <= 1
+
+
+@pytest.mark.sanitizer
 def test_they_are_in_rows_of_more_blocks_than_a_word_has(emulator_toolchain: EmulatorToolchain) -> None:
     p = conv(24, 8 * 130 + 3, mask_of=MaskOf.INPUT, density=0.1)
     blocks = np.zeros((1, 3, 131), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""SBNet's way with kernels for its copies: live blocks and their halo are gathered, convolved, and scattered."""
+"""SBNet's way with kernels for its copies: live blocks with their halo are gathered, convolved by cuDNN, scattered."""
 
 from __future__ import annotations
 
