@@ -17,16 +17,18 @@ from typing import Any
 
 import click
 
-from benchmarks import masked_tables, study_tables, suite_tables
+from benchmarks import convolution_tables, masked_tables, study_tables, suite_tables
 from benchmarks.anchors import peers
 from sparsegen.errors import SparsegenError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
+HOST = HERE / "results" / "nvidia-h200-sm90"  # whose bus was measured
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "convolution.md",
     *sorted((ROOT / "docs" / "notes").glob("*.md")),
 )
 
@@ -69,6 +71,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "strongest": lambda: suite_tables.strongest(RESULTS, peers()),
     "reproduction": lambda: suite_tables.reproduction(RESULTS),
     "decode": lambda: suite_tables.decode(RESULTS),
+    "convolution-times": lambda: convolution_tables.times(RESULTS),
+    "convolution-blobs": lambda: convolution_tables.times(RESULTS, blobs=True),
+    "convolution-others": lambda: convolution_tables.others(RESULTS),
+    "convolution-peers": lambda: convolution_tables.peers(RESULTS),
+    "convolution-goals": lambda: convolution_tables.goals(RESULTS, HOST),
     "sddmm": lambda: suite_tables.sddmm(RESULTS, peers()),
     "uniform": of_file("uniform", study_tables.uniform),
     "uniform-summary": of_file("uniform", study_tables.uniform_summary),

@@ -89,7 +89,7 @@ def performance(folder: Path) -> str:
     files = read(folder)
     results = whole(folder)
     rows = []
-    summaries = summarize(results.rows)
+    summaries = summarize(row for row in results.rows if row.us(TUNED) or not row.us(UNTUNED))
     unseen = list(dict.fromkeys(name for s in summaries for name in s.worst_unseen))
     any_tf32 = any(s.to_dense_tf32.count for s in summaries)
     any_trials = any(s.tried is not None for s in summaries)
