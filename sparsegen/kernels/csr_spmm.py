@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import allowed_registers_fit, tiles_in_grid
+from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -20,12 +21,15 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 # Of a multiprocessor's cycles, as fitted: for a product of a row-major B, and of a column-major one, whose loads are
-# strided; to begin a row; for a nonzero of the longest row, whose strips follow one another, and where B has many rows.
-START_US = 1.7
-PRODUCT_CYCLES = {DType.FLOAT32: 0.05, DType.FLOAT16: 0.035, DType.BFLOAT16: 0.035}
+# strided; to begin a row of a tile; to add up what each of the subwarps holds that share a row, for each column; for a
+# nonzero of the longest row or rows, whose strips follow one another, and where B has many rows.
+START_US = 1.4
+PRODUCT_CYCLES = {DType.FLOAT32: 0.0302, DType.FLOAT16: 0.0204, DType.BFLOAT16: 0.0204}
 STRIDED_PRODUCT_CYCLES = 1.08
-ROW_CYCLES, STRIDED_ROW_CYCLES = 2.9, 56.0
-NONZERO_CYCLES, FAR_NONZERO_CYCLES, MANY_ROWS = 57.0, 130.0, 16384
+ROW_CYCLES, STRIDED_ROW_CYCLES = 23.0, 56.0
+SUM_CYCLES = 0.25
+NONZERO_CYCLES, FAR_NONZERO_CYCLES, MANY_ROWS = 52.0, 117.0, 16384
+LOADS_OF_A = 1.9  # as often as the L2's rate is given for each nonzero and tile
 LOADS_OF_B, STRIDED_LOADS_OF_B = 1.5, 20.0  # as often as the memory's rate is given for each of its elements
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
@@ -246,25 +250,58 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         product = PRODUCT_CYCLES[problem.dtype] if row_major else STRIDED_PRODUCT_CYCLES
         row = ROW_CYCLES if row_major else STRIDED_ROW_CYCLES
         cycles = features.nnz * tiles * c.tile_n * product + problem.m * tiles * row
-        # Blocks do not share the longest row.
-        longest = features.row_max / c.row_splits
+        if c.row_splits > 1:
+            cycles += problem.m * tiles * c.tile_n * c.row_splits * SUM_CYCLES
+        read = LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
+        # Rows that follow one another on their threads, or the longest one, which blocks do not share.
+        blocks = problem.batch * tiles * -(-problem.m // c.rows_per_block)
+        threads = c.threads_per_row * c.row_splits * c.rows_per_block
+        resident = resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
+        turns = -(-blocks // (resident * device.multiprocessors))
+        longest = max(features.row_max, turns * features.row_mean) / c.row_splits
         longest *= FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else NONZERO_CYCLES
         loads = LOADS_OF_B if row_major else STRIDED_LOADS_OF_B
         brought = loads * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
         return (
             rates.launch_us
             + START_US
-            + problem.batch * (cycles / device.cycles_per_us + brought / rates.copy_bytes_per_us)
+            + problem.batch
+            * (
+                cycles / device.cycles_per_us
+                + read / device.l2_bytes_per_us
+                + brought / rates.copy_bytes_per_us
+            )
             + longest / rates.clock_mhz
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
-        row_major = problem.layout is Layout.ROW
-        vector = max(w for w in (1, 2, 4) if not row_major or problem.n % w == 0) if row_major else 1
+        """The tile and the splits are those that should be fastest; of a column-major B a rule gives them."""
+        if problem.layout is Layout.COLUMN:
+            return self._strided(problem, features, device)
+        return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, device))
+
+    def _row_major(self, problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:
+        """Blocks of 128 threads, each with a vector of B in hand: other tunables make a difference of 1 %."""
+        vector = next(w for w in (4, 2, 1) if problem.n % w == 0)
+        has_short_indices = indices_fit(16, problem.k).holds
+        for tile_n, row_splits in itertools.product((8, 16, 32, 64, 128), (1, 2, 4, 8)):
+            threads_per_row = min(32, tile_n // vector)
+            if tile_n > 8 and tile_n >= 2 * problem.n:
+                continue
+            yield CsrSpmmConfig(
+                tile_n=tile_n,
+                threads_per_row=threads_per_row,
+                rows_per_block=max(1, 128 // (threads_per_row * row_splits)),
+                row_splits=row_splits,
+                dense_vector_width=vector,
+                prescale_indices=not has_short_indices and not self._is_wide(problem),
+                index_bits=16 if has_short_indices else 32,
+            )
+
+    @staticmethod
+    def _strided(problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))
-        threads_per_row = max(2, tile_n // (vector if vector > 1 else 2))
-        threads_per_row = min(threads_per_row, 32)
-        prescale = row_major and not self._is_wide(problem)
+        threads_per_row = tile_n // 2
         # A grid that leaves multiprocessors idle gains from splitting rows.
         blocks = max(1, problem.batch * problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
         row_splits = 1
@@ -274,14 +311,13 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             and features.row_mean > 32 * row_splits
         ):
             row_splits *= 2
-        rows_per_block = max(1, 128 // (threads_per_row * row_splits))
         return CsrSpmmConfig(
             tile_n=tile_n,
             threads_per_row=threads_per_row,
-            rows_per_block=rows_per_block,
+            rows_per_block=max(1, 128 // (threads_per_row * row_splits)),
             row_splits=row_splits,
-            dense_vector_width=vector,
-            prescale_indices=prescale,
+            dense_vector_width=1,
+            prescale_indices=False,
             index_bits=32,
         )
 

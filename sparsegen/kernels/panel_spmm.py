@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -25,18 +26,20 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-# Of a multiprocessor's cycles, as fitted: for a product, for a nonzero of the longest row on its way, and until all
-# warps have gone on to the next panel.
-START_US = 2.6
-PRODUCT_CYCLES = {DType.FLOAT32: 0.034, DType.FLOAT16: 0.0226, DType.BFLOAT16: 0.0226}
-NONZERO_CYCLES = 75.0
-PANEL_CYCLES = 1200.0
-UNALIGNED_LOADS = 6.0  # of B from L2, in single elements
-LOADS_OF_B, LOADS_OF_A, COLUMN_STORES = (
-    1.4,
-    2.5,
-    5.7,
-)  # as often as the memory's rate is given for each element
+# Of a multiprocessor's cycles, as fitted: for a product, for a load of A by a warp, to hand a sum on between threads
+# that share a row, for a nonzero of the longest row on its way (with a row-major and a column-major C), and until
+# all warps have gone on to the next panel.
+START_US = 2.3
+PRODUCT_CYCLES = {DType.FLOAT32: 0.030, DType.FLOAT16: 0.0205, DType.BFLOAT16: 0.0205}
+LOAD_CYCLES = 6.2
+SUM_CYCLES = 1.3
+NONZERO_CYCLES, COLUMN_NONZERO_CYCLES = 49.0, 126.0
+PANEL_CYCLES = 1240.0
+ADDRESS_REGISTERS = 24  # that a thread holds beside sums and two steps
+SPILLING = 5.3  # how much more work for a share of registers that there are too few
+UNALIGNED_LOADS = 6.1  # of B from L2, in single elements
+LOADS_OF_B, LOADS_OF_A = 1.57, 0.61  # as often as the memory's rate is given for each element
+COLUMN_STORES = 3.6  # likewise
 
 
 @dataclass(frozen=True)
@@ -310,7 +313,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig, device: Device
     ) -> float:
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
-        items, tiles = problem.batch, -(-problem.n // c.tile_n)
+        items, tiles, row_major = problem.batch, -(-problem.n // c.tile_n), problem.layout is Layout.ROW
         resident = self._resident_blocks(problem, c, device) * device.multiprocessors
         rows = c.warps * (32 // c.threads_per_row) * c.rows_per_group
         row_blocks = -(-problem.m // rows)
@@ -322,21 +325,41 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         panels = 0 if c.panel_k == 0 else -(-problem.k // c.panel_k)
         rounds = -(-problem.m // max(1, row_blocks * rows))
         longest = turns * max(features.row_max, rounds * features.row_mean) / c.row_splits
+        longest *= NONZERO_CYCLES if row_major else COLUMN_NONZERO_CYCLES
         idle = -(-blocks // device.multiprocessors) * device.multiprocessors / blocks
-        cycles = items * features.nnz * tiles * c.tile_n * PRODUCT_CYCLES[problem.dtype] * idle
-        row_major = problem.layout is Layout.ROW
-        stored = 0.0 if row_major else COLUMN_STORES * items * problem.m * problem.n * itemsize
-        moved = LOADS_OF_B * items * problem.k * problem.n * itemsize + stored
+        moved = LOADS_OF_B * items * problem.k * problem.n * itemsize
         moved += LOADS_OF_A * problem.value_sets * features.nnz * (itemsize + c.index_bits // 8)
+        moved += 0.0 if row_major else COLUMN_STORES * items * problem.m * problem.n * itemsize
         loaded = max(device.multiprocessors, blocks) * problem.k * c.tile_n * itemsize
         is_aligned = (problem.n if row_major else problem.k) * itemsize % CHUNK_BYTES == 0
         return (
             rates.launch_us
             + START_US
-            + cycles / device.cycles_per_us
-            + (longest * NONZERO_CYCLES + turns * panels * PANEL_CYCLES) / rates.clock_mhz
+            + items * tiles * idle * self._tile_cycles(problem, features, c) / device.cycles_per_us
+            + (longest + turns * panels * PANEL_CYCLES) / rates.clock_mhz
             + moved / rates.copy_bytes_per_us
             + (0.0 if is_aligned else UNALIGNED_LOADS * loaded / device.l2_bytes_per_us)
+        )
+
+    @staticmethod
+    def _tile_cycles(problem: SpmmProblem, features: Features, config: PanelSpmmConfig) -> float:
+        """Cycles of a multiprocessor for all rows of one tile of columns, if it were alone."""
+        c, itemsize = config, problem.dtype.itemsize
+        groups = -(-problem.m // c.rows_per_group)
+        warps = groups * c.threads_per_row / 32
+        columns = c.tile_n * c.row_splits // c.threads_per_row
+        # Of the columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
+        entries = problem.k * (1 - (1 - min(1.0, features.density)) ** c.rows_per_group)
+        panels = 1 if c.panel_k == 0 else min(-(-problem.k // c.panel_k), max(1.0, features.row_mean))
+        entries += (c.step * c.row_splits - 1) / 2 * panels
+        step_bytes = (c.step * c.index_bits // 8, c.step * c.rows_per_group * itemsize)
+        loads = sum(max(1.0, nbytes / CHUNK_BYTES) for nbytes in step_bytes)
+        held = columns * c.rows_per_group + 2 * sum(step_bytes) // 4 + ADDRESS_REGISTERS
+        spilled = max(0, held - c.registers) / c.registers
+        return (1 + SPILLING * spilled) * (
+            groups * entries * c.tile_n * PRODUCT_CYCLES[problem.dtype]
+            + warps * entries / (c.step * c.row_splits) * loads * LOAD_CYCLES
+            + warps * columns * c.rows_per_group * math.log2(c.row_splits) * SUM_CYCLES
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:

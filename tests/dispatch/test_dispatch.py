@@ -217,7 +217,8 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
         assert choice.expected_us is None
         return choice.family.name
 
-    assert default(32000) == "panel_spmm"
+    assert default(8000) == "csr_spmm"
+    assert default(200000) == "mma_spmm"
     assert default(16000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
     assert default(72000, dtype=DType.FLOAT16) == "bitmap_spmm", "too few for whole tiles"
     assert default(256000, dtype=DType.FLOAT16) == "block_spmm"
