@@ -23,6 +23,8 @@ REACH = 1.5  # octaves between workloads at which their likeness has fallen to e
 # with twice or half of any share 1 % more at most.
 COMMON, SAME_FAMILY, SAME_CONFIG, NOISE = 1.0, 0.08, 0.15, 0.005
 PER_TUNABLE = 0.35  # likeness of two configs for each tunable in which they differ (`differences`)
+# Of a log, from the median one: a model that is further off there does not know the pattern, and here it may.
+FARTHEST_OFF = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ def expected(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> tu
     Args:
         logs: of each known point the log of its time over the modelled one.
     """
+    usual = np.median(logs)
+    logs = np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF)
     own = _likeness(known, known)
     own[np.diag_indices_from(own)] += NOISE
     weights = _solution(COMMON + own, logs)
