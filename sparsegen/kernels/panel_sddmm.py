@@ -38,15 +38,11 @@ LEFT_VALUES = {DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16}
 FEWEST_LEFT_VALUES = 8
 TURNS = (1, 2, 4)
 TURNS_OF_HEADS = (8,)  # under a causal mask the first panels have most rows, and more blocks even that out
-# Of a multiprocessor in a cycle.
-WAVEFRONTS = 0.76  # of shared memory, 128 bytes each; one at most
-INSTRUCTIONS = 2.66  # of warps; four at most
-# Of these times what remains, as the parts overlap, and of the memory's for what must be moved at the least; as fitted.
-START_US = 2.5
-REMAINS, MOVES = 0.62, 1.9
-# Instructions of a step beside loads and products, as nvcc 13 compiles it: in all, and for each nonzero of its strip.
-STEP_INSTRUCTIONS, NONZERO_INSTRUCTIONS = 38, 5.5
-TASK_ROWS = 1.5  # that could be read from shared memory while a subwarp goes on to its next task
+START_US = 2.2
+# Of a multiprocessor's cycles, as fitted: for 128 bytes of a nonzero's row in shared memory, for 32 products, for a
+# result over how many are stored side by side, for a warp's step, and until it has its next tasks.
+ROW_CYCLES, PRODUCT_CYCLES, STORE_CYCLES, STEP_CYCLES, TASK_CYCLES = 0.91, 0.156, 0.58, 6.6, 23.0
+MOVES = 1.25  # of the memory's time for what must be moved at the least
 
 
 @dataclass(frozen=True)
@@ -235,7 +231,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return (
             rates.launch_us
             + START_US
-            + REMAINS * self._microseconds(problem, features, config, device)
+            + self._microseconds(problem, features, config, device)
             + moved / rates.copy_bytes_per_us
         )
 
@@ -246,46 +242,38 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         config: PanelSddmmConfig,
         device: Device,
     ) -> float:
-        """The parts' expected times, where nonzeros lie anywhere.
-
-        The panels come first, from L2. Then nonzeros, with those that fill up strips, are read from shared memory; the
-        shuffles and the lines of results take the same way. Instructions are issued meanwhile.
-        """
+        """The expected time of all nonzeros, with those that fill up strips, where they lie anywhere."""
         c, panels = config, max(1, self._panels(problem, config))
         tasks = problem.batch * panels * self._tasks_of_panel(problem, features, c)
         nonzeros = problem.batch * features.nnz + tasks * (c.strip - 1) / 2
-        row_bytes = self._row_bytes(problem, c)
-        row = row_bytes / BANK_BYTES
-        at_once = WARP // c.threads_per_strip * c.strip
-        one = row + self._shuffles(c) / at_once + 1 / min(c.strip, c.threads_per_strip)
+        row_bytes, subwarps = self._row_bytes(problem, c), WARP // c.threads_per_strip
         per_product = 1 if problem.dtype is DType.FLOAT32 else 2  # a conversion comes first
-        instructions = (
-            row_bytes / problem.dtype.itemsize / WARP * per_product
-            + row / 4
-            + (STEP_INSTRUCTIONS + NONZERO_INSTRUCTIONS * c.strip) / at_once
+        cycles = nonzeros * (
+            ROW_CYCLES * row_bytes / BANK_BYTES
+            + PRODUCT_CYCLES * per_product * row_bytes / problem.dtype.itemsize / WARP
+            + STORE_CYCLES / min(c.strip, c.threads_per_strip)
+            + STEP_CYCLES / (subwarps * c.strip)
         )
-        reading = nonzeros * max(one / WAVEFRONTS, instructions / INSTRUCTIONS)
-        reading += tasks * TASK_ROWS * row / WAVEFRONTS
-        blocks = panels * problem.batch * self._blocks_per_panel(problem, c, device.multiprocessors)
+        cycles += tasks / subwarps * TASK_CYCLES
+        blocks_per_panel = self._blocks_per_panel(problem, c, device.multiprocessors)
+        blocks = panels * problem.batch * blocks_per_panel
         places = c.resident_blocks * device.multiprocessors
         idle = math.ceil(blocks / places) * places / blocks
-        brought = blocks * self._shared_bytes(problem, c)
-        return idle * reading / device.cycles_per_us + brought / device.l2_bytes_per_us
+        idle *= max(
+            1.0, panels * c.panel_n / max(1, problem.n)
+        )  # the last panel has fewer columns and as many blocks
+        tasks_per_panel = max(tasks / (panels * problem.batch), features.nnz / (panels * c.strip * c.strips))
+        busy = (
+            panels * problem.batch * min(blocks_per_panel, math.ceil(tasks_per_panel / (subwarps * c.warps)))
+        )
+        idle *= max(1.0, device.multiprocessors / max(1, busy))
+        return idle * cycles / device.cycles_per_us
 
     @staticmethod
     def _tasks_of_panel(problem: SddmmProblem, features: Features, config: PanelSddmmConfig) -> float:
         """Rows that have nonzeros in a panel, where these lie anywhere."""
         in_panel = features.row_mean * min(1.0, config.panel_n / max(1, problem.n))  # of a row
         return features.m * -math.expm1(-in_panel)
-
-    @staticmethod
-    def _shuffles(config: PanelSddmmConfig) -> int:
-        """Of a warp, to add up the sums of its strips."""
-        held, threads, count = config.strip, config.threads_per_strip, 0
-        while threads > 1:
-            held, threads = max(1, held // 2), threads // 2
-            count += held
-        return count
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
         """Subwarps that suit k, and the panels and strips that should be fastest with them."""
