@@ -30,14 +30,13 @@ from sparsegen.kernels.layouts.copied_ring import (
     persistent_launch,
 )
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.layouts.masked_tiles import TF32_PRODUCTS, Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
 
-TF32_PRODUCTS = 3  # that `tensor_products_per_us` assumes of a float32 product, which is one here
 EVEN_DENSITY = (
     0.97  # density from which on rows are so equally long that a short tail costs more than it saves
 )

@@ -6,6 +6,7 @@ an operator's problem as such a product.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -14,7 +15,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
 from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.packed import Packed
@@ -35,8 +36,15 @@ from sparsegen.system.device_memory import WARP
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
 )
-START_US = 2.0
-REACHED = 0.6  # share of the tensor cores' rate that mma.sync reaches with large tiles on an H100
+# Fitted on an H100, 2026-11-23 (57 times of float16 and TF32 at 1024³ to 4096³; standard deviation 8 %): microseconds
+# of the kernel's start; the share of the tensor cores' rate that blocks reach together; microseconds from a stage's
+# load to its use, of which each stage on its way hides a part; and the factor for tiles of several mask rows.
+START_US = 1.25
+REACHED = 0.5
+ARRIVAL_US = 0.68
+LOOKED_UP = 1.34
+TF32_PRODUCTS = 3  # that `tensor_products_per_us` assumes of a float32 product, which is one here
+EXTRA_REGISTERS = 64  # that a thread needs beside its sums, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +157,7 @@ class MaskedTiles(Family[P, C]):
             side.samples or c.step <= side.inner_block,
             f"a step ({c.step}) lies in one block of the mask ({side.inner_block} along the contraction)",
         )
-        yield enough_registers(sums_of(c) + 64, max(threads, 128), at_a_time=8)
+        yield enough_registers(sums_of(c) + EXTRA_REGISTERS, max(threads, 128), at_a_time=8)
         yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
@@ -199,19 +207,33 @@ class MaskedTiles(Family[P, C]):
         return replace(found, stages=4)
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
-        c, rates, side = config, device.expected_rates, Side.of(problem)
+        """Waves of resident blocks, each as long as the arrivals of its stages and the products of all its blocks."""
+        c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share
         tiles = self._row_tiles(side, c) * -(-side.columns // c.tile_n) * problem.batch
-        density = problem.density.share
-        if not side.samples:
-            mask_rows = max(1, c.tile_m // side.row_block)
-            density = 1 - (1 - density) ** mask_rows  # the probability that one of a tile's mask rows is live
-        rounds = -(-tiles // device.multiprocessors)
-        each = c.tile_m * c.tile_n * side.inner * density
+        mask_rows = max(1, c.tile_m // side.row_block)  # of a tile
+        if side.samples:
+            blocks = mask_rows * max(1, c.tile_n // side.inner_block)
+            live = tiles * (1 - (1 - share) ** blocks)  # a tile is live if any of its blocks is
+            mean = longest = 1.0
+        else:
+            live = float(tiles)
+            mean = 1 - (1 - share) ** mask_rows  # a step is live if it is in any of a tile's mask rows
+            longest = min(1.0, mean + 2 * math.sqrt(mean * (1 - mean) * side.inner_block / side.inner))
+        rounds = max(1, math.ceil(live / device.multiprocessors))
+        registers = sums_of(c) + EXTRA_REGISTERS
+        waves = -(
+            -rounds // resident_blocks(threads_of(c), registers, self._shared_bytes(problem, c), device)
+        )
+        steps = side.inner / c.step
+        arriving = ARRIVAL_US / (c.stages - 1) * steps * (waves * mean + longest - mean)
         rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         if problem.dtype is DType.FLOAT32:
-            rate *= 3  # one TF32 product, where `tensor_products_per_us` assumes three
+            rate *= TF32_PRODUCTS
+        computing = c.tile_m * c.tile_n * side.inner / rate * (rounds * mean + longest - mean)
+        if mask_rows > 1 and not side.samples:
+            computing *= LOOKED_UP
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, rounds * each / rate)
+        return rates.launch_us + START_US + max(moved, arriving + computing)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
