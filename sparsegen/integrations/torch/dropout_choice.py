@@ -87,7 +87,7 @@ def _tried(
     state = torch.zeros(2, dtype=torch.int64, device=where)
 
     def masked() -> None:
-        mask = mask_of(state, (tokens, ins), block, MaskDraw(p), early=False)
+        mask = mask_of(state, (tokens, ins), block, MaskDraw(p))
         scale = 1 / mask.density
         dsd(x, weight, mask, scale=scale)
         sdd(dy, weight, mask, scale=scale)

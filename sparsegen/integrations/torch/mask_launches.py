@@ -16,10 +16,10 @@ from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.operators import DType
 from sparsegen.plan.block_dropout import bind_block_dropout
-from sparsegen.plan.block_masks import BlockMaskMaker, Given
+from sparsegen.plan.block_masks import BlockMaskMaker, DrawStart, Given
 from sparsegen.plan.executors import shared_executor
 
-Key = tuple[Device, int, BlockMaskLayout]
+Key = tuple[Device, int, BlockMaskLayout, bool]  # and whether its draws are open
 Dropout = tuple[tuple[int, int], tuple[int, int], float, DType]  # shape, block, p and dtype
 
 
@@ -28,14 +28,18 @@ class _Makers(threading.local):
 
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
-        self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
+        self.launches: dict[tuple[Key, MaskDraw | Given, DrawStart], Callable[..., None]] = {}
         self.drops: dict[tuple[Device, int, Dropout], Callable[..., None]] = {}
 
     def launch(
-        self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given, early: bool = False
+        self,
+        device: Device,
+        layout: BlockMaskLayout,
+        what: MaskDraw | Given,
+        start: DrawStart = DrawStart.LATE,
     ) -> Callable[..., None]:
-        key = device, device.index, layout
-        if (key, what, early) not in self.launches:
+        key = device, device.index, layout, start is DrawStart.OPEN
+        if (key, what, start) not in self.launches:
             executor = shared_executor(device)
             with executor.entered():
                 if key not in self.makers:
@@ -43,10 +47,10 @@ class _Makers(threading.local):
                 executor.activate()
                 maker = self.makers[key]
                 bound = (
-                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
+                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, start=start)
                 )
-            self.launches[key, what, early] = bound
-        return self.launches[key, what, early]
+            self.launches[key, what, start] = bound
+        return self.launches[key, what, start]
 
     def drop(self, device: Device, what: Dropout) -> Callable[..., None]:
         key = device, device.index, what
@@ -61,11 +65,13 @@ class _Makers(threading.local):
 _here = _Makers()
 
 
-def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
+def draw_on(
+    state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, start: DrawStart = DrawStart.LATE
+) -> Tensor:
     """The buffer of the mask that a state names, where the state lies; one is added to its step.
 
     Args:
-        early: see `BlockMaskMaker.bind_draw`.
+        start: see `BlockMaskMaker.bind_draw`.
     """
     device = kernel_device_of(state.device)
     if device is None:
@@ -74,7 +80,7 @@ def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bo
         state[1] += 1
         return words
     words = torch.empty(layout.words, dtype=torch.uint64, device=state.device)
-    _here.launch(device, layout, draw, early)(_stream(state), state.data_ptr(), words.data_ptr())
+    _here.launch(device, layout, draw, start)(_stream(state), state.data_ptr(), words.data_ptr())
     return words
 
 
