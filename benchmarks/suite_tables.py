@@ -89,7 +89,7 @@ def performance(folder: Path) -> str:
     files = read(folder)
     results = whole(folder)
     rows = []
-    summaries = summarize(row for row in results.rows if row.us(TUNED) or not row.us(UNTUNED))
+    summaries = [s for s in summarize(results.rows) if s.ours == TUNED]  # others have pages of their own
     unseen = list(dict.fromkeys(name for s in summaries for name in s.worst_unseen))
     any_tf32 = any(s.to_dense_tf32.count for s in summaries)
     any_trials = any(s.tried is not None for s in summaries)
@@ -113,8 +113,7 @@ def performance(folder: Path) -> str:
             calls,
             state_of(files, s.suite),
         ]
-        by = "" if s.ours == TUNED else ", untuned"
-        rows.append([f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}{by}", s.rows, *cells])
+        rows.append([f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}", s.rows, *cells])
     tf32 = ["over dense in TF32"] * any_tf32
     head = [
         "geometric mean of the speedup", "rows", "over dense cuBLAS", *tf32, "over the best other sparse",

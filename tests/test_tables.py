@@ -84,7 +84,7 @@ def test_a_mean_over_some_of_the_rows_says_so(tables: Any) -> None:
 def test_where_nothing_was_tuned_the_untuned_stand_for_us(tables: Any) -> None:
     untuned = replace(row("plain"), cells=tuple(c for c in row().cells if c.contender != "sparsegen"))
     result_file.write(results(untuned), tables.RESULTS / "bench_a.json")
-    assert "| made-up, fp32, untuned | 1 | 1.67 × | 0.42 × | 1.33 × | – |" in made(tables, "performance")
+    assert "made-up" not in made(tables, "performance"), "which is of tuned winners"
     page = tables.suite_tables.suite(tables.RESULTS, "made-up")
     assert "| plain | – | 6.00 | 10.00 | 8.00 | cusparse-csr | 1.67 | 1.33 |" in page
 
