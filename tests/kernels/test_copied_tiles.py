@@ -330,18 +330,3 @@ def test_warps_are_expected_to_be_slower_than_warpgroups(
     problem = kind(size, size, size, DType.FLOAT16, density=Density(density))
     ours = predicted_us(f"tma_{problem.operator}", problem)
     assert ours < predicted_us(f"mma_{problem.operator}", problem)
-
-
-@pytest.mark.parametrize("operator", ["mma_dsd", "mma_sdd"])
-def test_large_tiles_of_warps_have_few_of_them(operator: str) -> None:
-    problem = DSD if operator == "mma_dsd" else SDD
-    found = family(operator)
-
-    def of(problem: MaskedProblem) -> dict[str, object]:
-        config = found.heuristic(problem, problem.features(problem.without_pattern), H100)
-        assert found.broken_constraints(problem, config, H100) == []
-        return config.to_dict()
-
-    assert of(problem).items() >= {"step": 64, "warps_n": 2, "stages": 3, "tile_n": 128}.items()
-    assert of(replace(problem, block=Block(32, 32))).items() >= {"step": 32, "stages": 4}.items()
-    assert of(replace(problem, dtype=DType.FLOAT32)).items() >= {"step": 16, "warps_n": 4}.items()

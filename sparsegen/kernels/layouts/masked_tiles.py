@@ -121,8 +121,7 @@ class MaskedTilesConfig(Config):
 P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=MaskedTilesConfig)
 
-# tile_m, tile_n, warps_m and warps_n, from large tiles to small ones. With 16-bit elements the largest have fewer warps
-# and longer steps (4096³ on an H100: 441 for 491 µs with all blocks, and 261 for 310 with half of them in `mma_sdd`).
+# tile_m, tile_n, warps_m and warps_n, from large tiles to small ones.
 HEURISTIC_CONFIGS = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
 
 
@@ -204,10 +203,7 @@ class MaskedTiles(Family[P, C]):
             )
             tiles = self._row_tiles(side, found) * -(-side.columns // tile_n) * problem.batch
             if tiles >= device.multiprocessors:
-                if (tile_m, tile_n) != HEURISTIC_CONFIGS[0][:2] or problem.dtype is DType.FLOAT32:
-                    return found
-                step = min(64, side.inner_block)
-                return replace(found, step=step, warps_n=2, stages=3 if step == 64 else 4)
+                return found
         return replace(found, stages=4)
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
