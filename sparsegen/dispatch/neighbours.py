@@ -130,7 +130,7 @@ def predict(
         )
         candidates |= dict.fromkeys(heuristics)
     listed = [c for c in candidates if c not in doubtful and is_allowed(c)]
-    modelled = np.array([_log_modelled(problem, features, c, device) for c in listed])
+    modelled = np.array([_log_of_analytic(problem, features, c, device) for c in listed])
     listed = [c for c, log in zip(listed, modelled.tolist(), strict=True) if math.isfinite(log)]
     if not listed:
         return []
@@ -171,10 +171,14 @@ def _log_modelled(problem: Problem, features: Features, config: Config, device: 
     """The log of what the cost model says; infinite where the config is none for such a problem."""
     if not is_of_operator(config, problem.operator):
         return math.inf
-    model = family_of(config)
-    if model.broken_constraints(problem, config, device):
+    if family_of(config).broken_constraints(problem, config, device):
         return math.inf
-    return math.log(model.analytic_us(problem, features, config, device))
+    return _log_of_analytic(problem, features, config, device)
+
+
+def _log_of_analytic(problem: Problem, features: Features, config: Config, device: Device) -> float:
+    """`_log_modelled` of a config whose constraints hold."""
+    return math.log(family_of(config).analytic_us(problem, features, config, device))
 
 
 def _telling(times: dict[Config, float]) -> list[Config]:
