@@ -120,7 +120,9 @@ def test_names_and_kinds() -> None:
 
 @pytest.mark.parametrize(("name", "near"), [("rrn", "rnn"), ("DLMC", "dlmc"), ("sddm", "sddmm")])
 def test_unknown_suites(name: str, near: str) -> None:
-    message = rf"unknown suite '{name}' \(did you mean '{near}'\?\); there are attention, .*, uniform-sparsity$"
+    message = (
+        rf"unknown suite '{name}' \(did you mean '{near}'\?\); there are attention, .*, uniform-sparsity$"
+    )
     with pytest.raises(SuiteError, match=message):
         load_suite(name)
 
