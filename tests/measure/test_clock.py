@@ -141,3 +141,19 @@ def test_a_host_that_is_always_late_is_part_of_what_is_measured() -> None:
 
 def test_few_samples_within_the_budget_are_all_there_are() -> None:
     assert undisturbed([(5e5, False)], samples=20) == [5e5]
+
+
+def test_long_calls_are_not_queued_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls take no time to queue, and half of the budget each when they are waited for."""
+    device, now = Recorded(), [0.0]
+    done = [0]
+
+    def synchronize() -> None:
+        calls = device.asked.count("call")
+        now[0] += 0.5 * (calls - done[0])
+        done[0] = calls
+
+    monkeypatch.setattr(device, "synchronize", synchronize, raising=False)
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: now[0])
+    timing = clock(device).time(device.call, samples=20, warmup=2, budget_s=1.0)
+    assert len(timing.samples_us) == 2, "and not ten"

@@ -10,15 +10,19 @@ import pytest
 
 from sparsegen.errors import SparsegenError
 from sparsegen.matrix.generators import random_rows
+from sparsegen.networks.radixnet import radixnet
 from sparsegen.operators import (
     ConvEpilogue,
     Density,
+    DType,
     MaskedConv2dProblem,
     MaskOf,
     Problem,
+    Readout,
     Reference,
     Rest,
     SddmmProblem,
+    SparseNetworkProblem,
     SpmmProblem,
 )
 from sparsegen.verify import sample
@@ -95,6 +99,23 @@ def test_a_row_is_copied_at_once_unless_it_is_wide_apart(
     assert set(copied[together:]) == {1}
     with pytest.raises(SparsegenError, match="is wrong"):
         check(problem, exact=1 + 1e-6)
+
+
+@pytest.mark.parametrize("readout", Readout)
+def test_random_inputs_of_a_network_are_checked_together(readout: Readout) -> None:
+    network = radixnet(32, 3, bias=0.1).stacked(DType.FLOAT16)
+    problem = SparseNetworkProblem(*network.shape, 40, DType.FLOAT16, readout=readout)
+    operands = problem.random_operands(np.random.default_rng(0), network.nnz)
+    (alone,) = problem.lone_rows(network, operands, range(ROWS), np.random.default_rng(1))
+    assert alone.problem.reference(alone.matrix, alone.operands).exact.size == alone.places.size
+    right = problem.reference(network, operands)
+    for factor in (1.0, 1 + 1e-6):
+        found: Any = Computed(replace(right, exact=right.exact * factor))
+        if factor == 1:
+            require_sample(problem, network, operands, found, device=None)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(SparsegenError, match="is wrong"):
+                require_sample(problem, network, operands, found, device=None)  # type: ignore[arg-type]
 
 
 def test_what_is_left_as_it_was_has_no_magnitude() -> None:
