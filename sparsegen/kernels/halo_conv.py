@@ -28,6 +28,7 @@ ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
 THREADS = 384
 WARPS = 8  # consumer warps
 LISTED_UNITS = 512  # that a thread block has room for in its list
+MOST_UNIT_ROWS, MOST_UNIT_COLUMNS = 1 << 20, 1 << 12  # of units in all images: a unit is one word
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
 KINDS = 5  # of units, with a mask of the input
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
@@ -143,6 +144,11 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
                 p.stride.rows == 1 and p.taps <= LONGEST_WORD,
                 f"with a mask of the input the stride is 1 and a filter has at most {LONGEST_WORD} taps ({p.taps})",
             )
+        rows, columns = -(-p.out_height // UNIT) * p.batch, -(-p.out_width // UNIT)
+        yield Constraint(
+            rows < MOST_UNIT_ROWS and columns <= MOST_UNIT_COLUMNS,
+            f"units have less than {MOST_UNIT_ROWS} rows ({rows}), at most {MOST_UNIT_COLUMNS} columns ({columns})",
+        )
         yield countable_outputs(problem)
 
     def constraints(

@@ -375,6 +375,12 @@ __device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOper
 
 using MaskWord = unsigned long long;
 
+// A unit by its row among those of all images and its column, so that none is divided.
+constexpr int kColumnBits = 12;
+__device__ __forceinline__ unsigned unit_at(int row, int column) { return static_cast<unsigned>(row) << kColumnBits | static_cast<unsigned>(column); }
+__device__ __forceinline__ int row_of_unit(unsigned unit) { return static_cast<int>(unit >> kColumnBits); }
+__device__ __forceinline__ int column_of_unit(unsigned unit) { return static_cast<int>(unit & ((1u << kColumnBits) - 1)); }
+
 // The mask of blocks: 64 columns of blocks in a word, rows of words, images.
 struct Mask {
   const MaskWord* words;
@@ -394,6 +400,10 @@ struct Mask {
 struct UnitMask {
   Mask mask;
   int unit_rows, unit_columns;  // of an image
+  float inverse_rows = 1.0f / static_cast<float>(unit_rows);
+
+  // Of a row of units; exact below 2^21 rows.
+  __device__ __forceinline__ int image_of(int row) const { return static_cast<int>((static_cast<float>(row) + 0.5f) * inverse_rows); }
 
   __device__ __forceinline__ int row_of_place(int place) const { return mask.row_words == 1 ? place : place / mask.row_words; }
 
@@ -406,7 +416,7 @@ struct UnitMask {
 
   // The blocks of a row of units, of one word.
   __device__ __forceinline__ MaskWord blocks(int place) const {
-    const int row = row_of_place(place), image = row / unit_rows, unit_row = row - image * unit_rows;
+    const int row = row_of_place(place), image = image_of(row), unit_row = row - image * unit_rows;
     return mask.word(static_cast<long long>(image) * mask.rows + unit_row / kBlockUnitRows, place - row * mask.row_words);
   }
 
@@ -416,7 +426,7 @@ struct UnitMask {
   __device__ __forceinline__ int count(int place) const {
     const MaskWord found = blocks(place);
     int total = 0;
-    #pragma unroll
+    #pragma unroll 1
     for (int column = 0; column < kBlockUnitColumns; ++column) total += __popcll(units(place, found, column));
     return total;
   }
@@ -435,7 +445,7 @@ __device__ __forceinline__ int bit_of_rank(MaskWord word, int rank) {
 
 // What a block keeps of the mask.
 struct UnitList {
-  unsigned units[kListUnits];  // row * unit_columns + column
+  unsigned units[kListUnits];  // unit_at
   int before[kThreads];  // active units before a thread's part of the mask
   int of_warp[kThreads / 32];
 };
@@ -454,6 +464,7 @@ struct MaskPart {
 __device__ __forceinline__ int count_units(const UnitMask& mask, int places, UnitList& list) {
   const MaskPart part(threadIdx.x, places);
   int own = 0;
+  #pragma unroll 1  // short code: each instruction that runs once has to be fetched
   for (int place = part.begin; place < part.end; ++place) own += mask.count(place);
   int up_to = own;
   #pragma unroll
@@ -501,6 +512,7 @@ struct Share {
 // Behind that one, by the first kWarps warps: writes a block's share to the list.
 __device__ __forceinline__ void list_units(const UnitMask& mask, int places, const Share& share, UnitList& list) {
   const int count = share.count();
+  #pragma unroll 1
   for (int number = threadIdx.x; number < count; number += 32 * kWarps) {
     const int wanted = share.number(number);
     int low = 0, high = kThreads;  // the last part that begins with `wanted` or earlier
@@ -509,14 +521,16 @@ __device__ __forceinline__ void list_units(const UnitMask& mask, int places, con
       if (list.before[middle] <= wanted) low = middle; else high = middle;
     }
     int rank = wanted - list.before[low], place = MaskPart(low, places).begin;
+    #pragma unroll 1
     for (int count; rank >= (count = mask.count(place)); ++place) rank -= count;
     const MaskWord blocks = mask.blocks(place);
     int column = 0;
     MaskWord found = mask.units(place, blocks, 0);
+    #pragma unroll 1
     for (int count; rank >= (count = __popcll(found)); found = mask.units(place, blocks, ++column)) rank -= count;
     const int row = mask.row_of_place(place), block = (place - row * mask.mask.row_words) * 64 + bit_of_rank(found, rank);
     const int unit_column = block * kBlockUnitColumns + column;
-    list.units[number] = row * mask.unit_columns + unit_column;
+    list.units[number] = unit_at(row, unit_column);
   }
 }
 
@@ -537,6 +551,7 @@ __device__ constexpr int tap_number(int number, int tap) {
 
 // The first tap of a stage of weights, in the order in which they are multiplied.
 __device__ constexpr int first_tap(int stage) {
+  if (kClasses == 1) return stage * kStageTaps;
   int number = 0;
   while (class_begin(number) + class_taps(number) <= stage * kStageTaps) ++number;
   return tap_number(number, stage * kStageTaps - class_begin(number));
@@ -591,10 +606,11 @@ __device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& ima
     #pragma unroll
     for (int i = 0; i < kItemUnits; ++i) {
       if (i >= count) continue;
-      const int unit = shared.list.units[item * kItemUnits + i], unit_row = unit / mask.unit_columns;
-      image[i] = unit_row / mask.unit_rows;
+      const unsigned unit = shared.list.units[item * kItemUnits + i];
+      const int unit_row = row_of_unit(unit);
+      image[i] = mask.image_of(unit_row);
       row[i] = (unit_row - image[i] * mask.unit_rows) * kUnit * kStride - kPaddingRows;
-      column[i] = (unit - unit_row * mask.unit_columns) * kUnit * kStride - kPaddingColumns;
+      column[i] = column_of_unit(unit) * kUnit * kStride - kPaddingColumns;
     }
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
       for (int c = 0; c < kClasses; ++c) {
@@ -738,9 +754,9 @@ struct Place {
   long long offset;  // of its first output, in elements
   int rows, columns;  // inside of the image
 
-  __device__ __forceinline__ Place(const UnitMask& mask, int unit, int height, int width, int channels) {
-    const int unit_row = unit / mask.unit_columns, column = (unit - unit_row * mask.unit_columns) * kUnit;
-    const int image = unit_row / mask.unit_rows, row = (unit_row - image * mask.unit_rows) * kUnit;
+  __device__ __forceinline__ Place(const UnitMask& mask, unsigned unit, int height, int width, int channels) {
+    const int unit_row = row_of_unit(unit), column = column_of_unit(unit) * kUnit;
+    const int image = mask.image_of(unit_row), row = (unit_row - image * mask.unit_rows) * kUnit;
     offset = ((static_cast<long long>(image) * height + row) * width + column) * channels;
     rows = height - row, columns = width - column;
   }
