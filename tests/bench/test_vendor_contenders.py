@@ -15,7 +15,7 @@ import pytest
 from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError, Way
-from sparsegen.bench.contenders import contenders, cusparse_bsr, cusparse_sddmm
+from sparsegen.bench.contenders import contenders, cublaslt_mma, cusparse_bsr, cusparse_sddmm
 from sparsegen.bench.contenders.cublaslt_mma import by_call
 from sparsegen.bench.parcel import ParcelMaker
 from sparsegen.bench.patterns import Blocks, Drawn
@@ -41,7 +41,12 @@ PARAMETERS = {  # of the functions in cublas_api.h, cublasLt.h and cusparse.h
     "cublasLtCreate": 1,
     "cublasLtDestroy": 1,
     "cublasLtMatmul": 16,
+    "cublasLtMatmulAlgoCapGetAttribute": 5,
+    "cublasLtMatmulAlgoCheck": 8,
+    "cublasLtMatmulAlgoConfigSetAttribute": 4,
     "cublasLtMatmulAlgoGetHeuristic": 10,
+    "cublasLtMatmulAlgoGetIds": 10,
+    "cublasLtMatmulAlgoInit": 9,
     "cublasLtMatmulDescCreate": 3,
     "cublasLtMatmulDescDestroy": 1,
     "cublasLtMatmulDescSetAttribute": 4,
@@ -80,7 +85,10 @@ class Library:
             self.called[name] += 1
             if "Create" in name and not name.startswith("cusparseCreateD"):
                 arguments[0]._obj.value = 1  # type: ignore[attr-defined]  # what ctypes.byref points to
-            if name == "cublasLtMatmulAlgoGetHeuristic":
+            if name == "cublasLtMatmulAlgoCapGetAttribute":  # two tiles or stages
+                arguments[2][:2] = [7, 9]  # type: ignore[index]
+                arguments[-1]._obj.value = 8  # type: ignore[attr-defined]
+            if name in ("cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulAlgoGetIds"):
                 arguments[-1]._obj.value = 2  # type: ignore[attr-defined]
             return REFUSED if name in self._refused else 0
 
@@ -171,6 +179,20 @@ def test_handles_are_given_back(ways: Prepared) -> None:
     library = Library()
     del ways("cusparse-csr", SPMM, library)[:]
     assert library.called["cusparseCreate"] == library.called["cusparseDestroy"] == 1
+
+
+def test_cublaslt_held_to_kernels_of_sm80(ways: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublaslt_mma, "kernels_of", lambda calls: ["nvjet_sm90", "ampere_h16816gemm"])
+    problem = DsdProblem(64, 96, 16, DType.FLOAT16)
+    [*found] = (way.detail for way in ways("cublaslt-mma", problem, Library()))
+    places = [f"algorithm 0, tile {tile}, stages {stages}" for tile in (7, 9) for stages in (7, 9)]
+    assert found == [f"masked elements are zeros, {place} (ampere_h16816gemm)" for place in places]
+
+
+def test_cublaslt_without_kernels_of_sm80(ways: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublaslt_mma, "kernels_of", lambda calls: ["nvjet_sm90"] * len(calls))
+    with pytest.raises(UnsupportedError, match="none of 2 algorithms is of sm_80: nvjet_sm90"):
+        ways("cublaslt-mma", DsdProblem(64, 96, 16, DType.FLOAT16), Library())
 
 
 def test_kernels_told_apart_by_marks() -> None:

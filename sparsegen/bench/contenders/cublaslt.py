@@ -45,20 +45,24 @@ class CublasLt(Contender):
         assert isinstance(problem, MaskedProblem)
         whole = WholeProduct.of(bench, problem)
         watch = Stopwatch()
-        found = offered(bench, problem, whole, OFFERED)
+        found = product_of(bench, problem, whole).offered(OFFERED)
         elapsed = watch.lap()
         for one in found:
-            detail = f"{whole.detail}, algorithm {one.place + 1}"
-            yield Way(detail, one.run, whole.result.clear, whole.read, elapsed, one.workspace)
+            yield Way(
+                f"{whole.detail}, {one.detail}",
+                one.run,
+                whole.result.clear,
+                whole.read,
+                elapsed,
+                one.workspace,
+            )
 
 
-def offered(
-    bench: Workbench, problem: MaskedProblem, whole: WholeProduct, wanted: int
-) -> list[cublaslt.Algorithm]:
-    """The first algorithms of the library's heuristics, so many at the most."""
+def product_of(bench: Workbench, problem: MaskedProblem, whole: WholeProduct) -> cublaslt.Product:
+    """The product as cuBLASLt sees it, float32 in TF32."""
     compute = Compute.TF32 if problem.dtype is DType.FLOAT32 else Compute.FLOAT32
-    return cublaslt.algorithms(
-        bench.executor, cublaslt.open_handle(), problem.dtype, whole.factors, compute, whole.scale, wanted
+    return cublaslt.Product(
+        bench.executor, cublaslt.open_handle(), problem.dtype, whole.factors, compute, whole.scale
     )
 
 

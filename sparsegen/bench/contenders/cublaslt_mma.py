@@ -1,7 +1,7 @@
 """cuBLASLt held to kernels of sm_80, which multiply by `mma.sync`: what the ``mma_*`` families compare to.
 
-No setting of the library says so. Its heuristics are asked for many algorithms, each runs once under PyTorch's
-profiler, and those stay whose kernels' names are of that architecture.
+No setting of the library says so, and on Hopper its heuristics offer none. Each of its algorithms therefore runs once
+under PyTorch's profiler, and those whose kernels' names are of that architecture are tried with all tiles and stages.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contenders._live_blocks import WholeProduct
 from sparsegen.bench.contenders._torch import import_torch, open_torch, wait
-from sparsegen.bench.contenders.cublaslt import CublasLt, offered
+from sparsegen.bench.contenders.cublaslt import CublasLt, product_of
 from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines.libraries import VendorError
 from sparsegen.operators import MaskedProblem
 
-WANTED = 256
 OF_SM80 = re.compile(r"sm_?80|ampere|cutlass_80|16816|1688")
 MARK = "call "
 SHOWN = 3  # names of kernels in a refusal
@@ -37,16 +36,19 @@ class CublasLtMma(CublasLt):
         assert isinstance(problem, MaskedProblem)
         whole = WholeProduct.of(bench, problem)
         watch = Stopwatch()
-        found = offered(bench, problem, whole, WANTED)
-        names = kernels_of([one.run for one in found])
+        product = product_of(bench, problem, whole)
+        firsts = [(number, next(product.configs(number), None)) for number in product.numbers()]
+        able = [(number, one) for number, one in firsts if one is not None]
+        names = kernels_of([one.run for _, one in able])
         elapsed = watch.lap()
         if not any(map(OF_SM80.search, names)):
             others = ", ".join(sorted(set(names))[:SHOWN])
-            raise UnsupportedError(f"none of {len(found)} algorithms is of sm_80: {others}")
-        for one, name in zip(found, names, strict=True):
+            raise UnsupportedError(f"none of {len(able)} algorithms is of sm_80: {others}")
+        for (number, _), name in zip(able, names, strict=True):
             if OF_SM80.search(name):
-                detail = f"{whole.detail}, algorithm {one.place + 1}: {name}"
-                yield Way(detail, one.run, whole.result.clear, whole.read, elapsed, one.workspace)
+                for one in product.configs(number):
+                    detail = f"{whole.detail}, {one.detail} ({name})"
+                    yield Way(detail, one.run, whole.result.clear, whole.read, elapsed, one.workspace)
 
 
 def kernels_of(calls: Sequence[Callable[[], object]]) -> list[str]:
