@@ -36,6 +36,7 @@ from sparsegen.system.device_memory import WARP
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
 )
+PRODUCT_BYTES = 32  # of the contraction in one tensor-core instruction
 # Fitted on an H100, 2026-11-23 (57 times of float16 and TF32 at 1024³ to 4096³; standard deviation 8 %): microseconds
 # of the kernel's start; the share of the tensor cores' rate that blocks reach together; microseconds from a stage's
 # load to its use, of which each stage on its way hides a part; and the factor for tiles of several mask rows.
@@ -116,6 +117,11 @@ class MaskedTilesConfig(Config):
     warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
     warps_n: int = tunable(4, (1, 2, 4), "warps side by side along the columns")
     stages: int = tunable(3, (2, 3, 4, 5), "pipeline stages in shared memory")
+    ahead: bool = tunable(
+        False,
+        (False, True),
+        "fragments are loaded, and copies begun, between the products of a step, not before them",
+    )
 
 
 P = TypeVar("P", bound=MaskedProblem)
@@ -156,6 +162,11 @@ class MaskedTiles(Family[P, C]):
         yield Constraint(
             side.samples or c.step <= side.inner_block,
             f"a step ({c.step}) lies in one block of the mask ({side.inner_block} along the contraction)",
+        )
+        products = c.step * problem.dtype.itemsize // PRODUCT_BYTES
+        yield Constraint(
+            not c.ahead or products > 1,
+            f"fragments are loaded ahead in steps of two products or more ({products})",
         )
         yield enough_registers(sums_of(c) + EXTRA_REGISTERS, max(threads, 128), at_a_time=8)
         yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
