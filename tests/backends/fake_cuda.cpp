@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace {
 constexpr int kInvalid = 1, kOutOfMemory = 2;
@@ -11,6 +12,10 @@ using Clock = std::chrono::steady_clock;
 struct Event { Clock::time_point when; };
 thread_local int contexts = 0;  // that the calling thread is in
 int blocks = 0;
+thread_local int capture_mode = 0;
+constexpr int kRelaxed = 2;
+bool captures = false, was_ended = false;
+void take_or_free() { was_ended |= captures && capture_mode != kRelaxed; }
 }  // namespace
 
 extern "C" {
@@ -41,13 +46,18 @@ int cuCtxPopCurrent_v2(void**) { return contexts-- > 0 ? 0 : kInvalid; }
 int cuCtxGetCurrent(void** context) { *context = contexts ? &contexts : nullptr; return 0; }
 int cuCtxSetCurrent(void*) { return 0; }
 int cuCtxSynchronize() { return 0; }
+int cuThreadExchangeStreamCaptureMode(int* mode) { std::swap(*mode, capture_mode); return 0; }
+void fake_begin_capture() { captures = true; was_ended = false; }
+int fake_end_capture() { captures = false; return was_ended; }
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t nbytes) {
+  take_or_free();
   if (nbytes > kMemory) return kOutOfMemory;
   *address = reinterpret_cast<std::uint64_t>(std::malloc(nbytes));
   ++blocks;
   return 0;
 }
 int cuMemFree_v2(std::uint64_t address) {
+  take_or_free();
   if (!contexts) return kInvalid;
   std::free(reinterpret_cast<void*>(address));
   --blocks;
@@ -80,6 +90,7 @@ int cuEventElapsedTime(float* ms, void* start, void* end) {
 int cuEventSynchronize(void*) { return 0; }
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) { *free = kMemory / 2; *total = kMemory; return 0; }
 int cuMemHostAlloc(void** memory, std::size_t nbytes, unsigned flags) {
+  take_or_free();
   if (flags != 1) return kInvalid;  // portable
   if (nbytes > kMemory) return kOutOfMemory;
   *memory = std::malloc(nbytes);
@@ -87,6 +98,7 @@ int cuMemHostAlloc(void** memory, std::size_t nbytes, unsigned flags) {
   return 0;
 }
 int cuMemFreeHost(void* memory) {
+  take_or_free();
   if (!contexts) return kInvalid;
   std::free(memory);
   --blocks;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +133,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(runtime, "driver", lambda: fake)
     monkeypatch.setattr(runtime, "libcuda", lambda: SimpleNamespace(cuCtxGetCurrent=lambda current: 0))
+    monkeypatch.setattr(runtime, "beside_captures", nullcontext)
     monkeypatch.setattr(runtime, "device_uuid", lambda index: UUID)
     monkeypatch.setattr(runtime, "_nvml_handle", lambda bus: None)
     return fake

@@ -77,6 +77,18 @@ def free_elsewhere(executor: runtime.CudaExecutor) -> None:
     assert blocks() == before
 
 
+def take_and_free_beside_a_capture(executor: runtime.CudaExecutor) -> None:
+    """Memory that comes and goes while a graph is captured ends no capture; without leave it would."""
+    libcuda().fake_begin_capture()
+    executor.allocate(1000)
+    executor.pinned(1000)
+    assert not libcuda().fake_end_capture()
+    libcuda().fake_begin_capture()
+    with executor.entered():
+        direct.mem_alloc(1000)
+    assert libcuda().fake_end_capture()
+
+
 def main(folder: Path, *, launches: bool) -> None:
     assert runtime.driver() is direct and "pycuda" not in sys.modules
     device = runtime.devices()[0]
@@ -115,6 +127,7 @@ def main(folder: Path, *, launches: bool) -> None:
         assert (found == 4).all()
         open_launches(executor, kernel, buffer, found)
         free_elsewhere(executor)
+        take_and_free_beside_a_capture(executor)
     copy_beside(executor, buffer)
     with executor.entered():
         executor.synchronize()

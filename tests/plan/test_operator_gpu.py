@@ -129,6 +129,18 @@ def test_streams(pattern: Any) -> None:
     assert torch.equal(c, expected)
 
 
+def test_memory_goes_while_a_graph_is_captured(pattern: Any) -> None:
+    held, total = [prepare(pattern)], torch.zeros(4, device="cuda")
+    held[0](random((K, N)))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total += 1
+        held.clear()
+    graph.replay()
+    assert total.tolist() == [1.0] * 4
+
+
 def test_a_graph_captures_calls(pattern: Any) -> None:
     op, b = prepare(pattern), random((K, N))
     out = torch.zeros(M, N, device="cuda")

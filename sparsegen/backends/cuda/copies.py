@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from sparsegen.backends.cuda.driver import check, error_text, libcuda
+from sparsegen.backends.cuda.driver import beside_captures, check, error_text, libcuda
 from sparsegen.backends.executor import Buffer, Moment, require_fitting
 from sparsegen.errors import DeviceMemoryError
 from sparsegen.kernels.base import Array
@@ -38,7 +38,8 @@ class CudaPinnedMemory:
     def __init__(self, context: ctypes.c_void_p, nbytes: int) -> None:
         self._context, self._memory = context, ctypes.c_void_p()
         size = max(1, nbytes)
-        status = libcuda().cuMemHostAlloc(ctypes.byref(self._memory), size, PORTABLE)
+        with beside_captures():
+            status = libcuda().cuMemHostAlloc(ctypes.byref(self._memory), size, PORTABLE)
         if status:
             raise DeviceMemoryError(f"cannot pin {nbytes} bytes of host memory: {error_text(status)}")
         assert self._memory.value is not None
@@ -139,6 +140,7 @@ def _within(context: ctypes.c_void_p) -> Iterator[None]:
     library = libcuda()
     library.cuCtxPushCurrent_v2(context)
     try:
-        yield
+        with beside_captures():
+            yield
     finally:
         library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))

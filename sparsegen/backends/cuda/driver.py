@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from uuid import UUID
 
 from sparsegen.errors import LaunchError
 
 UUID_BYTES = 16
+CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _COPYING = {  # what `copies` calls
     "cuCtxPushCurrent_v2": [ctypes.c_void_p],
     "cuCtxPopCurrent_v2": [ctypes.c_void_p],
@@ -40,6 +43,7 @@ def libcuda() -> ctypes.CDLL:
     library.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
     library.cuCtxGetCurrent.argtypes = [pointer]
     library.cuCtxSetCurrent.argtypes = [pointer]
+    library.cuThreadExchangeStreamCaptureMode.argtypes = [ctypes.POINTER(ctypes.c_int)]
     library.cuDeviceGet.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int]
     library.cuDeviceGetUuid_v2.argtypes = [pointer, ctypes.c_int]
     for name, arguments in _COPYING.items():
@@ -52,6 +56,21 @@ def check(status: int, message: str) -> None:
     """Raises LaunchError with the message and the driver's own words where a call failed."""
     if status:
         raise LaunchError(f"{message}: {error_text(status)}")
+
+
+@contextmanager
+def beside_captures() -> Iterator[None]:
+    """While this thread takes or frees memory: captures that any thread has begun go on.
+
+    The driver would end them, as it cannot tell that the memory is none of theirs (CUDA driver API,
+    ``cuThreadExchangeStreamCaptureMode``). Memory may be freed at any time: where a plan makes room for another one.
+    """
+    mode = ctypes.c_int(CAPTURE_RELAXED)
+    libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def device_uuid(index: int) -> str:

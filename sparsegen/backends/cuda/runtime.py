@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.cuda.copies import CudaCopyStream, CudaPinnedMemory, free_bytes
-from sparsegen.backends.cuda.driver import check, device_uuid, libcuda
+from sparsegen.backends.cuda.driver import beside_captures, check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchError
@@ -104,7 +104,8 @@ class _OfContext:
 
     def __init__(self, context: Any, make: Callable[[], Any]) -> None:
         self._context = context
-        self.made = make()
+        with beside_captures():
+            self.made = make()
 
     def __del__(self) -> None:
         try:
@@ -112,7 +113,8 @@ class _OfContext:
         except Exception:  # the driver has ended before, and all that it made
             return
         try:
-            self.made = None
+            with beside_captures():
+                self.made = None
         finally:
             self._context.pop()
 
