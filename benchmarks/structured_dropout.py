@@ -41,6 +41,7 @@ from sparsegen.integrations.torch import (
     sdd,
 )
 from sparsegen.integrations.torch.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.dropout_choice import choices
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.masks import Drawn, MaskDraw
 from sparsegen.plan.block_masks import DrawStart
@@ -138,6 +139,8 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
     step(layer)  # which tries both ways
     chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device))
+    tried = choices()  # none without a GPU
+    in_graph = tried[-1].in_graph if tried else chosen
     ways = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
     us = median_us([replay(way, place) for way in ways])
     return {
@@ -151,6 +154,7 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         "masked_over_dropout_dense": quotient(us[1], us[0]),
         "own_seed_over_dropout_dense": quotient(us[2], us[0]),
         "chosen": "masked" if chosen else "dense",
+        "chosen_in_graph": "masked" if in_graph else "dense",
         "error": error,
     }
 
