@@ -224,8 +224,16 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
                     return TensorMap(
                         "x", p.dtype, sizes, strides, (*box[:2], 1, *box[2:]), swizzle, l2_bytes=128
                     )
-                sizes, strides, steps = (*pairs, p.height, p.batch), (2 * pixel, row, image), (1, 1, 2, 1)
-                return TensorMap("x", p.dtype, sizes, strides, box, swizzle, steps, l2_bytes=128)
+                return TensorMap(
+                    "x",
+                    p.dtype,
+                    (*pairs, p.height, p.batch),
+                    (2 * pixel, row, image),
+                    box,
+                    swizzle,
+                    (1, 1, 2, 1),
+                    l2_bytes=128,
+                )
             return TensorMap(
                 "x",
                 p.dtype,
