@@ -5,7 +5,7 @@
 // Problem: dtype=float16 entry=mma_dsd row_block=32 inner_block=32 a_by_inner=true b_by_inner=false
 //   samples=false transposes=false by_columns=false epilogue=bias_gelu even_columns=true vector_a=8
 //   vector_b=8
-// Config: tile_m=128 tile_n=128 step=32 warps_m=2 warps_n=4 stages=3
+// Config: tile_m=128 tile_n=128 step=32 warps_m=2 warps_n=4 stages=3 ahead=false
 
 #if defined(SPARSEGEN_EMULATOR)
 #include "sparsegen_emulator.h"
@@ -49,6 +49,13 @@ constexpr int kBRow = kTileN, kBRows = kStep, kBPitch = kBRow + kChunk;
 constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
 static_assert(kStep % kProductStep == 0, "steps are whole products");
 constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
+// What a warp multiplies or skips together: tiles of the instruction in one block of the mask, or in one row of blocks.
+constexpr int kGroupRows = kRowBlock < kWarpTileM ? kRowBlock / 16 : kRowTiles;
+constexpr int kGroupColumns = kColumnTiles;
+constexpr int kColumnGroups = kColumnTiles / kGroupColumns;
+constexpr unsigned kEveryGroup = 0xffffffffu >> (32 - kRowTiles / kGroupRows * kColumnGroups);
+constexpr bool kSkips = kMaskRows > 1;  // a warp may meet dead groups
+constexpr unsigned kEveryRow = (1u << kMaskRows) - 1;
 constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
 static_assert(kInnerBlock % kStep == 0, "a step lies in one block of the mask");
 
@@ -246,41 +253,45 @@ struct TileRows {
     return found < rows ? found : rows;
   }
 
-  // The blocks, 64 of them, that are live for any of the tile's rows.
-  __device__ __forceinline__ unsigned long long live(int number) const {
-    unsigned long long any = 0;
-    #pragma unroll
-    for (int i = 0; i < kMaskRows; ++i) any |= mask.word(first_rank + i, number);
-    return any;
-  }
+  // The blocks, 64 of them, that are live in one of the tile's rows of blocks.
+  __device__ __forceinline__ unsigned long long live(int mask_row, int number) const { return mask.word(first_rank + mask_row, number); }
+};
+
+// A part of the contraction: where it starts, -1 for none, and a bit for each of the tile's rows of blocks that is live there.
+struct Step {
+  int start;
+  unsigned live;
 };
 
 // The steps of those blocks along the contraction that are live for any row of the tile.
 struct Walk {
   const TileRows& rows;
-  int inner, number = 0, block = 0, step = kInnerBlock;
-  unsigned long long word;
+  int inner, number = -1, block = 0, step = kInnerBlock;
+  unsigned long long words[kMaskRows], any = 0;  // 64 blocks of each row of blocks; those that are still to come
+  unsigned live = 0;  // rows of blocks, in this block
 
-  __device__ __forceinline__ Walk(const TileRows& of, int inner_size) : rows(of), inner(inner_size), word(of.live(0)) {}
+  __device__ __forceinline__ Walk(const TileRows& of, int inner_size) : rows(of), inner(inner_size) {}
 
-  // Where the next step begins; -1: there is none.
-  __device__ __forceinline__ int next() {
+  __device__ __forceinline__ Step next() {
     for (;;) {
       const int start = block * kInnerBlock + step;
       if (step < kInnerBlock && start < inner) {
         step += kStep;
-        return start;
+        return {start, live};
       }
-      while (word == 0) {
-        if (++number >= rows.mask.words) {
-          number = rows.mask.words;
-          return -1;
-        }
-        word = rows.live(number);
+      while (any == 0) {
+        if (number + 1 >= rows.mask.words) return {-1, 0};
+        ++number;
+        #pragma unroll
+        for (int i = 0; i < kMaskRows; ++i) any |= words[i] = rows.live(i, number);
       }
-      block = number * 64 + __ffsll(static_cast<long long>(word)) - 1;
-      word &= word - 1;
+      const int bit = __ffsll(static_cast<long long>(any)) - 1;
+      any &= any - 1;
+      block = number * 64 + bit;
       step = 0;
+      live = 0;
+      #pragma unroll
+      for (int i = 0; i < kMaskRows; ++i) live |= static_cast<unsigned>(words[i] >> bit & 1) << i;
     }
   }
 };
@@ -296,47 +307,49 @@ __device__ __forceinline__ void bring(Element* shared, const Element* global, bo
 }
 
 // What this thread brings of a factor in every step: parts of rows in shared memory, which differ from step to step only in
-// where along the contraction they are.
-template <int kRows, int kRow, int kPitch, int kVector, bool kByInner>
+// where along the contraction they are. With kInOrder, the lines of a tile, rows of A or columns of B, are neighbours.
+template <int kRows, int kRow, int kPitch, int kVector, bool kByInner, bool kInOrder>
 struct Parts {
-  static constexpr int kVectors = kRows * kRow / kVector;
+  static constexpr int kRowVectors = kRow / kVector;
+  static constexpr int kVectors = kRows * kRowVectors;
   static constexpr int kCount = (kVectors + kThreads - 1) / kThreads;
-  const Element* from[kCount];  // at the beginning of the contraction
-  int at[kCount];  // places behind a step's start; the contraction's length where nothing is there
-  int to[kCount];  // in shared memory
-  int across[kCount];  // place among the tile's rows or columns
-  long long stride;  // from one place of the contraction to the next
+  static constexpr int kLines = kInOrder || (!kByInner && kThreads % kRowVectors == 0) ? 1 : kCount;
+  const Element* factor;
+  int lines, outer, along;  // how many lines there are; the first part's row in shared memory, and its place there
+  int line[kLines];  // of each part, or of the first one; `lines` or more where there is none
 
-  // `line(place)` is a row of A, or a column of B, and `lines` how many there are.
-  template <class Line>
-  __device__ __forceinline__ Parts(const Element* factor, int inner, int lines, Line line) : stride(kByInner ? 1 : lines) {
+  // `find(place)` is the line at a place of the tile.
+  template <class Find>
+  __device__ __forceinline__ Parts(const Element* of, int line_count, Find find)
+      : factor(of), lines(line_count), outer(threadIdx.x / kRowVectors), along(threadIdx.x % kRowVectors * kVector) {
     #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int vector = static_cast<int>(threadIdx.x) + i * kThreads;
-      const int outer = vector / (kRow / kVector), along = vector % (kRow / kVector) * kVector;
-      across[i] = kByInner ? outer : along;
-      const int found = vector < kVectors ? line(across[i]) : lines;
-      at[i] = found < lines ? (kByInner ? along : outer) : inner;
-      to[i] = vector < kVectors ? outer * kPitch + along : -1;
-      from[i] = factor + (found < lines ? (kByInner ? static_cast<long long>(found) * inner + along
-                                                    : static_cast<long long>(outer) * lines + found)
-                                        : 0);
-    }
+    for (int i = 0; i < kLines; ++i) line[i] = has(i) ? find(place(i)) : lines;
   }
 
-  // `is_live(place)`: whether that row or column counts in this step.
-  template <class Live>
-  __device__ __forceinline__ void bring_step(Element* shared, int start, int inner, Live is_live) const {
+  __device__ __forceinline__ bool has(int i) const {
+    return kVectors % kThreads == 0 || static_cast<int>(threadIdx.x) + i * kThreads < kVectors;
+  }
+  __device__ __forceinline__ int row(int i) const { return outer + i * kThreads / kRowVectors; }
+  __device__ __forceinline__ int in_row(int i) const { return along + i * kThreads % kRowVectors * kVector; }
+  __device__ __forceinline__ int place(int i) const { return kByInner ? row(i) : in_row(i); }
+
+  // Brings those parts of a step that belong to a product, of kParts; `is_live(place)`: whether that line counts in this step.
+  template <int kParts, class Live>
+  __device__ __forceinline__ void bring_some(int part, Element* shared, int start, int inner, Live is_live) const {
     #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (kVectors % kThreads != 0 && to[i] < 0) continue;
-      const bool valid = start + at[i] < inner && is_live(across[i]);
-      bring<kVector>(shared + to[i], valid ? from[i] + start * stride : from[i], valid);
+      if (i * kParts / kCount != part || !has(i)) continue;
+      const int found = kInOrder ? line[0] + place(i) - place(0) : line[kLines == 1 ? 0 : i];
+      const int at = start + (kByInner ? in_row(i) : row(i));
+      const bool valid = found < lines && at < inner && is_live(place(i));
+      const Element* const from = factor + (kByInner ? static_cast<long long>(found) * inner + at
+                                                     : static_cast<long long>(at) * lines + found);
+      bring<kVector>(shared + row(i) * kPitch + in_row(i), from, valid);
     }
   }
 };
-using AParts = Parts<kARows, kARow, kAPitch, kVectorA, true>;
-using BParts = Parts<kBRows, kBRow, kBPitch, kVectorB, false>;
+using AParts = Parts<kARows, kARow, kAPitch, kVectorA, true, kMaskRows == 1>;
+using BParts = Parts<kBRows, kBRow, kBPitch, kVectorB, false, true>;
 
 // A fragment of 16 rows of A from a place of the contraction on.
 __device__ __forceinline__ void load_a(unsigned (&fragment)[4], const Element* a, int row, int inner) {
@@ -350,25 +363,34 @@ __device__ __forceinline__ void load_b(unsigned (&fragment)[4], const Element* b
   load_matrices_transposed(fragment, b + (inner + matrix % 2 * 8 + in_matrix) * kBPitch + column + matrix / 2 * 8);
 }
 
-__device__ __forceinline__ void multiply_add(const Element* stage, int first_row, int first_column, Sums& sums) {
-  #pragma unroll
-  for (int inner = 0; inner < kStep; inner += kProductStep) {
-    unsigned a[kRowTiles][4];
+// The fragments of one product, and the products of those of its rows that are live.
+struct Fragments {
+  unsigned a[kRowTiles][4], b[kColumnTiles / 2][4];
+
+  __device__ __forceinline__ void load(const Element* stage, int first_row, int first_column, int inner) {
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) load_a(a[i], stage, first_row + i * 16, inner);
     #pragma unroll
-    for (int j = 0; j < kColumnTiles; j += 2) {
-      unsigned b[4];
-      load_b(b, stage + kAElements, first_column + j * 8, inner);
-      const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
+    for (int j = 0; j < kColumnTiles / 2; ++j) load_b(b[j], stage + kAElements, first_column + j * 16, inner);
+  }
+
+  // `live`: a bit for each group, row by row of groups.
+  __device__ __forceinline__ void multiply_add(unsigned live, Sums& sums) const {
+    #pragma unroll
+    for (int i = 0; i < kRowTiles; i += kGroupRows) {
       #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        mma(sums[i][j], a[i], left);
-        mma(sums[i][j + 1], a[i], right);
+      for (int j = 0; j < kColumnTiles; j += kGroupColumns) {
+        if (kSkips && !(live >> (i / kGroupRows * kColumnGroups + j / kGroupColumns) & 1)) continue;
+        #pragma unroll
+        for (int column = j; column < j + kGroupColumns; ++column) {
+          const unsigned of_column[2] = {b[column / 2][column % 2 * 2], b[column / 2][column % 2 * 2 + 1]};
+          #pragma unroll
+          for (int row = i; row < i + kGroupRows; ++row) mma(sums[row][column], a[row], of_column);
+        }
       }
     }
   }
-}
+};
 
 // Y = scale · A · B with A's live blocks alone; the mask comes with the call.
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -388,21 +410,36 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
 
   Sums sums = {};
   Walk walk(tile, inner);
-  const AParts a_parts(a, inner, rows, [&](int place) { return tile.row(place); });
-  const BParts b_parts(b, inner, columns, [&](int place) { return first_column + place; });
+  const AParts a_parts(a, rows, [&](int place) { return tile.row(place); });
+  const BParts b_parts(b, columns, [&](int place) { return first_column + place; });
+  unsigned long long live_rows = 0;  // of the steps that were brought last, each kMaskRows bits
+  // This warp's live groups in a step behind which `later` steps were brought.
+  const auto groups_of = [&](int later) { return static_cast<unsigned>(live_rows >> (later * kMaskRows + first_row / kRowBlock)); };
+  int brought = 0, used = 0;
   const auto bring_next = [&](int stage) {
-    const int start = walk.next();
-    if (start >= 0) {
+    const Step next = walk.next();
+    ++brought;
+    live_rows = live_rows << kMaskRows | next.live;
+    if (next.start >= 0) {
       Element* const into = stages + stage * kStageElements;
-      a_parts.bring_step(into, start, inner, [&](int place) {
-        return kMaskRows == 1 || tile.mask.is_live(tile.rank(place), start / kInnerBlock);
+      a_parts.template bring_some<1>(0, into, next.start, inner, [&](int place) {
+        return kMaskRows == 1 || (next.live >> (place / kRowBlock) & 1);
       });
-      b_parts.bring_step(into + kAElements, start, inner, [](int) { return true; });
+      b_parts.template bring_some<1>(0, into + kAElements, next.start, inner, [](int) { return true; });
     }
     copy_async_commit();
-    return start >= 0;
+    return next.start >= 0;
   };
-  each_step(bring_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, warp_column, sums); });
+  each_step(bring_next, [&](int stage) {
+    const unsigned live = groups_of(brought - ++used);
+    if (kSkips && (live & kEveryGroup) == 0) return;
+    #pragma unroll
+    for (int inner_part = 0; inner_part < kStep; inner_part += kProductStep) {
+      Fragments fragments;
+      fragments.load(stages + stage * kStageElements, first_row, warp_column, inner_part);
+      fragments.multiply_add(live, sums);
+    }
+  });
 
   const unsigned lane = threadIdx.x % 32;
   const float factor = scale[0];
